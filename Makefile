@@ -1,0 +1,55 @@
+# Run `make` for the list of targets.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+STAMP := $(VENV)/.made
+PY := $(VENV)/bin/python
+CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
+
+# Spark starts its workers with this interpreter, not with the one the driver runs on.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-release check bench real-tubemq proto format java
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP) java  ## stream rows from a real TubeMQ through Spark, show them and the lag, end by itself
+	$(PY) -m tests.real.demo
+
+test: check  ## everything in `make check`, then all tests
+	@scripts/need java $(if $(filter true,$(CI)),,optional)
+	$(PY) -m pytest
+
+test-release: $(STAMP) java  ## the contract tests alone, on the server jars in the folder TUBEMQ_SERVER_JARS
+	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
+	$(PY) -m pytest tests/contract
+
+check: $(STAMP)  ## lint, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy $(CODE)
+
+format: $(STAMP)  ## put imports and layout right
+	$(PY) -m ruff check --select I --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP) java  ## our read and write rates beside the official Java client's
+	$(PY) benchmarks/read.py
+	$(PY) benchmarks/write.py
+
+real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a PySpark line to paste
+	$(PY) -m tests.real
+
+proto: $(STAMP)  ## generate tubemq_spark/protocol/pb from proto/
+	$(PY) scripts/generate_proto.py
+
+java:
+	@scripts/need java
+
+$(STAMP): pyproject.toml
+	@scripts/need python "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

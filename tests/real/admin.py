@@ -1,0 +1,56 @@
+"""TubeMQ's HTTP administration calls (WebMethodMapper on the master, BrokerAdminServlet on a broker)."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from tests.real.ini import AUTH_TOKEN
+
+_USER = "tests"
+_QUERIES = ("admin_query", "admin_get", "admin_snapshot")
+_TIMEOUT = 30.0
+
+
+class AdminError(RuntimeError):
+    """The server refused a call, or its answer is no JSON."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A master that is not the active one redirects, on one machine perhaps to itself: better an error than a loop."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+
+def call(url: str, params: dict[str, object]) -> dict[str, Any]:
+    """Make one call and return the answer, whose ``result`` is true.
+
+    ``params`` holds ``method`` and its parameters; booleans become ``true`` and ``false``. Calls that change something
+    get the user names and the token they need.
+
+    Raises:
+        AdminError: the call was refused.
+        OSError: the server was not reached, or answered with an HTTP error.
+    """
+    if not str(params["method"]).startswith(_QUERIES):  # in a query the user names would select records
+        params = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": AUTH_TOKEN, **params}
+    form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
+    with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
+        text = reply.read().decode()
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise AdminError(f"{params['method']} at {url}: the answer is no JSON: {text[:300]!r}") from None
+    if not isinstance(answer, dict) or not answer.get("result"):
+        raise AdminError(f"{params['method']} at {url} with {params}: {text[:1000]}")
+    return answer
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,310 @@
+"""RealTubeMQ: ZooKeeper, one master and brokers as processes of this machine."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from tests.real import admin, ini, jars, topics
+from tests.real.processes import Ports, Processes, is_listening
+from tests.real.topics import FLUSH_SOON, TopicSpec
+
+__all__ = ["FLUSH_SOON", "RealTubeMQ", "TopicSpec"]
+
+START_TIMEOUT = 180.0
+
+_JVM = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",  # else a changed memory block of a live topic loses its messages
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "-XX:MaxDirectMemorySize=512m",
+    "-XX:-UsePerfData",
+    "-Dorg.apache.logging.log4j.level=WARN",
+    "-Dtubemq.home=.",
+)
+_NO_RECORD = -2  # curOffset of a partition the group has no position in
+
+
+class RealTubeMQ:
+    """A TubeMQ cluster, best used as a context manager.
+
+    Brokers are numbered from 1; broker n is 127.0.0.n, because a master refuses two brokers with one address.
+
+    Args:
+        topics: name to shape. They are declared before the brokers start, which is many times faster than afterwards.
+        brokers: how many.
+        framing: how the published release 1.2.0 is to speak: as published (``prefixed``) or as 1.3.0 and later do.
+        server_jars: a folder with the jars of another release, by default what TUBEMQ_SERVER_JARS names. It speaks the
+            framing of that release, so only ``standard`` may be asked for.
+        broker_options, master_options: further lines of ``[broker]`` and ``[master]`` in the configuration files.
+        folder: where data and logs go; it is kept. Without it a temporary folder is used and removed.
+
+    Raises:
+        MissingTool: Java 17 or Maven is missing.
+        RuntimeError, TimeoutError: a process ended or was not ready in time; the text ends with its log.
+    """
+
+    release: str
+    """Of the server, as its jar is named, without ``-incubating``."""
+    master: str
+    """The master's ``host:port``."""
+    broker_ids: tuple[int, ...]
+
+    def __init__(
+        self,
+        *,
+        topics: Mapping[str, TopicSpec],
+        brokers: int = 1,
+        framing: Literal["standard", "prefixed"] = "standard",
+        server_jars: Path | None = None,
+        broker_options: Mapping[str, str] | None = None,
+        master_options: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        if server_jars is None and (named := os.environ.get("TUBEMQ_SERVER_JARS")):
+            server_jars = Path(named)
+        self.release, self._class_path = jars.server(server_jars, framing)
+        self._java = jars.tool("java")
+        self.framing = framing
+        self.topics = dict(topics)
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self._master_options = dict(master_options or {})
+        self._broker_options = dict(broker_options or {})
+        ports = Ports()
+        self._zookeeper = ("127.0.0.1", ports.free())
+        self._master = ini.Node("127.0.0.1", ports.free(), ports.free(), ports.free())
+        self._brokers = {
+            id_: ini.Node(f"127.0.0.{id_}", ports.free(), ports.free(), ports.free()) for id_ in self.broker_ids
+        }
+        self.master = self._master.address
+        self._last_registration: dict[int, object] = {}
+        self._kept_folder = folder
+        self._folder = Path()
+        self._processes: Processes | None = None
+
+    def __enter__(self) -> RealTubeMQ:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start everything and wait until every topic can be read and written; a failure leaves nothing behind."""
+        self._folder = (self._kept_folder or Path(tempfile.mkdtemp(prefix="tubemq-"))).resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._processes = Processes(self._folder, remove=self._kept_folder is None)
+        atexit.register(self.close)
+        try:
+            self._start_zookeeper()
+            self._start_master()
+            self._declare()
+            for broker_id in self.broker_ids:
+                self._start_broker(broker_id)
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kill every process and remove the temporary folder. May be called again."""
+        atexit.unregister(self.close)
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name: ``zookeeper``, ``master``, ``broker-1`` and so on."""
+        return self._running.pids()
+
+    def broker_address(self, broker_id: int) -> str:
+        return self._brokers[broker_id].address
+
+    def kill_broker(self, broker_id: int) -> None:
+        """SIGKILL: what was acknowledged but not flushed is lost."""
+        self._running.end(_name(broker_id), signal.SIGKILL)
+
+    def stop_broker(self, broker_id: int) -> None:
+        """SIGTERM: everything is flushed, and what is in flight on held claims becomes confirmed."""
+        self._running.end(_name(broker_id), signal.SIGTERM)
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start a broker that has ended, and wait until its topics can be read and written again."""
+        self._start_broker(broker_id)
+        self.wait_ready()
+
+    def pause_broker(self, broker_id: int) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._running.send(_name(broker_id), signal.SIGSTOP)
+
+    def resume_broker(self, broker_id: int) -> None:
+        self._running.send(_name(broker_id), signal.SIGCONT)
+
+    def kill_master(self) -> None:
+        """SIGKILL. Brokers go on serving the clients they have."""
+        self._running.end("master", signal.SIGKILL)
+
+    def start_master(self) -> None:
+        """Start a master that has ended, and wait until brokers and topics are registered there again."""
+        self._start_master()
+        self._last_registration.clear()
+        self.wait_ready()
+
+    def admin(self, **params: object) -> dict[str, Any]:
+        """Call the master's HTTP API, as in ``admin(method="admin_query_topic_info", topicName="demo")``.
+
+        Raises:
+            AdminError: the master refused it.
+            OSError: the master was not reached.
+        """
+        return admin.call(f"http://{self._master.web_address}/webapi.htm", params)
+
+    def broker_admin(self, broker_id: int, **params: object) -> dict[str, Any]:
+        """Call a broker's HTTP API; raises as ``admin`` does."""
+        return admin.call(f"http://{self._brokers[broker_id].web_address}/broker.htm", params)
+
+    def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
+        """A group's confirmed position, or None if the broker has no record of it.
+
+        Asks ``admin_query_offset``, which changes nothing; ``admin_query_group_offset`` with ``requireRealOffset``
+        would create the record it does not find. Release 2.x shows a new group only some 7 s after its first register, and a
+        broker that was restarted shows, of a group that has registered again, only the partitions it registered.
+        """
+        answer = self.broker_admin(broker_id, method="admin_query_offset", groupName=group, topicName=topic)
+        for info in (info for row in answer["dataSet"] for info in row["subInfo"] if info["topicName"] == topic):
+            for offset in info["offsets"]:
+                if offset["partitionId"] == partition and offset["curOffset"] != _NO_RECORD:
+                    return int(offset["curOffset"])
+        return None
+
+    def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until all running brokers have registered since they were started and their topics are open to clients.
+
+        Raises:
+            RuntimeError: a process ended meanwhile.
+            TimeoutError: with the ends of the logs.
+        """
+        brokers = [id_ for id_ in self.broker_ids if self._running.is_running(_name(id_))]
+
+        def is_ready() -> bool:
+            return all(map(self._is_registered, brokers)) and topics.are_open(self.admin, self.topics, brokers)
+
+        self._wait(["master", *map(_name, brokers)], is_ready, timeout)
+
+    def wait_flushed(self, topic: str, timeout: float = 60.0) -> None:
+        """Wait until all messages of ``topic`` are in the brokers' files, where a SIGKILL does not lose them.
+
+        Takes as long as the topic's settings say, see ``FLUSH_SOON``. The block flushed last can still be read from
+        memory; a broker that was stopped and started again reads from files alone.
+        """
+        brokers = self.topics[topic].on(self.broker_ids)
+
+        def is_flushed(broker_id: int) -> bool:
+            return topics.are_flushed(partial(self.broker_admin, broker_id), self._data(broker_id), topic)
+
+        self._wait(list(map(_name, brokers)), lambda: all(map(is_flushed, brokers)), timeout)
+
+    @property
+    def _running(self) -> Processes:
+        if self._processes is None:
+            raise RuntimeError("this TubeMQ is not running")
+        return self._processes
+
+    def _data(self, broker_id: int) -> Path:
+        return self._folder / f"data-{broker_id}"
+
+    def _zookeeper_address(self) -> str:
+        return "{}:{}".format(*self._zookeeper)
+
+    def _start_zookeeper(self) -> None:
+        config = ini.write_zookeeper(self._folder, *self._zookeeper)
+        self._java_start("zookeeper", "192m", "org.apache.zookeeper.server.ZooKeeperServerMain", config)
+        self._wait(["zookeeper"], lambda: is_listening(*self._zookeeper), START_TIMEOUT)
+
+    def _start_master(self) -> None:
+        config = ini.write_master(self._folder, self._master, self._zookeeper_address(), self._master_options)
+        self._java_start("master", "768m", "org.apache.inlong.tubemq.server.tools.MasterStartup", "-f", config)
+
+        def answers() -> bool:
+            return bool(self.admin(method="admin_query_broker_run_status"))
+
+        self._wait(["zookeeper", "master"], answers, START_TIMEOUT)
+
+    def _start_broker(self, broker_id: int) -> None:
+        self._last_registration[broker_id] = self._registration(broker_id).get("createId")
+        config = ini.write_broker(
+            self._folder,
+            broker_id,
+            self._brokers[broker_id],
+            self._data(broker_id),
+            self.master,
+            self._zookeeper_address(),
+            self._broker_options,
+        )
+        main_class = "org.apache.inlong.tubemq.server.tools.BrokerStartup"
+        self._java_start(_name(broker_id), "768m", main_class, "-f", config)
+
+    def _java_start(self, name: str, heap: str, main_class: str, *arguments: str) -> None:
+        command = [self._java, *_JVM, f"-Xmx{heap}", "-cp", self._class_path, main_class, *arguments]
+        self._running.start(name, command)
+
+    def _declare(self) -> None:
+        for broker_id, node in self._brokers.items():
+            self.admin(
+                method="admin_add_broker_configure",
+                brokerId=broker_id,
+                brokerIp=node.host,
+                brokerPort=node.port,
+                brokerWebPort=node.web_port,
+            )
+            self.admin(method="admin_online_broker_configure", brokerId=broker_id)
+        for name, spec in self.topics.items():
+            topics.declare(self.admin, name, spec, self.broker_ids)
+
+    def _registration(self, broker_id: int) -> dict[str, Any]:
+        """The master's BrokerRunStatusInfo, empty until the broker registers."""
+        answer = self.admin(method="admin_query_broker_run_status", brokerId=broker_id, withDetail=True)
+        (row,) = answer["data"]
+        status: dict[str, Any] = row.get("BrokerRunStatusInfo", {})
+        return status
+
+    def _is_registered(self, broker_id: int) -> bool:
+        """Whether the master has published what the broker registered, and that was after its last start.
+
+        A broker that was killed stays online at the master until its heartbeat is overdue, so the age matters.
+        """
+        status = self._registration(broker_id)
+        is_new = status.get("createId") not in (None, self._last_registration.get(broker_id))
+        return is_new and all(status[step] for step in ("isOnline", "isDoneDataSub", "isDoneDataPub"))
+
+    def _wait(self, names: list[str], is_done: Callable[[], bool], timeout: float) -> None:
+        """Poll until ``is_done``; an error of the HTTP calls in it means not yet."""
+        deadline = time.monotonic() + timeout
+        problem: Exception | None = None
+        while True:
+            try:
+                if is_done():
+                    return
+            except (OSError, admin.AdminError) as error:
+                problem = error
+            for name in names:
+                if not self._running.is_running(name):
+                    raise RuntimeError(f"{name} ended unexpectedly\n{self._running.tail(name)}")
+            if time.monotonic() > deadline:
+                logs = "\n".join(map(self._running.tail, names))
+                raise TimeoutError(f"{', '.join(names)}: not done after {timeout:.0f} s; last error: {problem}\n{logs}")
+            time.sleep(0.1)
+
+
+def _name(broker_id: int) -> str:
+    return f"broker-{broker_id}"

@@ -1,0 +1,161 @@
+"""Jars and compiled Java classes, fetched or made once and kept in a cache outside the work tree.
+
+A cache entry is a folder whose name ends with a hash of what it was made from. It is built beside its place and renamed
+into it, so a folder that exists is complete: it is never built again and needs no network. A lock file lets several
+processes ask at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+Framing = Literal["standard", "prefixed"]
+
+_POMS = Path(__file__).parent / "poms"
+_SERVER = "tubemq-server-"
+_RPC_CLASSES = "org/apache/inlong/tubemq/corerpc/netty/"
+_MIN_JAVA = 17
+_INSTALL = "on Debian: apt-get install openjdk-17-jdk-headless maven"
+
+
+class MissingTool(RuntimeError):  # noqa: N818 - it names what is missing
+    """Java, its compiler or Maven is not installed; the text says what to install."""
+
+
+def tool(name: str) -> str:
+    """Path of ``java``, ``javac`` or ``mvn``; the first two from JAVA_HOME when that is set.
+
+    Raises:
+        MissingTool: it is not there, or Java is older than 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    in_home = Path(home, "bin", name) if home and name != "mvn" else None
+    path = str(in_home) if in_home and in_home.is_file() else shutil.which(name)
+    if path is None:
+        raise MissingTool(f"a real TubeMQ needs '{name}', which was not found; {_INSTALL}")
+    if name == "java" and (version := _java_version(path)) < _MIN_JAVA:
+        raise MissingTool(f"a real TubeMQ needs Java {_MIN_JAVA} or later, but {path} is Java {version}; {_INSTALL}")
+    return path
+
+
+def server(folder: Path | None, framing: Framing) -> tuple[str, str]:
+    """Release and class path of the server whose jars are in ``folder``, of the published 1.2.0 if None.
+
+    Raises:
+        FileNotFoundError: no server jar is in ``folder``.
+        ValueError: a framing other than ``standard`` for a folder, which has the framing of its release.
+    """
+    if folder is None:
+        own = _jars(_from_pom("tubemq-server-1.2.0", "copy"))
+        in_front = [_standard_framing()] if framing == "standard" else []
+    elif framing == "standard":
+        own, in_front = _jars(folder.resolve()), []
+    else:
+        raise ValueError(f"framing {framing!r} is for the published release 1.2.0, not for the jars in {folder}")
+    releases = [jar.name.removeprefix(_SERVER).removesuffix(".jar") for jar in own if jar.name.startswith(_SERVER)]
+    if not releases:
+        raise FileNotFoundError(f"{folder} holds no {_SERVER}*.jar; give a folder with the jars of a TubeMQ server")
+    return releases[0].removesuffix("-incubating"), _class_path([*in_front, *own, *_third_party()])
+
+
+def client_class_path() -> str:
+    """Class path of the official Java client 1.13.0, which speaks the standard framing."""
+    return _class_path([*_client_jars(), *_third_party()])
+
+
+def compile_java(source: Path) -> str:
+    """Compile one Java file against the official client and return the class path that runs it.
+
+    Raises:
+        MissingTool: there is no Java compiler.
+        RuntimeError: the file does not compile; the text holds what javac says.
+    """
+    libraries = client_class_path()
+
+    def compile_into(folder: Path) -> None:
+        _run("javac", "-nowarn", "-encoding", "UTF-8", "-cp", libraries, "-d", str(folder), str(source))
+
+    made_from = source.read_bytes() + libraries.encode()
+    return _class_path([_cached(f"classes-{source.stem}", made_from, compile_into)]) + os.pathsep + libraries
+
+
+def cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tubemq-spark"
+
+
+def _client_jars() -> list[Path]:
+    return _jars(_from_pom("tubemq-client-1.13.0", "copy"))
+
+
+def _third_party() -> list[Path]:
+    """What the servers and the Java client need besides TubeMQ's own jars."""
+    return _jars(_from_pom("third-party", "copy-dependencies"))
+
+
+def _standard_framing() -> Path:
+    """Folder of the RPC classes of 1.13.0; in front of release 1.2.0 they give it the framing of 1.3.0 and later."""
+    (core,) = (jar for jar in _client_jars() if jar.name.startswith("tubemq-core-"))
+
+    def extract(folder: Path) -> None:
+        with zipfile.ZipFile(core) as archive:
+            archive.extractall(folder, [name for name in archive.namelist() if name.startswith(_RPC_CLASSES)])
+
+    return _cached("standard-framing", core.parent.name.encode(), extract)
+
+
+def _class_path(entries: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, entries))
+
+
+def _jars(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jar"))
+
+
+def _from_pom(name: str, goal: str) -> Path:
+    pom = _POMS / f"{name}.xml"
+
+    def fetch(folder: Path) -> None:
+        _run("mvn", "-B", "-q", f"dependency:{goal}", f"-DoutputDirectory={folder}", "-f", str(pom))
+
+    return _cached(name, pom.read_bytes(), fetch)
+
+
+def _cached(name: str, made_from: bytes, build: Callable[[Path], None]) -> Path:
+    place = cache() / f"{name}-{hashlib.sha256(made_from).hexdigest()[:12]}"
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(place.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one for all entries, because two Mavens must not share a repository
+        if not place.is_dir():  # another process may have built it while this one waited
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as unfinished:
+                entry = Path(unfinished, "entry")
+                entry.mkdir()
+                build(entry)
+                entry.rename(place)
+    return place
+
+
+def _run(name: str, *arguments: str) -> None:
+    command = [tool(name), *arguments]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} failed on {arguments[-1]} with status {done.returncode}:\n{done.stdout[-4000:]}")
+
+
+def _java_version(java: str) -> int:
+    said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0

@@ -1,0 +1,138 @@
+"""Java processes that never outlive the Python process that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+_GUARD = Path(__file__).with_name("guard.py")
+_PORTS = range(20000, 32000)  # below those of outgoing connections, which could take the port of a stopped server
+_TAIL = 3000
+
+
+class Processes:
+    """Starts named processes; a guard process ends them if this one dies.
+
+    The kernel's parent-death signal would not do: it comes when the *thread* ends that started the process, and needs
+    code between fork and exec, which Python discourages in a program with threads.
+    """
+
+    def __init__(self, folder: Path, *, remove: bool) -> None:
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_GUARD), *([str(folder)] if remove else [])],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def start(self, name: str, command: list[str]) -> None:
+        """Run ``command`` in the cluster's folder, its output added to ``<name>.log`` there."""
+        if self.is_running(name):
+            raise RuntimeError(f"{name} is running already")
+        with open(self.log(name), "ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in a terminal is for the parent alone
+            )
+        self._tell_guard(f"+{process.pid}")
+        if name in self._running:
+            self._tell_guard(f"-{self._running[name].pid}")  # it had ended by itself
+        self._running[name] = process
+
+    def is_running(self, name: str) -> bool:
+        process = self._running.get(name)
+        return process is not None and process.poll() is None
+
+    def pids(self) -> dict[str, int]:
+        return {name: process.pid for name, process in self._running.items()}
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        self._known(name).send_signal(number)
+
+    def end(self, name: str, number: signal.Signals, timeout: float = 60.0) -> None:
+        """Send SIGTERM or SIGKILL, also to a stopped process, and wait until it is gone.
+
+        Raises:
+            TimeoutError: it is still there after ``timeout`` seconds.
+        """
+        process = self._known(name)
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # a paused process would see SIGTERM only when it goes on
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{name} did not end within {timeout:.0f} s\n{self.tail(name)}") from None
+        self._tell_guard(f"-{process.pid}")
+        del self._running[name]
+
+    def close(self) -> None:
+        """Kill what runs, let the guard clean up and wait for it."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+            self._tell_guard(f"-{process.pid}")
+        self._running.clear()
+        if self._guard.stdin and not self._guard.stdin.closed:
+            self._guard.stdin.close()
+        self._guard.wait()
+
+    def log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def tail(self, name: str) -> str:
+        """End of a process's log, for error texts."""
+        text = self.log(name).read_text(errors="replace")[-_TAIL:] if self.log(name).exists() else ""
+        return f"--- end of {name}.log ---\n{text}"
+
+    def _known(self, name: str) -> subprocess.Popen[bytes]:
+        if name not in self._running:
+            raise RuntimeError(f"{name} is not running")
+        return self._running[name]
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(f"{line}\n".encode())
+            self._guard.stdin.flush()
+
+
+class Ports:
+    """Gives ports that are free now and were not given before by this object."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def free(self) -> int:
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            if port not in self._given and _can_bind(port):
+                self._given.add(port)
+                return port
+        raise RuntimeError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free")
+
+
+def is_listening(host: str, port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
+def _can_bind(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        try:
+            probe.bind(("", port))  # as TubeMQ does
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,80 @@
+"""Topics of a test cluster: how they are declared at a master, and whether they are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+FLUSH_SOON: Mapping[str, str] = {"memCacheFlushIntvl": "4000", "unflushThreshold": "1", "unflushInterval": "1"}
+"""Settings under which messages reach a broker's files as soon as TubeMQ permits: 14 s, or when a block is full."""
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic with ``partitions`` in each of ``stores`` stores on each of ``brokers``, on all brokers if None.
+
+    ``settings`` are further parameters of ``admin_add_new_topic_record``, such as ``FLUSH_SOON``.
+    """
+
+    partitions: int = 3
+    stores: int = 1
+    brokers: tuple[int, ...] | None = None
+    delete_policy: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, brokers: tuple[int, ...]) -> tuple[int, ...]:
+        """Ids of the brokers that have this topic in a cluster of ``brokers``."""
+        return brokers if self.brokers is None else self.brokers
+
+
+class Admin(Protocol):
+    """A server's HTTP API, as ``RealTubeMQ.admin``."""
+
+    def __call__(self, **params: object) -> dict[str, Any]: ...
+
+
+def declare(master: Admin, name: str, spec: TopicSpec, brokers: tuple[int, ...]) -> None:
+    """Give a topic to its brokers; one that runs already takes it only after a reload."""
+    policy = {"deletePolicy": spec.delete_policy} if spec.delete_policy else {}
+    master(
+        method="admin_add_new_topic_record",
+        topicName=name,
+        brokerId=",".join(map(str, spec.on(brokers))),
+        numPartitions=spec.partitions,
+        numTopicStores=spec.stores,
+        **policy,
+        **spec.settings,
+    )
+
+
+def are_open(master: Admin, topics: Mapping[str, TopicSpec], brokers: Collection[int]) -> bool:
+    """Whether the master tells clients to read and write all partitions of ``topics`` on ``brokers``."""
+    rows = {row["topicName"]: row["topicInfo"] for row in master(method="admin_query_topic_info")["data"]}
+    return all(
+        _is_open(row["runInfo"], spec)
+        for name, spec in topics.items()
+        for row in rows[name]
+        if row["brokerId"] in brokers
+    )
+
+
+def are_flushed(broker: Admin, data: Path, topic: str) -> bool:
+    """Whether the index files in a broker's folder ``data`` reach as far as its stores of ``topic`` do."""
+    for row in broker(method="admin_query_broker_all_store_info", topicName=topic)["dataSet"]:
+        for store in row["storeInfo"]:
+            end = max(partition["maxOffset"] for partition in store["partitionInfo"])
+            files = (data / f"{topic}-{store['storeId']}" / "index").glob("*.index")
+            if max((int(file.stem) + file.stat().st_size for file in files), default=0) < end:
+                return False
+    return True
+
+
+def _is_open(run: Mapping[str, Any], spec: TopicSpec) -> bool:
+    """``run`` holds only dashes while a broker has not registered."""
+    return (
+        run["acceptPublish"] is True
+        and run["acceptSubscribe"] is True
+        and (run["numPartitions"], run["numTopicStores"]) == (spec.partitions, spec.stores)
+    )

@@ -1,0 +1,183 @@
+"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource.
+
+Every import statement counts, wherever it stands: inside a function, under `TYPE_CHECKING`, relative or not.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What each part of tubemq_spark may import of the others; `""` is tubemq_spark/__init__.py itself.
+LEAVES = {"errors", "options"}
+ARROWS = {
+    "errors": set[str](),
+    "options": {"errors"},
+    "protocol": LEAVES,
+    "client": LEAVES | {"protocol"},
+    "source": LEAVES | {"protocol", "client"},
+    "sink": LEAVES | {"protocol", "client"},
+    "datasource": LEAVES | {"protocol", "client", "source", "sink"},
+    "testing": LEAVES | {"protocol"},
+    "": LEAVES | {"datasource"},
+}
+
+SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
+CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
+# Who may import what is not everybody's: a module, or a package with all below it.
+SOCKET_USERS = ("tubemq_spark.client.connection", "tubemq_spark.testing")
+CLOCK_USERS = ("tubemq_spark.client", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.testing")
+SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink")
+RESERVED = {
+    **dict.fromkeys(SOCKETS, SOCKET_USERS),
+    **dict.fromkeys(CLOCKS_AND_THREADS, CLOCK_USERS),
+    "pyspark": SPARK_USERS,
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """The dotted name and file of every module of both packages."""
+    for package in ("tubemq_spark", "pyspark_tubemq"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+MODULES = dict(modules())
+
+
+def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
+    """Dotted names that `source` imports, absolute; `from a import b` counts as `a.b`, whatever `b` is in `a`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = [node.module] if node.module else []
+            if node.level:
+                here = module.split(".")
+                origin = here[: len(here) + is_package - node.level] + origin
+            yield from (".".join([*origin, alias.name]) for alias in node.names)
+
+
+def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """What `source` imports and, as `module`, must not."""
+    return [name for name in imports(module, source, is_package=is_package) if not may_import(module, name)]
+
+
+def may_import(module: str, name: str) -> bool:
+    top = name.split(".")[0]
+    if top == "tubemq_spark":
+        allowed = {"datasource"} if module == "pyspark_tubemq" else {part_of(module), *ARROWS[part_of(module)]}
+        return part_of(name) in allowed
+    users = RESERVED.get(top)
+    return users is None or any(f"{module}.".startswith(f"{user}.") for user in users)
+
+
+def part_of(name: str) -> str:
+    """`tubemq_spark.protocol.frame` is of part `protocol`, `tubemq_spark` itself of part `""`."""
+    return [*name.split("."), ""][1]
+
+
+def test_every_part_has_its_arrows() -> None:
+    assert {part_of(module) for module in MODULES} <= ARROWS.keys()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_respects_the_arrows(module: str) -> None:
+    path = MODULES[module]
+    assert violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "caught"),
+    [
+        ("tubemq_spark.protocol.frame", "import socket", "socket"),
+        ("tubemq_spark.protocol.frame", "from time import monotonic", "time.monotonic"),
+        ("tubemq_spark.protocol.frame", "def f():\n    import threading as t", "threading"),
+        ("tubemq_spark.protocol.frame", "import struct, selectors", "selectors"),
+        ("tubemq_spark.protocol.frame", "from tubemq_spark.client import pool", "tubemq_spark.client.pool"),
+        ("tubemq_spark.protocol.frame", "from ..client.pool import Pool", "tubemq_spark.client.pool.Pool"),
+        ("tubemq_spark.protocol.frame", "from .. import client", "tubemq_spark.client"),
+        ("tubemq_spark.protocol.frame", "import tubemq_spark", "tubemq_spark"),
+        ("tubemq_spark.client.pool", "import ssl", "ssl"),
+        ("tubemq_spark.client.pool", "try:\n    import pyspark.sql\nexcept ImportError: pass", "pyspark.sql"),
+        ("tubemq_spark.client.pool", "from tubemq_spark import source", "tubemq_spark.source"),
+        ("tubemq_spark.client.connection_pool", "import socket", "socket"),
+        ("tubemq_spark.source.stream", "from tubemq_spark.sink.commit import A", "tubemq_spark.sink.commit.A"),
+        ("tubemq_spark.source.stream", "import socket", "socket"),
+        ("tubemq_spark.sink.stream", "if TYPE_CHECKING:\n    from ..source import plan", "tubemq_spark.source.plan"),
+        ("tubemq_spark.sink.stream", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
+        ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
+        ("tubemq_spark.options", "import time", "time"),
+        ("tubemq_spark.testing.server", "from tubemq_spark.client import pool", "tubemq_spark.client.pool"),
+        ("pyspark_tubemq", "import pyspark", "pyspark"),
+        ("pyspark_tubemq", "from tubemq_spark.source import plan", "tubemq_spark.source.plan"),
+    ],
+)
+def test_a_violation_is_caught(module: str, source: str, caught: str) -> None:
+    assert violations(module, source) == [caught]
+
+
+def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
+    assert list(imports("tubemq_spark.client", "from .pool import Pool", is_package=True)) == [
+        "tubemq_spark.client.pool.Pool"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
+        ("tubemq_spark.client.connection", "import socket, ssl, time"),
+        ("tubemq_spark.client.connection", "from tubemq_spark.protocol.frame import Frame"),
+        ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),
+        ("tubemq_spark.datasource", "from tubemq_spark.sink import stream"),
+        ("pyspark_tubemq", "from tubemq_spark.datasource import TubeMQDataSource"),
+    ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def run_python(code: str) -> list[str]:
+    """The words printed by `code` in a fresh interpreter, warnings being errors."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_protocol_and_client_work_without_pyspark() -> None:
+    below = tuple(f"tubemq_spark.{part}" for part in ("errors", "options", "protocol", "client"))
+    names = [name for name in MODULES if name.startswith(below)]
+    run_python(f"import importlib, sys; sys.modules['pyspark'] = None; [*map(importlib.import_module, {names})]")
+
+
+def test_sparks_look_up_finds_the_source() -> None:
+    assert run_python("import pyspark_tubemq; print(pyspark_tubemq.DefaultSource.name())") == ["tubemq"]
+
+
+def test_sparks_look_up_is_cheap() -> None:
+    """Every session pays for it, also those that never use TubeMQ."""
+    heavy = {"google.protobuf", "numpy", "pandas", "pyarrow", "ssl"}
+    assert run_python(f"import sys, pyspark_tubemq; print(*{heavy} & sys.modules.keys())") == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param("sys.modules['pyspark'] = None", id="no-pyspark"),
+        pytest.param("sys.modules['tubemq_spark.datasource'] = None", id="no-datasource"),
+        pytest.param("sys.modules['tubemq_spark.datasource'] = object()", id="strange-datasource"),
+    ],
+)
+def test_sparks_look_up_survives_a_broken_installation(broken: str) -> None:
+    code = f"import sys; {broken}; import pyspark_tubemq; print(hasattr(pyspark_tubemq, 'DefaultSource'))"
+    assert run_python(code) == ["False"]

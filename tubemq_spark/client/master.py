@@ -1,0 +1,390 @@
+"""The master: where topics and brokers are, and which clients are alive.
+
+A session registers once and then asks and heartbeats. The master that answered last is asked first; when it refuses, is
+silent or stands by, the next of the list is, and the session registers again there. A new master's lists are short for a
+while after a failover, so what is known is only ever added to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.auth import broker_authorization, master_certificate
+from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method, ServiceType
+from tubemq_spark.protocol.consume import MEMBER, MemberEvent, MemberState
+from tubemq_spark.protocol.errcode import ErrCode, error_for_code
+from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.metadata import (
+    Address,
+    Broker,
+    Partition,
+    TopicOnBroker,
+    parse_brokers,
+    parse_consumer_topic,
+    parse_producer_topic,
+)
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+
+_log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+HOST = "127.0.0.1"  # the servers log it and want an IPv4 address; what it is changes nothing
+_FIRST_CONTACT = 3.0  # seconds in which a master must answer a session's first call, lest a typing error take a minute
+_LISTS_FILL_UP = 5.0  # seconds within which a topic must appear in a new session's lists
+
+_counter = itertools.count(1)
+
+
+def new_client_id(role: str) -> str:
+    """A client id that no other client has: `spark_<role>_<pid>_<ms>_<n>_<random>`."""
+    return f"spark_{role}_{os.getpid()}_{time.time_ns() // 1_000_000}_{next(_counter)}_{random.getrandbits(24):06x}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the master said so far: brokers by id, and layouts by (topic, broker id)."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    layouts: Mapping[tuple[str, int], TopicOnBroker] = field(default_factory=dict)
+
+    def with_more(self, brokers: Mapping[int, Broker], layouts: Iterable[TopicOnBroker]) -> Cluster:
+        """The union; the newer word counts, except that partitions do not go away."""
+        merged = dict(self.layouts)
+        for layout in layouts:
+            known = merged.get((layout.topic, layout.broker_id))
+            if known is None or layout.stores * layout.partitions >= known.stores * known.partitions:
+                merged[layout.topic, layout.broker_id] = layout
+        return Cluster({**self.brokers, **brokers}, merged)
+
+    def partitions(self, topic: str) -> list[Partition]:
+        """The partitions of `topic` on brokers whose address is known, in the order of brokers and ids."""
+        found = [
+            partition
+            for (name, broker_id), layout in self.layouts.items()
+            if name == topic and broker_id in self.brokers
+            for partition in layout.all_partitions()
+        ]
+        return sorted(found)
+
+    def layout(self, partition: Partition) -> TopicOnBroker | None:
+        return self.layouts.get((partition.topic, partition.broker_id))
+
+    def is_sole(self, partition: Partition) -> bool:
+        """Whether the partition has its store for itself."""
+        layout = self.layout(partition)
+        return layout is not None and layout.partitions == 1
+
+    def missing(self, topics: Iterable[str]) -> list[str]:
+        return [topic for topic in topics if not self.partitions(topic)]
+
+
+class MasterSession:
+    """What producers and consumers have in common at the master."""
+
+    def __init__(self, settings: ClientSettings, role: str) -> None:
+        self.settings = settings
+        self.client_id = new_client_id(role)
+        self.cluster = Cluster()
+        self.visit_token = UNKNOWN_ID
+        self._masters = list(settings.masters)
+        self._member = Lifecycle(f"{self.client_id} at the master", MemberState.NEW, MEMBER)
+        self._lock = threading.RLock()  # the heartbeat thread and the session's owner take turns
+        self._stop_beating: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.client_id} {self._member.state.name} at {self._masters[0]}>"
+
+    def broker_authorization(self) -> broker_pb.AuthorizedInfo:
+        return authorization(self.settings, self.visit_token)
+
+    def _certificate(self) -> master_pb.MasterCertificateInfo | None:
+        if self.settings.credentials is None:
+            return None
+        return master_certificate(self.settings.credentials, time.time_ns() // 1_000_000, random.getrandbits(31))
+
+    def _ask(self, method: Method, message: Message, kind: type[M], what: str) -> M:
+        """One call to the first master that is in service; those before it go to the end of the list."""
+        failures = []
+        for _ in self._masters:
+            address = self._masters[0]
+            said = f"{what} at the master {address}"
+            try:
+                outcome = call_all(self.settings, [Call(address, ServiceType.MASTER, method, message, said)])[0]
+                return answer(outcome, kind, said)
+            except TransportError as error:
+                failures.append(str(error))
+                self._masters.append(self._masters.pop(0))
+                if self._member.state is MemberState.REGISTERED:
+                    self._member.on(MemberEvent.FORGOTTEN)
+            except ServerError as error:
+                if error.name != "Exception":
+                    raise
+                raise ConfigError(
+                    f"{address} answers like a TubeMQ broker, not like a master ({error.message}): "
+                    "check option 'tubemq.master', masters listen on 8715 by default"
+                ) from error
+        raise TransportError(
+            f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"
+        )
+
+    def _insist(self, what: Callable[[], M]) -> M:
+        """`what` again and again while no master is in service: for long, once one was."""
+        fresh = self._member.state is MemberState.NEW
+        stamina = Stamina(min(_FIRST_CONTACT, self.settings.retry_for) if fresh else self.settings.retry_for)
+        while True:
+            try:
+                return what()
+            except TransportError:
+                if not stamina.pause():
+                    raise
+
+    def _check(self, code: int, message: str, what: str) -> None:
+        if code == ErrCode.NOT_READY:
+            raise TransportError(f"{what}: the master is not ready")
+        if code != ErrCode.SUCCESS:
+            raise error_for_code(code, message, f"{what} at the master {self._masters[0]}")
+
+    def _learn(self, brokers: Sequence[str], layouts: Iterable[TopicOnBroker]) -> None:
+        self.cluster = self.cluster.with_more(parse_brokers(brokers), layouts)
+
+    def _start_beating(self, beat: Callable[[], None]) -> None:
+        if self._stop_beating is None:
+            self._stop_beating = HEARTBEAT.keep(beat)
+
+    def _close(self, method: Method, message: Message) -> None:
+        """Says good-bye, once; a master that does not hear it finds out by itself."""
+        with self._lock:
+            if self._stop_beating is not None:
+                self._stop_beating()
+            was = self._member.state
+            self._member.on(MemberEvent.CLOSED)
+            if was is MemberState.REGISTERED:
+                said = f"closing at the master {self._masters[0]}"
+                call_all(
+                    self.settings,
+                    [Call(self._masters[0], ServiceType.MASTER, method, message, said)],
+                    timeout=min(2.0, self.settings.rpc_timeout),
+                )
+
+
+def authorization(settings: ClientSettings, visit_token: int) -> broker_pb.AuthorizedInfo:
+    """What a broker call carries; fresh, for its timestamp is checked."""
+    return broker_authorization(settings.credentials, visit_token, time.time_ns() // 1_000_000, random.getrandbits(31))
+
+
+class ConsumerSession(MasterSession):
+    """A member of a consumer group with client-side balance: it sees all partitions and claims what it likes."""
+
+    def __init__(self, settings: ClientSettings, group: str, topics: Sequence[str]) -> None:
+        super().__init__(settings, "consumer")
+        self.group = group
+        self.topics = tuple(topics)
+
+    def register(self) -> None:
+        """Joins the group and learns the partitions of its topics; heartbeats follow by themselves.
+
+        `ConfigError` when a topic is unknown or the group is in use by other kinds of consumers, `AuthError` when the
+        credentials or the group's permissions do not do, `TransportError` when no master answers.
+        """
+        try:
+            with self._lock:
+                self._insist(self._register)
+                self._insist(self._ask_meta)
+                self._wait_for_topics()
+        except TubeMQError:
+            self.close()
+            raise
+        self._start_beating(self._beat)
+
+    def refresh(self) -> Cluster:
+        """Asks for the partitions again, registering anew where that is needed. Raises as `register` does."""
+        with self._lock:
+            self._insist(self._ask_meta)
+            return self.cluster
+
+    def close(self) -> None:
+        message = master_pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._certificate())
+        self._close(Method.CONSUMER_CLOSE, message)
+
+    def _register(self) -> master_pb.RegisterResponseM2CV2:
+        message = master_pb.RegisterRequestC2MV2(
+            clientId=self.client_id,
+            groupName=self.group,
+            hostName=HOST,
+            sourceCount=-1,  # the group does not count its members
+            nodeId=0,
+            topicList=self.topics,
+            authInfo=self._certificate(),
+        )
+        what = f"registering group {self.group} for {', '.join(self.topics)}"
+        reply = self._ask(Method.CONSUMER_REGISTER_V2, message, master_pb.RegisterResponseM2CV2, what)
+        self._check(reply.errCode, reply.errMsg, what)
+        self._member.on(MemberEvent.REGISTERED)
+        self._note_token(reply)
+        self._learn(reply.brokerConfigList, ())
+        return reply
+
+    def _ask_meta(self) -> master_pb.GetPartMetaResponseM2C:
+        if self._member.state is not MemberState.REGISTERED:
+            self._register()
+        message = master_pb.GetPartMetaRequestC2M(
+            clientId=self.client_id,
+            groupName=self.group,
+            brokerConfigId=UNKNOWN_ID,
+            topicMetaInfoId=UNKNOWN_ID,
+            authInfo=self._certificate(),
+        )
+        what = f"asking for the partitions of {', '.join(self.topics)}"
+        reply = self._ask(Method.GET_PARTITION_META, message, master_pb.GetPartMetaResponseM2C, what)
+        if reply.errCode == ErrCode.HB_NO_NODE:
+            self._member.on(MemberEvent.FORGOTTEN)
+            raise TransportError(f"{what}: the master has forgotten this client")
+        self._check(reply.errCode, reply.errMsg, what)
+        self._member.on(MemberEvent.ANSWERED)
+        layouts = [layout for text in reply.topicMetaInfoList for layout in parse_consumer_topic(text)]
+        self._learn(reply.brokerConfigList, layouts)
+        return reply
+
+    def _wait_for_topics(self) -> None:
+        """Releases before 1.3 do not refuse an unknown topic, and a new master does not know its topics at once."""
+        stamina = Stamina(min(_LISTS_FILL_UP, self.settings.retry_for))
+        while missing := self.cluster.missing(self.topics):
+            if not stamina.pause():
+                raise ConfigError(
+                    f"the master {self._masters[0]} knows no topic {', '.join(missing)}: "
+                    "check option 'subscribe', or have the topic created on the cluster"
+                )
+            self._insist(self._ask_meta)
+
+    def _beat(self) -> None:
+        with self._lock:
+            if self._member.state is MemberState.CLOSED:
+                return
+            if self._member.state is not MemberState.REGISTERED:
+                self._register()
+            message = master_pb.HeartRequestC2MV2(
+                clientId=self.client_id, groupName=self.group, authInfo=self._certificate()
+            )
+            what = f"the heartbeat of group {self.group}"
+            reply = self._ask(Method.CONSUMER_HEARTBEAT_V2, message, master_pb.HeartResponseM2CV2, what)
+            if reply.errCode == ErrCode.HB_NO_NODE:
+                self._member.on(MemberEvent.FORGOTTEN)
+                self._register()
+                return
+            self._check(reply.errCode, reply.errMsg, what)
+            self._member.on(MemberEvent.ANSWERED)
+            self._note_token(reply)
+            self._learn(reply.brokerConfigList, ())
+
+    def _note_token(self, reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2) -> None:
+        if reply.HasField("authorizedInfo"):
+            self.visit_token = reply.authorizedInfo.visitAuthorizedToken
+
+
+class ProducerSession(MasterSession):
+    """A producer at the master: the publishable topics, where their partitions are, and how long messages may be."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings, "producer")
+        self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
+        self._topics: set[str] = set()
+        self._broker_check_sum = -1
+        self._config_id = UNKNOWN_ID
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Declares `topics` and learns their partitions. `ConfigError` for one that cannot be written to, `AuthError`,
+        `TransportError` when no master answers."""
+        with self._lock:
+            self._topics.update(topics)
+            if not self.cluster.missing(self._topics):
+                return
+            self._insist(self._heartbeat)
+            stamina = Stamina(min(_LISTS_FILL_UP, self.settings.retry_for))
+            while missing := self.cluster.missing(self._topics):
+                if not stamina.pause():
+                    self._topics.difference_update(missing)
+                    raise ConfigError(
+                        f"the master {self._masters[0]} knows no topic {', '.join(missing)} that takes messages: "
+                        "check the topic's name, or have it created or opened for publishing on the cluster"
+                    )
+                self._insist(self._heartbeat)
+        self._start_beating(self._beat)
+
+    def refresh(self) -> Cluster:
+        """Asks for the partitions again."""
+        with self._lock:
+            self._insist(self._heartbeat)
+            return self.cluster
+
+    def close(self) -> None:
+        message = master_pb.CloseRequestP2M(clientId=self.client_id, authInfo=self._certificate())
+        self._close(Method.PRODUCER_CLOSE, message)
+
+    def _register(self) -> None:
+        message = master_pb.RegisterRequestP2M(
+            clientId=self.client_id,
+            topicList=sorted(self._topics),
+            brokerCheckSum=-1,
+            hostName=HOST,
+            authInfo=self._certificate(),
+            appdConfig=master_pb.ApprovedClientConfig(configId=UNKNOWN_ID),
+        )
+        what = "registering a producer"
+        reply = self._ask(Method.PRODUCER_REGISTER, message, master_pb.RegisterResponseM2P, what)
+        self._check(reply.errCode, reply.errMsg, what)
+        self._member.on(MemberEvent.REGISTERED)
+        self._note(reply)
+
+    def _heartbeat(self) -> master_pb.HeartResponseM2P:
+        if self._member.state is not MemberState.REGISTERED:
+            self._register()
+        message = master_pb.HeartRequestP2M(
+            clientId=self.client_id,
+            brokerCheckSum=self._broker_check_sum,
+            hostName=HOST,
+            topicList=sorted(self._topics),
+            authInfo=self._certificate(),
+            appdConfig=master_pb.ApprovedClientConfig(configId=self._config_id),
+        )
+        what = "a producer's heartbeat"
+        reply = self._ask(Method.PRODUCER_HEARTBEAT, message, master_pb.HeartResponseM2P, what)
+        if reply.errCode == ErrCode.HB_NO_NODE:
+            self._member.on(MemberEvent.FORGOTTEN)
+            raise TransportError(f"{what}: the master has forgotten this client")
+        self._check(reply.errCode, reply.errMsg, what)
+        self._member.on(MemberEvent.ANSWERED)
+        self._note(reply)
+        self._learn((), [layout for text in reply.topicInfos for layout in parse_producer_topic(text)])
+        return reply
+
+    def _beat(self) -> None:
+        with self._lock:
+            if self._member.state is not MemberState.CLOSED:
+                self._heartbeat()
+
+    def _note(self, reply: master_pb.RegisterResponseM2P | master_pb.HeartResponseM2P) -> None:
+        self._broker_check_sum = reply.brokerCheckSum
+        self._learn(reply.brokerInfos, ())
+        if reply.HasField("authorizedInfo"):
+            self.visit_token = reply.authorizedInfo.visitAuthorizedToken
+        if reply.HasField("appdConfig"):
+            self._config_id = reply.appdConfig.configId
+            if reply.appdConfig.HasField("maxMsgSize") and reply.appdConfig.maxMsgSize > 0:
+                self.max_message_size = reply.appdConfig.maxMsgSize

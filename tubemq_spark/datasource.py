@@ -1,0 +1,58 @@
+"""The data source `tubemq`: wiring between Spark and the readers and writers, no decisions of its own."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+
+class TubeMQDataSource(DataSource):
+    """Apache TubeMQ as a source and sink of Spark, batch and streaming.
+
+    >>> df = (
+    ...     spark.readStream.format("tubemq")
+    ...     .option("tubemq.master", "master:8715")
+    ...     .option("tubemq.group", "my_group")
+    ...     .option("subscribe", "my_topic")
+    ...     .load()
+    ... )  # doctest: +SKIP
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "tubemq"
+
+    def schema(self) -> StructType:
+        """The columns of the source. Bad options fail here, at `load()`."""
+        from tubemq_spark.source.options import check_options
+        from tubemq_spark.source.schema import SPARK_SCHEMA
+
+        check_options(self.options)
+        return SPARK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tubemq_spark.source.batch import TubeMQReader
+
+        return TubeMQReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from tubemq_spark.source.stream import TubeMQStreamReader
+
+        return TubeMQStreamReader(self.options, schema)
+
+    # Spark calls these two with keywords too: the parameters' names are part of its interface.
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tubemq_spark.sink.batch import TubeMQWriter
+
+        return TubeMQWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from tubemq_spark.sink.stream import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,152 @@
+"""The RPC envelope: what a frame's body holds.
+
+    request:          RpcConnHeader, RequestHeader, RequestBody
+    reply, SUCCESS:   RpcConnHeader, ResponseHeader, RspResponseBody
+    reply, otherwise: RpcConnHeader, ResponseHeader, RspExceptionBody
+
+Each part is a varint length and a protobuf message (wire: NettyClient, PbEnDecoder).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import PROTOCOL_VERSION
+from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+
+M = TypeVar("M", bound=Message)
+
+_REQUEST_FLAG, _RESPONSE_FLAG = 0, 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call as the server sees it; `timeout_ms` is how long the server may take before it drops the answer."""
+
+    service_type: int
+    method: int
+    timeout_ms: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Response:
+    """A handled call: the reply message's bytes. Its own error code, if any, is inside them."""
+
+    method: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call that no handler answered: a Java exception's class name and text."""
+
+    exception_name: str
+    text: str
+
+    @property
+    def simple_name(self) -> str:
+        """The class name without its package, which differs between releases (com.tencent, com.apache, org.apache)."""
+        return self.exception_name.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """The protobuf message in `data`; `ProtocolError` when it is none, or lacks a required field."""
+    message = kind()
+    try:
+        message.MergeFromString(data)
+    except (DecodeError, RuntimeError, ValueError) as cause:
+        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {cause}") from cause
+    if not message.IsInitialized():
+        raise ProtocolError(
+            f"a {kind.__name__} came without {', '.join(message.FindInitializationErrors())}"
+        )
+    return message
+
+
+def encode_request(request: Request) -> bytes:
+    body = rpc_pb.RequestBody(method=request.method, timeout=request.timeout_ms, request=request.data)
+    return _request_head(request.service_type) + _delimited(body)
+
+
+def decode_request(body: bytes) -> Request:
+    """`ProtocolError` when the bytes are no request."""
+    parts = _Parts(body)
+    parts.next(rpc_pb.RpcConnHeader)
+    header = parts.next(rpc_pb.RequestHeader)
+    call = parts.next(rpc_pb.RequestBody)
+    return Request(header.serviceType, call.method, call.timeout, call.request)
+
+
+def encode_reply(reply: Response | Failure) -> bytes:
+    status = rpc_pb.ResponseHeader.SUCCESS if isinstance(reply, Response) else rpc_pb.ResponseHeader.ERROR
+    head = _delimited(rpc_pb.RpcConnHeader(flag=_RESPONSE_FLAG)) + _delimited(
+        rpc_pb.ResponseHeader(status=status, protocolVer=PROTOCOL_VERSION)
+    )
+    if isinstance(reply, Response):
+        return head + _delimited(rpc_pb.RspResponseBody(method=reply.method, data=reply.data))
+    return head + _delimited(rpc_pb.RspExceptionBody(exceptionName=reply.exception_name, stackTrace=reply.text))
+
+
+def decode_reply(body: bytes) -> Response | Failure:
+    """`ProtocolError` when the bytes are no reply."""
+    parts = _Parts(body)
+    parts.next(rpc_pb.RpcConnHeader)
+    header = parts.next(rpc_pb.ResponseHeader)
+    if header.status == rpc_pb.ResponseHeader.SUCCESS:
+        done = parts.next(rpc_pb.RspResponseBody)
+        return Response(done.method, done.data)
+    failed = parts.next(rpc_pb.RspExceptionBody)
+    return Failure(failed.exceptionName, failed.stackTrace)
+
+
+@lru_cache
+def _request_head(service_type: int) -> bytes:
+    return _delimited(rpc_pb.RpcConnHeader(flag=_REQUEST_FLAG)) + _delimited(
+        rpc_pb.RequestHeader(serviceType=service_type, protocolVer=PROTOCOL_VERSION)
+    )
+
+
+def _delimited(message: Message) -> bytes:
+    data = message.SerializeToString()
+    size, head = len(data), bytearray()
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + data
+
+
+class _Parts:
+    """Walks over delimited messages."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def next(self, kind: type[M]) -> M:
+        size = self._varint(kind)
+        end = self._at + size
+        if end > len(self._body):
+            raise ProtocolError(f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope")
+        data = self._body[self._at : end]
+        self._at = end
+        return parse(kind, data)
+
+    def _varint(self, kind: type[Message]) -> int:
+        value = shift = 0
+        while shift < 35 and self._at < len(self._body):
+            byte = self._body[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ProtocolError(f"an envelope ends where the length of its {kind.__name__} should stand")
+
+

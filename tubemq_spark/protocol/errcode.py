@@ -1,0 +1,162 @@
+"""The numbers in TubeMQ's replies (TErrCodeConstants) and what a client does about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum, auto
+
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TubeMQError
+from tubemq_spark.protocol.envelope import Failure
+
+
+class ErrCode(IntEnum):
+    SUCCESS = 200
+    NOT_READY = 201
+    MOVED = 301
+    BAD_REQUEST = 400
+    UNAUTHORIZED = 401
+    CONNECT_RETURN_NULL = 402
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    ALL_PARTITION_FROZEN = 405
+    NO_PARTITION_ASSIGNED = 406
+    ALL_PARTITION_WAITING = 407
+    ALL_PARTITION_INUSE = 408
+    PARTITION_OCCUPIED = 410
+    HB_NO_NODE = 411
+    DUPLICATE_PARTITION = 412
+    CERTIFICATE_FAILURE = 415
+    SERVER_RECEIVE_OVERFLOW = 419
+    CLIENT_SHUTDOWN = 420
+    CLIENT_HIGH_FREQUENCY_REQUEST = 421
+    PARTITION_UNSUBSCRIBABLE = 422
+    PARTITION_UNPUBLISHABLE = 423
+    CLIENT_INCONSISTENT_CONSUMETYPE = 424
+    CLIENT_INCONSISTENT_TOPICSET = 425
+    CLIENT_INCONSISTENT_FILTERSET = 426
+    CLIENT_INCONSISTENT_SESSIONKEY = 427
+    CLIENT_INCONSISTENT_SELECTBIG = 428
+    CLIENT_INCONSISTENT_SOURCECOUNT = 429
+    CLIENT_DUPLICATE_INDEXID = 430
+    TOPIC_NOT_DEPLOYED = 431
+    CONSUME_GROUP_FORBIDDEN = 450
+    SERVER_CONSUME_SPEED_LIMIT = 452
+    CONSUME_CONTENT_FORBIDDEN = 455
+    INTERNAL_SERVER_ERROR = 500
+    SERVICE_UNAVAILABLE = 503
+    INTERNAL_SERVER_ERROR_MSGSET_NULL = 510
+    UNSPECIFIED_ABNORMAL = 599
+
+
+class Reaction(Enum):
+    """What a client does about a code."""
+
+    GO_ON = auto()  # it is a success
+    WAIT = auto()  # nothing there now: ask again
+    RETRY = auto()  # the same request may succeed a little later, or elsewhere
+    REGISTER_AGAIN = auto()  # the server does not know us (any more)
+    GIVE_UP_CLAIM = auto()  # somebody else has the partition
+    FIX_CONFIG = auto()  # the user's options do not fit the cluster or the group
+    FIX_CREDENTIALS = auto()
+    FAIL = auto()
+
+
+_ACTS: Mapping[Reaction, tuple[ErrCode, ...]] = {
+    Reaction.GO_ON: (ErrCode.SUCCESS,),
+    Reaction.WAIT: (ErrCode.NOT_FOUND, ErrCode.SERVER_CONSUME_SPEED_LIMIT, ErrCode.NOT_READY),
+    Reaction.RETRY: (
+        ErrCode.MOVED,
+        ErrCode.FORBIDDEN,  # a topic or partition that is closed just now, or unknown until the next reload
+        ErrCode.PARTITION_OCCUPIED,
+        ErrCode.SERVER_RECEIVE_OVERFLOW,
+        ErrCode.INTERNAL_SERVER_ERROR,
+        ErrCode.SERVICE_UNAVAILABLE,
+        ErrCode.INTERNAL_SERVER_ERROR_MSGSET_NULL,
+        ErrCode.UNSPECIFIED_ABNORMAL,
+    ),
+    Reaction.REGISTER_AGAIN: (ErrCode.UNAUTHORIZED, ErrCode.HB_NO_NODE),
+    Reaction.GIVE_UP_CLAIM: (ErrCode.DUPLICATE_PARTITION,),
+    Reaction.FIX_CONFIG: (
+        ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
+        ErrCode.CLIENT_INCONSISTENT_TOPICSET,
+        ErrCode.CLIENT_INCONSISTENT_FILTERSET,
+        ErrCode.CLIENT_INCONSISTENT_SESSIONKEY,
+        ErrCode.CLIENT_INCONSISTENT_SELECTBIG,
+        ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT,
+        ErrCode.CLIENT_DUPLICATE_INDEXID,
+        ErrCode.TOPIC_NOT_DEPLOYED,
+    ),
+    Reaction.FIX_CREDENTIALS: (
+        ErrCode.CERTIFICATE_FAILURE,
+        ErrCode.CONSUME_GROUP_FORBIDDEN,
+        ErrCode.CONSUME_CONTENT_FORBIDDEN,
+    ),
+    Reaction.FAIL: (
+        ErrCode.BAD_REQUEST,
+        # The Java client's own, never on the wire:
+        ErrCode.CONNECT_RETURN_NULL,
+        ErrCode.ALL_PARTITION_FROZEN,
+        ErrCode.NO_PARTITION_ASSIGNED,
+        ErrCode.ALL_PARTITION_WAITING,
+        ErrCode.ALL_PARTITION_INUSE,
+        ErrCode.CLIENT_SHUTDOWN,
+        ErrCode.CLIENT_HIGH_FREQUENCY_REQUEST,
+        ErrCode.PARTITION_UNSUBSCRIBABLE,
+        ErrCode.PARTITION_UNPUBLISHABLE,
+    ),
+}
+REACTIONS: Mapping[int, Reaction] = {code: act for act, codes in _ACTS.items() for code in codes}
+
+_ADVICE: Mapping[int, str] = {
+    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: "the group is in use by consumers of another kind (server-side balance): "
+    "stop them or use another tubemq.group",
+    ErrCode.CLIENT_INCONSISTENT_TOPICSET: "the group is in use with other topics: "
+    "stop those consumers, or use another tubemq.group",
+    ErrCode.CLIENT_INCONSISTENT_FILTERSET: "the group is in use with other filters: "
+    "stop those consumers, or use another tubemq.group",
+    ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: "the group is in use by consumers that count their members: "
+    "stop them or use another tubemq.group",
+    ErrCode.TOPIC_NOT_DEPLOYED: "check the topic's name, or have it created on the cluster",
+    ErrCode.CERTIFICATE_FAILURE: "check tubemq.user and tubemq.password, and that this machine's clock is right",
+    ErrCode.CONSUME_GROUP_FORBIDDEN: "have the group authorised for the topic on the cluster",
+    ErrCode.CONSUME_CONTENT_FORBIDDEN: "have the group authorised for these filters on the cluster",
+}
+
+# Exceptions of a node that is not, or no longer, in service (wire: corerpc.exception).
+_ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerNotReadyException"})
+
+
+def reaction_to(code: int) -> Reaction:
+    """What to do about `code`; an unknown number fails, with the number shown."""
+    return REACTIONS.get(code, Reaction.FAIL)
+
+
+def code_name(code: int) -> str:
+    """The name of `code` in TubeMQ, or `UNKNOWN`."""
+    try:
+        return ErrCode(code).name
+    except ValueError:
+        return "UNKNOWN"
+
+
+def is_elsewhere(failure: Failure) -> bool:
+    """Whether another node, or this one later, will answer what this one did not."""
+    return failure.simple_name in _ELSEWHERE
+
+
+def error_for_code(code: int, message: str, what: str) -> TubeMQError:
+    """The error to raise for a reply with `code`, in a sentence that starts with `what` was tried and where."""
+    advice = _ADVICE.get(code)
+    text = f"{what} failed with {code} {code_name(code)}: {message}" + (f"; {advice}" if advice else "")
+    match reaction_to(code):
+        case Reaction.FIX_CONFIG:
+            return ConfigError(text)
+        case Reaction.FIX_CREDENTIALS:
+            return AuthError(text)
+    return ServerError(text, code=code, name=code_name(code), message=message)
+
+
+def error_for_failure(failure: Failure, what: str) -> ServerError:
+    """The error to raise for a call that no handler answered."""
+    text = f"{what} failed at the server with {failure.simple_name}: {failure.text or 'no further text'}"
+    return ServerError(text, code=-1, name=failure.simple_name, message=failure.text)

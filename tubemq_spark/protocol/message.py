@@ -1,0 +1,137 @@
+"""A message's payload: body, attributes, flag and check sum.
+
+    payload = body                                      flag 0
+            = attrLen(4, big-endian) attributes body    flag 1
+
+Attributes are UTF-8 text, `key=value` joined by `,`, without escapes. Two keys are the system's: `$msgType$` (the
+stream filter) and `$msgTime$` (`yyyyMMddHHmm`). wire: Message, DataConverterUtil, TransferedMessage.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from tubemq_spark.errors import ConfigError, ProtocolError
+
+ATTRIBUTES_FLAG = 1
+MSG_TYPE_KEY = "$msgType$"
+MSG_TIME_KEY = "$msgTime$"
+MAX_MSG_TYPE = 255  # characters
+_MSG_TIME_DIGITS = 12
+
+_LENGTH = struct.Struct(">i")
+_SEPARATORS = (",", "=")
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """A message's attributes, taken apart.
+
+    `own` holds the producer's, None without any. `msg_time` is in microseconds since the epoch (the wire knows
+    minutes, in a zone it does not name: UTC is assumed).
+    """
+
+    own: Mapping[str, str] | None = None
+    msg_type: str | None = None
+    msg_time: int | None = None
+
+
+NO_ATTRIBUTES = Attributes()
+
+
+def check_sum(payload: bytes) -> int:
+    """CRC-32 of the whole payload, 31 bits of it (wire: CheckSum)."""
+    return zlib.crc32(payload) & 0x7FFFFFFF
+
+
+def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
+    """The payload and its flag. Without attributes no prefix is written, for a flag without a prefix hides a message."""
+    if not attributes:
+        return body, 0
+    return _LENGTH.pack(len(attributes)) + attributes + body, ATTRIBUTES_FLAG
+
+
+def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
+    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit."""
+    if not flag & ATTRIBUTES_FLAG:
+        return b"", payload
+    if len(payload) < _LENGTH.size:
+        raise ProtocolError(f"a message of {len(payload)} bytes says it has attributes, but not how long they are")
+    (size,) = _LENGTH.unpack_from(payload)
+    end = _LENGTH.size + size
+    if size < 0 or end > len(payload):
+        raise ProtocolError(f"a message of {len(payload)} bytes says it has {size} bytes of attributes")
+    return payload[_LENGTH.size : end], payload[end:]
+
+
+def decode_attributes(data: bytes) -> Attributes:
+    """Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as in
+    Java), and of a key that stands twice the first counts. A `$msgTime$` that is no time stays among the own."""
+    own: dict[str, str] = {}
+    msg_type: str | None = None
+    msg_time: int | None = None
+    for part in data.decode("utf-8", "replace").split(","):
+        key, _, value = part.partition("=")
+        if not part:
+            continue
+        if key == MSG_TYPE_KEY and msg_type is None:
+            msg_type = value
+            continue
+        if key == MSG_TIME_KEY and msg_time is None:
+            msg_time = parse_msg_time(value)
+            if msg_time is not None:
+                continue
+        own.setdefault(key, value)
+    return Attributes(own or None, msg_type, msg_time)
+
+
+def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_time: str | None) -> bytes:
+    """The attributes' bytes, the system's first; `msg_time` as `yyyyMMddHHmm`.
+
+    `ConfigError` for a key or value that holds a separator, a reserved key, or a `msg_type` that is blank or too long.
+    """
+    parts = []
+    if msg_type is not None:
+        if not msg_type.strip() or msg_type != msg_type.strip() or len(msg_type) > MAX_MSG_TYPE:
+            raise ConfigError(f"msg_type {msg_type!r} must have 1 to {MAX_MSG_TYPE} characters and no blanks around it")
+        _refuse_separators("msg_type", msg_type)
+        parts.append(f"{MSG_TYPE_KEY}={msg_type}")
+    if msg_time is not None:
+        if parse_msg_time(msg_time) is None:
+            raise ConfigError(f"msg_time {msg_time!r} is no time of the form yyyyMMddHHmm")
+        parts.append(f"{MSG_TIME_KEY}={msg_time}")
+    for key, value in (own or {}).items():
+        if key in (MSG_TYPE_KEY, MSG_TIME_KEY):
+            raise ConfigError(f"the attribute {key} is reserved: use the columns msg_type and msg_time")
+        if not key:
+            raise ConfigError("an attribute has an empty key")
+        _refuse_separators("the attribute key", key)
+        _refuse_separators(f"the attribute {key}", value)
+        parts.append(f"{key}={value}")
+    return ",".join(parts).encode()
+
+
+def parse_msg_time(text: str) -> int | None:
+    """Microseconds since the epoch of `yyyyMMddHHmm`, None when it is no such time."""
+    if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
+        return None
+    fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])
+    try:
+        moment = datetime(*map(int, fields), tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
+    except ValueError:
+        return None
+    return int(moment.timestamp()) * 1_000_000
+
+
+def format_msg_time(moment: datetime) -> str:
+    """`yyyyMMddHHmm` of an aware datetime, in UTC."""
+    return moment.astimezone(timezone.utc).strftime("%Y%m%d%H%M")
+
+
+def _refuse_separators(what: str, text: str) -> None:
+    if any(separator in text for separator in _SEPARATORS):
+        raise ConfigError(f"{what} {text!r} contains ',' or '=', which TubeMQ uses as separators")

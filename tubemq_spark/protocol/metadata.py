@@ -1,0 +1,167 @@
+"""The text forms in which master and brokers speak of brokers, topics and partitions.
+
+    broker                      brokerId:host:port            a blank port means 8123 (wire: BrokerInfo)
+    topics, for producers       topic#brokerId:partitions:stores,…[#maxMessageSize]
+    topics, for consumers (V2)  topic#brokerId:stores:partitions:status,…
+    a claim, in heartbeats      brokerId:host:port#topic:partitionId
+
+Mind the order of partitions and stores: it differs between the two lists (wire: TopicInfo, ConsumeGroupInfo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import BROKER_PORT, MASTER_PORT, STORE_PARTITION_BASE
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Partition(NamedTuple):
+    """One partition of a topic on one broker. `str()` gives TubeMQ's partition key."""
+
+    broker_id: int
+    topic: str
+    partition_id: int
+
+    @property
+    def store_id(self) -> int:
+        return self.partition_id // STORE_PARTITION_BASE
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}:{self.topic}:{self.partition_id}"
+
+
+@dataclass(frozen=True)
+class Broker:
+    broker_id: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} at {self.address}"
+
+
+@dataclass(frozen=True)
+class TopicOnBroker:
+    """How a topic is laid out on one broker: `stores` stores of `partitions` partitions each.
+
+    `max_message_size` is in bytes, None where the master does not say.
+    """
+
+    topic: str
+    broker_id: int
+    stores: int
+    partitions: int
+    available: bool = True
+    max_message_size: int | None = None
+
+    def all_partitions(self) -> list[Partition]:
+        return [
+            Partition(self.broker_id, self.topic, store * STORE_PARTITION_BASE + number)
+            for store in range(self.stores)
+            for number in range(self.partitions)
+        ]
+
+
+def parse_master_addresses(text: str) -> tuple[Address, ...]:
+    """`host:port,host` as addresses, port 8715 when left out; `ValueError` when it is no such list."""
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().partition(":")
+        if not host or any(c.isspace() or c == "/" for c in host) or (colon and not port):
+            raise ValueError(f"{part.strip()!r} is no host:port")
+        addresses.append(Address(host, _port(port) if colon else MASTER_PORT))
+    return tuple(addresses)
+
+
+def parse_broker(text: str) -> Broker | None:
+    """The broker in `brokerId:host:port`, or None for one that is only half configured (`1::-2`)."""
+    fields = [field.strip() for field in text.split(":")]
+    if len(fields) < 3:
+        raise ProtocolError(f"{text!r} is no brokerId:host:port")
+    broker_id = _number(fields[0], text)
+    try:
+        port = _port(fields[2]) if fields[2] else BROKER_PORT
+    except ValueError:
+        return None
+    return Broker(broker_id, Address(fields[1], port)) if fields[1] else None
+
+
+def parse_brokers(texts: Iterable[str]) -> dict[int, Broker]:
+    found = (parse_broker(text) for text in texts)
+    return {broker.broker_id: broker for broker in found if broker is not None}
+
+
+def parse_producer_topic(text: str) -> list[TopicOnBroker]:
+    """The layouts in `topic#brokerId:partitions:stores,…[#maxMessageSize]`, one a broker."""
+    topic, layouts, limit = _segments(text)
+    size = _number(limit, text) if limit else None
+    found = []
+    for layout in layouts:
+        broker_id, partitions, stores = _numbers(layout, 3, text)
+        found.append(TopicOnBroker(topic, broker_id, stores, partitions, max_message_size=size))
+    return found
+
+
+def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
+    """The layouts in `topic#brokerId:stores:partitions:status,…`, one a broker."""
+    topic, layouts, _ = _segments(text)
+    found = []
+    for layout in layouts:
+        broker_id, stores, partitions, status = _numbers(layout, 4, text)
+        found.append(TopicOnBroker(topic, broker_id, stores, partitions, available=status == 1))
+    return found
+
+
+def partition_info(broker: Broker, partition: Partition) -> str:
+    """A claim as heartbeats name it."""
+    return f"{broker.broker_id}:{broker.address}#{partition.topic}:{partition.partition_id}"
+
+
+def parse_failure_info(text: str) -> tuple[int, str, int]:
+    """Error code, topic and partition id of a heartbeat's `errCode:brokerId:host:port#topic:partitionId`."""
+    head, hash_, tail = text.partition("#")
+    topic, colon, partition_id = tail.rpartition(":")
+    if not hash_ or not colon:
+        raise ProtocolError(f"{text!r} is no errCode:brokerId:host:port#topic:partitionId")
+    return _number(head.partition(":")[0], text), topic, _number(partition_id, text)
+
+
+def _segments(text: str) -> tuple[str, list[str], str]:
+    topic, layouts, rest = (segment.strip() for segment in (text + "##").split("#", 2))
+    if not topic or "#" not in text:
+        raise ProtocolError(f"{text!r} is no description of a topic")
+    return topic, [layout for layout in layouts.split(",") if layout.strip()], rest.strip("#").strip()
+
+
+def _numbers(layout: str, at_least: int, text: str) -> list[int]:
+    fields = layout.split(":")
+    if len(fields) < at_least:
+        raise ProtocolError(f"{layout!r} in {text!r} has {len(fields)} fields, not {at_least}")
+    numbers = [_number(field, text) for field in fields[:at_least]]
+    if any(number < 0 or number > STORE_PARTITION_BASE for number in numbers[1:3]):
+        raise ProtocolError(f"{layout!r} in {text!r} counts stores or partitions that cannot be")
+    return numbers
+
+
+def _number(field: str, text: str) -> int:
+    try:
+        return int(field)
+    except ValueError:
+        raise ProtocolError(f"{field!r} in {text!r} is no number") from None
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 < port < 65536:
+        raise ValueError(f"{text} is no port")
+    return port

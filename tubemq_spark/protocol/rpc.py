@@ -1,0 +1,47 @@
+"""Requests and replies of one connection: gives serial numbers out, matches answers by them."""
+
+from __future__ import annotations
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+
+_SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable logs
+
+
+class RpcProtocol:
+    """The client's side of one connection, without the connection.
+
+    `request` gives bytes to send and the number to wait for; `receive` takes bytes and gives the replies in them. A
+    reply to a number that is not waited for, or of another method than asked, is a `ProtocolError`.
+    """
+
+    def __init__(self, framing: Framing) -> None:
+        self._framing = framing
+        self._decoder = FrameDecoder(framing)
+        self._last_serial_no = 0
+        self._methods: dict[int, int] = {}
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._methods)
+
+    def request(self, request: Request) -> tuple[int, bytes]:
+        serial_no = (self._last_serial_no + 1) & _SERIAL_NO_MASK
+        data = encode_frame(serial_no, encode_request(request), self._framing)
+        self._last_serial_no = serial_no
+        self._methods[serial_no] = request.method
+        return serial_no, data
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[tuple[int, Response | Failure]]:
+        replies = []
+        for frame in self._decoder.feed(data):
+            method = self._methods.pop(frame.serial_no, None)
+            if method is None:
+                raise ProtocolError(f"a reply has the serial number {frame.serial_no}, which no request waits for")
+            reply = decode_reply(frame.body)
+            if isinstance(reply, Response) and reply.method != method:
+                raise ProtocolError(f"a request of method {method} was answered as method {reply.method}")
+            replies.append((frame.serial_no, reply))
+        return replies

@@ -1,0 +1,1 @@
+"""The Spark sink: rows become messages, and a task succeeds when all of them are acknowledged."""

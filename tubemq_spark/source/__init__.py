@@ -1,0 +1,1 @@
+"""The Spark source: planning on the driver, exact reads on the executors."""
