@@ -41,7 +41,7 @@ class TubeMQDataSource(DataSource):
 
         return TubeMQReader(self.options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tubemq_spark.source.stream import TubeMQStreamReader
 
         return TubeMQStreamReader(self.options, schema)
@@ -52,7 +52,7 @@ class TubeMQDataSource(DataSource):
 
         return TubeMQWriter(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tubemq_spark.sink.stream import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

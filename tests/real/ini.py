@@ -26,7 +26,6 @@ class Node:
     host: str
     port: int
     web_port: int
-    prometheus_port: int
 
     @property
     def address(self) -> str:
@@ -67,7 +66,7 @@ def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str,
         path = folder / "resources" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return _write(folder / "master.ini", master=master, meta_zookeeper=meta, prometheus=_prometheus(node))
+    return _write(folder / "master.ini", master=master, meta_zookeeper=meta)
 
 
 def write_broker(
@@ -89,12 +88,7 @@ def write_broker(
         **options,
     }
     offsets = {"zkNodeRoot": _ZK_ROOT, "zkServerAddr": zookeeper}
-    name = f"broker-{broker_id}.ini"
-    return _write(folder / name, broker=broker, zookeeper=offsets, prometheus=_prometheus(node))
-
-
-def _prometheus(node: Node) -> Mapping[str, object]:
-    return {"promEnable": "false", "promHttpPort": node.prometheus_port}  # release 2.5 listens there all the same
+    return _write(folder / f"broker-{broker_id}.ini", broker=broker, zookeeper=offsets)
 
 
 def _write(path: Path, **sections: Mapping[str, object]) -> str:

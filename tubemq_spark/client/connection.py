@@ -1,7 +1,7 @@
 """One TCP connection to a master or broker; the only module that touches sockets.
 
-A connection belongs to one thread at a time (the pool sees to it). It may have any number of requests unanswered: they are
-written together, and read while writing, so that neither side can block the other.
+A connection belongs to one thread at a time (the pool sees to it). It may have any number of requests unanswered: they
+are written together, and read while writing, so that neither side can block the other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from google.protobuf.message import Message
 
@@ -25,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
+_GRACE = 1.0  # seconds
 _SECOND_FRAMING_AFTER = 0.3  # seconds of silence before the other framing is tried beside the first
 
 # A call no server knows: it is answered with an exception at once, and changes nothing.
@@ -69,7 +71,11 @@ class Connection:
 
     def submit(self, service: ServiceType, method: Method, message: Message, timeout: float) -> int:
         """Queues a request for the next write; the number to ask for its reply. `timeout` is in seconds."""
-        return self._submit(Request(service, method, max(1, int(timeout * 1000)), message.SerializeToString()))
+        return self.submit_bytes(service, method, message.SerializeToString(), timeout)
+
+    def submit_bytes(self, service: ServiceType, method: Method, message: bytes, timeout: float) -> int:
+        """As `submit`, for a message that was encoded before. `ProtocolError` when it does not fit into a frame."""
+        return self._submit(Request(service, method, max(1, int(timeout * 1000)), message))
 
     def _submit(self, request: Request) -> int:
         if self.closed:
@@ -85,15 +91,19 @@ class Connection:
         `TransportError` when it does not come in time or the connection breaks, `ProtocolError` when the peer speaks
         something else; either way the connection is closed.
         """
+        # Replies may wait in the socket for longer than the timeout when their reader was busy: as long as bytes come
+        # in, and for a moment after the first look, nobody is late.
+        patience = time.monotonic() + _GRACE
         while serial_no not in self._replies:
             deadline = self._deadlines.get(serial_no)
             if deadline is None:
                 raise TransportError(f"the connection to {self.address} is closed")
-            left = deadline - time.monotonic()
+            left = max(deadline, patience) - time.monotonic()
             if left <= 0:
                 self.close()
                 raise TransportError(f"{self.address} did not answer in time; {self._silence()}")
-            self._pump(left)
+            if self._pump(left):
+                patience = time.monotonic() + _GRACE
         return self._replies.pop(serial_no)
 
     def call(self, service: ServiceType, method: Method, message: Message, timeout: float) -> Response | Failure:
@@ -106,6 +116,11 @@ class Connection:
     def answered(self, serial_no: int) -> bool:
         """Whether `reply(serial_no)` would not wait."""
         return serial_no in self._replies
+
+    def take(self) -> dict[int, Response | Failure]:
+        """All replies that came in and were not asked for yet, by number."""
+        replies, self._replies = self._replies, {}
+        return replies
 
     def close(self) -> None:
         if not self.closed:
@@ -121,8 +136,10 @@ class Connection:
     def _silence(self) -> str:
         return f"if its port is right, is 'tubemq.rpc.framing' ({self.framing.value} was used), or is the server stuck?"
 
-    def _pump(self, wait: float) -> None:
-        """Writes and reads once, after waiting up to `wait` seconds for either to be possible."""
+    def _pump(self, wait: float) -> bool:
+        """Writes and reads once, after waiting up to `wait` seconds for either to be possible; whether bytes came
+        in.
+        """
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         try:
@@ -132,8 +149,10 @@ class Connection:
                 self._selector.modify(self._socket, events)
                 self._events = events
             ready = self._selector.select(wait)
-            if any(mask & selectors.EVENT_READ for _, mask in ready):
+            readable = any(mask & selectors.EVENT_READ for _, mask in ready)
+            if readable:
                 self._read()
+            return readable
         except OSError as cause:
             self.close()
             raise TransportError(f"the connection to {self.address} broke: {_reason(cause)}") from cause
@@ -177,6 +196,15 @@ class Connection:
                 self._replies[serial_no] = reply
             if size < len(self._chunk):
                 return
+
+
+def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
+    """Waits up to `seconds` until one of `connections` can read, or write what is queued; `flush` does either."""
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection._to_write else 0)
+            selector.register(connection._socket, events)
+        selector.select(seconds)
 
 
 _framings: dict[Address, Framing] = {}  # what was found out in this process

@@ -16,7 +16,9 @@ PERIOD = 8.0  # seconds; servers forget clients and claims after 30
 
 
 class Heartbeat:
-    """Calls what it was handed about every `PERIOD` seconds. The thread starts with the first and ends with the last."""
+    """Calls what it was handed about every `PERIOD` seconds. The thread starts with the first and ends with the
+    last.
+    """
 
     def __init__(self, period: float = PERIOD) -> None:
         self._period = period

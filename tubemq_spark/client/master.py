@@ -1,8 +1,8 @@
 """The master: where topics and brokers are, and which clients are alive.
 
 A session registers once and then asks and heartbeats. The master that answered last is asked first; when it refuses, is
-silent or stands by, the next of the list is, and the session registers again there. A new master's lists are short for a
-while after a failover, so what is known is only ever added to.
+silent or stands by, the next of the list is, and the session registers again there. A new master's lists are short for
+a while after a failover, so what is known is only ever added to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from tubemq_spark.protocol.consume import MEMBER, MemberEvent, MemberState
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code
 from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import (
-    Address,
     Broker,
     Partition,
     TopicOnBroker,
@@ -218,6 +217,18 @@ class ConsumerSession(MasterSession):
         with self._lock:
             self._insist(self._ask_meta)
             return self.cluster
+
+    def broker(self, partition: Partition) -> Broker:
+        """Where `partition` is; `ConfigError` when the master does not know its broker."""
+        if partition.broker_id not in self.cluster.brokers:
+            self.refresh()
+        try:
+            return self.cluster.brokers[partition.broker_id]
+        except KeyError:
+            raise ConfigError(
+                f"the master {self._masters[0]} knows no broker {partition.broker_id}, which has {partition}: was it taken "
+                "out of the cluster, or is 'tubemq.master' another cluster's?"
+            ) from None
 
     def close(self) -> None:
         message = master_pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._certificate())

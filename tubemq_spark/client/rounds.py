@@ -58,7 +58,7 @@ def call_all(
                 connection.flush()
             except (TransportError, ProtocolError) as error:
                 broken[address] = error
-        for call, serial_no in zip(calls, serials):
+        for call, serial_no in zip(calls, serials, strict=True):
             try:
                 if call.address in broken and not (
                     call.address in connections and connections[call.address].answered(serial_no)

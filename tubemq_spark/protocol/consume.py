@@ -66,6 +66,7 @@ CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
     (ClaimState.FREE, ClaimEvent.REGISTERED): ClaimState.HELD,
     (ClaimState.FREE, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
     (ClaimState.FREE, ClaimEvent.REFUSED): ClaimState.FREE,
+    (ClaimState.FREE, ClaimEvent.LENT): ClaimState.LENT,  # after a restart the first batch is read before any claim
     (ClaimState.HELD, ClaimEvent.REGISTERED): ClaimState.HELD,
     (ClaimState.HELD, ClaimEvent.LENT): ClaimState.LENT,
     (ClaimState.HELD, ClaimEvent.REFUSED): ClaimState.LOST,

@@ -4,10 +4,11 @@ The broker makes this hard: a fetch names no position, messages carry none, and 
 reply tells only where its read *began*. What can be relied on (wire: BrokerServiceServer, DefaultOffsetManager,
 MsgFileStore, MsgMemStore):
 
-* A seek (a register of the same client at a position) places the cursor, any number of times; its answer tells where the
-  cursor really is, and the store's end. Requests of one connection are handled in the order they were sent.
+* A seek (a register of the same client at a position) places the cursor, any number of times; its answer tells where
+  the cursor really is, and the store's end. Requests of one connection are handled in the order they were sent.
 * Fetches in manual mode advance the cursor and confirm nothing. A reply covers [its begin, the next reply's begin).
   It may be small or empty in mid-data; a 404 may have moved the cursor too.
+* A reply's `maxOffset` may have been taken before the messages: it bounds what was read before, not what came with it.
 * A roll-back (a commit that consumed nothing) answers the confirmed position: still the last seek's, unless somebody or
   something (retention, an expired group, an administrator) moved the group under the reader.
 
@@ -16,35 +17,32 @@ first message found there is also the first in the held reply that does not belo
 ends with a roll-back that proves nobody touched the cursor, and the reader closes with a seek to `start`, which answers
 `start` only if retention has taken nothing of the range meanwhile.
 
+A leg that a broken connection cut short has no such proof, and a broker that crashed uses lost positions again. So the
+range is read once more from its start then: what was given out is compared with what is found, and left out.
+
 In a store with one partition every index entry is a message of this partition and positions follow by counting, unless
-the store holds entries that no fetch returns; those gaps are found by bisection, so that a message's position never
-depends on how it was fetched.
+the store holds entries that no fetch returns; those gaps are found by bisection (`located`), so that a message's
+position never depends on how it was fetched.
 
 `ExactRange` knows no sockets: it says what to send and is told what was answered, in order.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
-from tubemq_spark.protocol.constants import ENTRIES_PER_READ, INDEX_MSG_UNIT_SIZE
+from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError, TubeMQError
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.located import Located
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pieces import Given, Piece, StoredMessage, index_of, key_of
 
-UNIT = INDEX_MSG_UNIT_SIZE
-
-
-class StoredMessage(Protocol):
-    """What of a message tells it from all others of its store (the wire's TransferedMessage has it)."""
-
-    @property
-    def messageId(self) -> int: ...  # noqa: N802
-    @property
-    def checkSum(self) -> int: ...  # noqa: N802
+__all__ = ["Action", "Command", "Event", "ExactRange", "NotFound", "Piece", "State", "StoredMessage"]
 
 
 class Action(Enum):
@@ -62,7 +60,7 @@ class NotFound(Enum):
     """The kinds of a 404 (the broker tells them apart by text only)."""
 
     END = auto()  # the cursor stands at the end of the store
-    PASSED = auto()  # the cursor passed a stretch without messages of this partition
+    PASSED = auto()  # the cursor passed the rest of a memory block, without messages of this partition
     WAIT = auto()  # the cursor stays; what is there cannot be read just now
 
 
@@ -71,7 +69,7 @@ class State(Enum):
     READING = auto()
     CUTTING = auto()  # looks for the first message at `end`, to cut the held reply there
     LOCATING = auto()  # looks for entries that hold no message
-    VERIFYING = auto()  # after an interruption: is what was given out still what the store has?
+    VERIFYING = auto()  # a second reading differs from the first: is what was given out last still in the store?
     CLOSING = auto()  # proves that the range was complete all the time
     DONE = auto()
 
@@ -85,82 +83,30 @@ class Event(Enum):
     ROLLED_BACK = auto()
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive messages of the range; `positions` is one index position a message, None where the protocol does
-    not determine them (several partitions share the store)."""
-
-    messages: Sequence[StoredMessage]
-    positions: Sequence[int] | None
-    begin: int
-    upto: int
-
-
-@dataclass
-class _Held:
+class _Reply(NamedTuple):
     begin: int
     messages: Sequence[StoredMessage]
     max_offset: int
 
 
-_NOTHING = _Held(0, (), 0)
+class _Doubt(NamedTuple):
+    """The range was ended as if the store did so at `limit`; if it did not, `reply` must be cut after all."""
+
+    reply: _Reply
+    limit: int
 
 
-def _key(message: StoredMessage) -> tuple[int, int]:
-    return message.messageId, message.checkSum
-
-
-def _find(messages: Sequence[StoredMessage], wanted: StoredMessage) -> int:
-    """The index of `wanted`, or how many there are when it is not among them."""
-    key = _key(wanted)
-    return next((index for index, message in enumerate(messages) if _key(message) == key), len(messages))
-
-
-class _Located:
-    """Finds the positions of messages in [begin, upto) when there are more entries than messages.
-
-    Halves a stretch with gaps by asking for the first message at or behind its middle, until each stretch has either no
-    message or no gap.
-    """
-
-    def __init__(
-        self, messages: Sequence[StoredMessage] = (), begin: int = 0, upto: int = 0, last: bool = False
-    ) -> None:
-        self.messages, self.begin, self.upto, self.last = messages, begin, upto, last
-        self.positions = [-1] * len(messages)
-        self._stretches = [(begin, upto, 0, len(messages))]
-
-    def next_probe(self) -> int | None:
-        """Where to look next, None when all positions are known."""
-        while self._stretches:
-            begin, upto, first, last = self._stretches[-1]
-            if (last - first) * UNIT > upto - begin:
-                raise ProtocolError(f"{last - first} messages came from the {(upto - begin) // UNIT} entries at {begin}")
-            if (last - first) * UNIT == upto - begin:
-                self.positions[first:last] = range(begin, upto, UNIT)
-            elif first < last:
-                return self._middle(begin, upto)
-            self._stretches.pop()
-        return None
-
-    def found(self, message: StoredMessage | None) -> None:
-        """`message` is the first one at or behind the probe, None when there is none before `upto`."""
-        begin, upto, first, last = self._stretches.pop()
-        middle = self._middle(begin, upto)
-        cut = last if message is None else first + _find(self.messages[first:last], message)
-        self._stretches += [(middle, upto, cut, last), (begin, middle, first, cut)]
-
-    @staticmethod
-    def _middle(begin: int, upto: int) -> int:
-        return begin + (upto - begin) // UNIT // 2 * UNIT
+_NOTHING = _Reply(-1, (), -1)
+_AT_END = _Reply(sys.maxsize, (), -1)  # a 404 tells that the cursor is beyond all that is looked for, not where
 
 
 class ExactRange:
     """The messages of `partition` in [start, end): says what to send, hears what was answered, gives out pieces.
 
-    `sole_partition` tells whether the partition has its store for itself. At most `depth` fetches are unanswered at a
-    time. Raises `DataLossError` when the store lost part of the range, and `PositionMovedError` when the cursor was moved
-    from outside; the pieces already given out must not be used then.
+    `sole_partition` tells whether the partition has its store for itself and no filter is set. At most `depth` fetches
+    are unanswered at a time. Raises `DataLossError` when the store lost part of the range, `PositionMovedError` when the
+    cursor was moved from outside, and `ProtocolError` for answers that no broker gives; the pieces already given out
+    must not be used then.
     """
 
     def __init__(self, partition: Partition, start: int, end: int, *, sole_partition: bool, depth: int = 4) -> None:
@@ -173,20 +119,22 @@ class ExactRange:
         self._depth = depth
 
         self._ready: list[Piece] = []
-        self._given: Piece | None = None  # the last one taken, to be compared after an interruption
-        self._final: Piece | None = None  # waits for the proof of CLOSING
-        self._held: _Held | None = None  # the last reply, whose end is not known yet
-        self._bound = end  # CUTTING: where the held reply ends at the latest
-        self._located = _Located()
-        self._verified = 0  # VERIFYING: messages of the last piece seen again
-        self._reason = ""  # CLOSING: why the range fails although nothing is lost
+        self._given = Given()
+        self._held: _Reply | None = None  # the last reply, whose end is not known yet
+        self._bound = end  # CUTTING: no message of the held reply stands here or behind
+        self._located = Located((), start, start)
+        self._ahead = 0  # VERIFYING: messages up to the wanted one
+        self._unproven: Piece | None = None  # waits for the proof of its leg
+        self._doubt: _Doubt | None = None  # CLOSING: what must still prove true
+        self._verdict: TubeMQError | None = None  # CLOSING: why the range fails, unless something worse comes up
 
         self._leg_start = start  # where the last seek went, which is the group's confirmed position
         self._least_begin = start  # the next reply begins here or later …
-        self._fresh = True  # … exactly here, when nothing was read or passed since the seek
+        self._fresh = True  # … exactly here, when the cursor was not moved since the seek
+        self._passed = 0  # times that a 404 moved the cursor since the seek
         self._span = ENTRIES_PER_READ * UNIT  # what one fetch gets on with, as seen last
 
-        self._generation = 0  # answers to fetches sent before the last seek are not looked at
+        self._generation = 0  # counts the seeks: what came before the last one does not matter any more
         self._to_send: list[Command] = []
         self._unanswered: deque[tuple[int, Command]] = deque()
         self._state = State.OPENING
@@ -222,26 +170,35 @@ class ExactRange:
         if curr_offset < command.position or max_offset < self.end:
             end = min(curr_offset, max_offset) if curr_offset < command.position else max_offset
             raise self._data_loss(self.end, end, f"the store lost its tail, [{end}, {self.end})")
-        self._on(Event.SOUGHT)
+        self._on(Event.SOUGHT, _Reply(curr_offset, (), max_offset))
 
     def fetched(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
         """The oldest unanswered command, a fetch, read `messages` (maybe none) from `begin` on."""
         if self._answered(Action.FETCH) is None:
             return
+        if begin % UNIT:
+            raise ProtocolError(f"{self!r}: a fetch began at {begin}, which is no index position")
         if begin < self._least_begin or (self._fresh and begin != self._least_begin):
             self._fail(f"a fetch began at {begin} where {self._least_begin} was due")
             return
         self._span = max(UNIT, begin - self._least_begin + UNIT * len(messages))
         self._least_begin = begin + UNIT * len(messages)  # each message has an entry of its own, at least
         self._fresh = False
-        self._on(Event.FETCHED, _Held(begin, messages, max_offset))
+        self._on(Event.FETCHED, _Reply(begin, messages, max_offset))
 
     def not_found(self, kind: NotFound) -> None:
         """The oldest unanswered command, a fetch, found no message."""
         if self._answered(Action.FETCH) is None:
             return
-        self._fresh = False
-        self._on({NotFound.END: Event.ENDED, NotFound.PASSED: Event.PASSED, NotFound.WAIT: Event.WAITED}[kind])
+        if kind is NotFound.PASSED:
+            self._fresh = False
+            self._passed += 1
+        # A store has two memory blocks. Who passed the rest of a block twice has passed all that there was at the seek,
+        # which reaches to `end` at least. While other partitions fill the store there is no END to wait for.
+        if kind is NotFound.END or self._passed == 2:
+            self._on(Event.ENDED, _AT_END)
+        else:
+            self._on(Event.PASSED if kind is NotFound.PASSED else Event.WAITED)
 
     def rolled_back(self, curr_offset: int) -> None:
         """The oldest unanswered command, a roll-back, answered that the group stands at `curr_offset`."""
@@ -254,24 +211,17 @@ class ExactRange:
             self._on(Event.ROLLED_BACK)
 
     def interrupt(self) -> None:
-        """Nothing sent so far will be answered, the connection is gone: begin anew behind what was given out, after
-        making sure that the store still has just that there. A broker that crashed uses lost positions again."""
+        """Nothing sent so far will be answered, the connection is gone: read the range anew from its start, and go on
+        behind what was given out if that is still what the store has."""
         self._unanswered.clear()
-        self._held = self._final = None
-        last = self._ready[-1] if self._ready else self._given
-        if self._state is State.DONE:
-            return
-        if last is None:
+        if self._state is not State.DONE:
+            self._held = self._unproven = self._doubt = self._verdict = None
+            self._given.read_again()
             self._seek(self.start, State.OPENING, roll_back=False)
-        else:
-            self._given, self._verified = last, 0
-            self._seek(last.begin, State.VERIFYING, roll_back=False)
 
     def take(self) -> list[Piece]:
         """The pieces that became complete since the last call, in order."""
         pieces, self._ready = self._ready, []
-        if pieces:
-            self._given = pieces[-1]
         return pieces
 
     # Sending
@@ -282,6 +232,7 @@ class ExactRange:
         self._to_send.append(Command(Action.SEEK, position))
         self._leg_start = self._least_begin = position
         self._fresh = True
+        self._passed = 0
         self._state = state
 
     def _wanted_fetches(self) -> int:
@@ -298,76 +249,81 @@ class ExactRange:
         generation, command = self._unanswered.popleft()
         return command if generation == self._generation else None
 
-    def _on(self, event: Event, reply: _Held | None = None) -> None:
+    def _on(self, event: Event, reply: _Reply = _NOTHING) -> None:
         handler = _HANDLERS.get((self._state, event))
         if handler is None:
             raise ProtocolError(f"{self!r} cannot deal with {event.name}")
-        handler(self, reply or _NOTHING)
+        handler(self, reply)
 
     # READING: hold each reply until the next one tells where it ended
 
-    def _read_on(self, _: _Held) -> None:
+    def _opened(self, _: _Reply) -> None:
         self._state = State.READING
+        piece, self._unproven = self._unproven, None
+        if piece is not None:
+            self._give(piece)
 
-    def _read(self, reply: _Held) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            if reply.begin > self.end:
-                self._cut(held, reply.begin)
-                return
-            self._complete(held.messages, held.begin, reply.begin, last=reply.begin == self.end)
+    def _read(self, reply: _Reply) -> None:
+        held, self._held = self._held, None
+        if held is not None and reply.begin > self.end:
+            self._cut(held, reply.begin)
+        elif held is not None:
+            self._complete(held.messages, held.begin, reply.begin)
         elif reply.begin >= self.end:
             self._close(None)
         if self._state is State.READING and reply.messages:
             self._held = reply
-            if self._sole and self._least_begin == self.end == reply.max_offset:
-                self._read_to_end(reply)
+            if self._sole and self._least_begin == reply.max_offset >= self.end:
+                self._read(_AT_END)  # surely, so there is no need to wait for a 404
 
-    def _read_to_end(self, _: _Held) -> None:
-        """The cursor is at the end of the store, which lies at `end` or behind it."""
-        held, self._held = self._held, None
-        if held is None:
-            self._close(None)
+    def _cut(self, held: _Reply, upto: int) -> None:
+        """`held` is the last reply. It may reach over `end`, but not over `upto`."""
+        inside = held.messages[: (self.end - held.begin) // UNIT]
+        counted = held.begin + len(held.messages) * UNIT  # where it ends if each entry was one of its messages
+        limit = counted if self._sole else self.end
+        if self._sole and upto == counted:
+            self._complete(inside, held.begin, self.end)
+        elif upto == _AT_END.begin and held.max_offset == limit == max(counted, self.end):
+            self._doubt = _Doubt(held, limit)
+            self._complete(inside, held.begin, self.end)
         else:
-            self._cut(held, held.max_offset)
-
-    def _cut(self, held: _Held, upto: int) -> None:
-        """`held` is the last reply; it ends at `upto` or before, and may reach over `end`."""
-        if min(upto, held.max_offset) <= self.end:
-            self._complete(held.messages, held.begin, self.end, last=True)
-        elif self._sole and len(held.messages) * UNIT == upto - held.begin:
-            inside = (self.end - held.begin) // UNIT
-            self._complete(held.messages[:inside], held.begin, self.end, last=True)
-        else:
-            self._held, self._bound = held, min(upto, held.max_offset)
-            self._seek(self.end, State.CUTTING)
+            self._look_for_fence(held, upto)
 
     # CUTTING: the first message at `end` is the first one of the held reply that does not belong
 
-    def _cut_at(self, fence: _Held) -> None:
-        assert self._held is not None
-        if fence.messages or fence.begin >= self._bound:
-            inside = _find(self._held.messages, fence.messages[0]) if fence.messages else len(self._held.messages)
-            held, self._held = self._held, None
-            self._complete(held.messages[:inside], held.begin, self.end, last=True)
+    def _look_for_fence(self, held: _Reply, bound: int) -> None:
+        self._held, self._bound = held, bound
+        self._seek(self.end, State.CUTTING)
 
-    def _keep_all(self, _: _Held) -> None:
+    def _bind(self, reply: _Reply) -> None:
+        """The store ended at `max_offset` after the held reply was read."""
+        self._bound = min(self._bound, reply.max_offset)
+        self._cut_at(reply)
+
+    def _cut_at(self, fence: _Reply) -> None:
         assert self._held is not None
-        held, self._held = self._held, None
-        self._complete(held.messages, held.begin, self.end, last=True)
+        begin, messages, _ = self._held
+        if fence.messages:
+            self._complete(messages[: index_of(fence.messages[0], messages)], begin, self.end)
+        elif fence.begin >= self._bound:
+            self._complete(messages, begin, self.end)
 
     # Completing pieces; LOCATING finds the entries without a message
 
-    def _complete(self, messages: Sequence[StoredMessage], begin: int, upto: int, *, last: bool) -> None:
+    def _complete(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:
+        """`messages` are all of [begin, upto), the last ones if that is `end`."""
+        self._held = None
         if len(messages) * UNIT > upto - begin:
             self._fail(f"{len(messages)} messages came from the {(upto - begin) // UNIT} entries at {begin}")
-        elif not self._sole:
-            self._give(Piece(messages, None, begin, upto), last=last)
-        elif len(messages) * UNIT == upto - begin:
-            self._give(Piece(messages, range(begin, upto, UNIT), begin, upto), last=last)
-        else:
-            self._located = _Located(messages, begin, upto, last)
+        elif self._sole and len(messages) * UNIT < upto - begin:
+            self._located = Located(messages, begin, upto)
             self._locate_next()
+        else:
+            piece = Piece(messages, range(begin, upto, UNIT) if self._sole else None, begin, upto)
+            if upto == self.end:
+                self._close(piece)
+            else:
+                self._give(piece)
 
     def _locate_next(self) -> None:
         located = self._located
@@ -375,68 +331,76 @@ class ExactRange:
         if probe is not None:
             self._seek(probe, State.LOCATING)
             return
-        self._give(Piece(located.messages, located.positions, located.begin, located.upto), last=located.last)
-        if not located.last:
-            self._seek(located.upto, State.OPENING)
-
-    def _locate(self, reply: _Held) -> None:
-        if reply.messages or reply.begin >= self._located.upto:
-            self._located.found(reply.messages[0] if reply.messages else None)
-            self._locate_next()
-
-    def _locate_none(self, _: _Held) -> None:
-        self._located.found(None)
-        self._locate_next()
-
-    def _give(self, piece: Piece, *, last: bool) -> None:
-        if last:
+        piece = Piece(located.messages, located.positions, located.begin, located.upto)
+        if located.upto == self.end:
             self._close(piece)
         else:
-            self._state = State.READING
-            if piece.messages:
-                self._ready.append(piece)
+            self._unproven = piece
+            self._seek(located.upto, State.OPENING)
 
-    # VERIFYING: the last piece given out must still be there
+    def _locate(self, reply: _Reply) -> None:
+        if not reply.messages and reply.begin < self._located.upto:
+            return
+        if self._located.found(reply.messages[0] if reply.messages else None):
+            self._locate_next()
+        else:
+            self._fail(f"more messages than entries stand on one side of {self._leg_start}")
 
-    def _verify(self, reply: _Held) -> None:
-        assert self._given is not None
-        given = self._given
-        known = given.messages[self._verified :]
-        for expected, found in zip(known, reply.messages):
-            if _key(expected) != _key(found):
-                self._refuse_reuse()
-        self._verified += min(len(known), len(reply.messages))
-        if self._verified == len(given.messages):
-            self._seek(given.upto, State.OPENING)
-        elif reply.begin >= given.upto:
-            self._refuse_reuse()
+    # VERIFYING: a second reading differs from the first: is what was given out last still where it was?
 
-    def _refuse_reuse(self, _: object = None) -> None:
-        assert self._given is not None
-        begin, upto = self._given.begin, self._given.upto
-        raise self._data_loss(
-            upto, begin, f"the store lost what was read behind {begin} and uses the positions for other messages"
-        )
+    def _give(self, piece: Piece) -> None:
+        try:
+            new = self._given.add(piece)
+        except ValueError:
+            self._verify()
+        else:
+            self._ready += [new] if new is not None else []
+
+    def _verify(self) -> None:
+        assert self._given.last is not None
+        self._ahead = self._given.last.ordinal
+        self._seek(self._given.last.begin, State.VERIFYING)
+
+    def _look(self, reply: _Reply) -> None:
+        last = self._given.last
+        assert last is not None
+        if len(reply.messages) >= self._ahead and key_of(reply.messages[self._ahead - 1]) == last.key:
+            self._fail("all messages given out are there, but not one behind the other")
+        elif len(reply.messages) < self._ahead and reply.begin < last.upto:
+            self._ahead -= len(reply.messages)
+        else:
+            assert self._given.awaited is not None
+            lost = f"[{self._given.awaited.begin}, {last.upto})"
+            what = f"the store lost what was read in {lost} and uses the positions for other messages"
+            self._verdict = self._data_loss(last.upto, self._given.awaited.begin, what)
+            self._close(None)
 
     # CLOSING: nothing of the range may have gone while it was read
 
     def _close(self, final: Piece | None) -> None:
-        self._final = final
+        self._unproven = final
         self._seek(self.start, State.CLOSING)
 
-    def _closed(self, _: _Held) -> None:
-        if self._reason:
-            raise PositionMovedError(
-                f"{self.partition}: the group's position was moved while [{self.start}, {self.end}) was read "
-                f"({self._reason}); was it reset by an administrator, or dropped as idle? Run the batch again"
-            )
-        if self._final is not None and self._final.messages:
-            self._ready.append(self._final)
+    def _closed(self, reply: _Reply) -> None:
+        if self._verdict is not None:
+            raise self._verdict
+        doubt, self._doubt = self._doubt, None
+        if doubt is not None and doubt.limit != reply.max_offset:
+            self._look_for_fence(doubt.reply, _AT_END.begin)
+            return
+        piece, self._unproven = self._unproven, None
         self._state = State.DONE
+        if piece is not None:
+            self._give(piece)
+        if self._given.awaited is not None and self._state is State.DONE:
+            self._verify()
 
     def _fail(self, reason: str) -> None:
         """Something moved the cursor: one more seek finds out whether retention did, and how much is lost."""
-        self._reason = reason
+        self._verdict = PositionMovedError(
+            f"{self.partition}: the group's position was moved while [{self.start}, {self.end}) was read "
+            f"({reason}); was it reset by an administrator, or dropped as idle? Run the batch again"
+        )
         self._seek(self.start, State.CLOSING, roll_back=False)
 
     def _data_loss(self, asked: int, offered: int, what: str) -> DataLossError:
@@ -450,35 +414,35 @@ class ExactRange:
             offered=offered,
         )
 
-    def _ignore(self, _: _Held) -> None:
+    def _ignore(self, _: _Reply) -> None:
         """The answer tells nothing new."""
 
 
-_HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, _Held], None]] = {
+_HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, _Reply], None]] = {
     (State.OPENING, Event.ROLLED_BACK): ExactRange._ignore,
-    (State.OPENING, Event.SOUGHT): ExactRange._read_on,
+    (State.OPENING, Event.SOUGHT): ExactRange._opened,
     (State.READING, Event.FETCHED): ExactRange._read,
     (State.READING, Event.PASSED): ExactRange._ignore,
     (State.READING, Event.WAITED): ExactRange._ignore,
-    (State.READING, Event.ENDED): ExactRange._read_to_end,
+    (State.READING, Event.ENDED): ExactRange._read,
     (State.CUTTING, Event.ROLLED_BACK): ExactRange._ignore,
-    (State.CUTTING, Event.SOUGHT): ExactRange._ignore,
+    (State.CUTTING, Event.SOUGHT): ExactRange._bind,
     (State.CUTTING, Event.FETCHED): ExactRange._cut_at,
     (State.CUTTING, Event.PASSED): ExactRange._ignore,
     (State.CUTTING, Event.WAITED): ExactRange._ignore,
-    (State.CUTTING, Event.ENDED): ExactRange._keep_all,
+    (State.CUTTING, Event.ENDED): ExactRange._cut_at,
     (State.LOCATING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.LOCATING, Event.SOUGHT): ExactRange._ignore,
     (State.LOCATING, Event.FETCHED): ExactRange._locate,
     (State.LOCATING, Event.PASSED): ExactRange._ignore,
     (State.LOCATING, Event.WAITED): ExactRange._ignore,
-    (State.LOCATING, Event.ENDED): ExactRange._locate_none,
+    (State.LOCATING, Event.ENDED): ExactRange._locate,
     (State.VERIFYING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.VERIFYING, Event.SOUGHT): ExactRange._ignore,
-    (State.VERIFYING, Event.FETCHED): ExactRange._verify,
+    (State.VERIFYING, Event.FETCHED): ExactRange._look,
     (State.VERIFYING, Event.PASSED): ExactRange._ignore,
     (State.VERIFYING, Event.WAITED): ExactRange._ignore,
-    (State.VERIFYING, Event.ENDED): ExactRange._refuse_reuse,
+    (State.VERIFYING, Event.ENDED): ExactRange._look,
     (State.CLOSING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.CLOSING, Event.SOUGHT): ExactRange._closed,
 }

@@ -1,0 +1,1 @@
+"""Somebody else's client against the same server: the official Java client as a program."""

@@ -1,0 +1,213 @@
+"""The official Java client, run as a process: TubeMQTool.java in typed Python."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import subprocess
+import tempfile
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tests.real import jars
+
+_SOURCE = Path(__file__).with_name("TubeMQTool.java")
+_JVM = ("-XX:-UsePerfData", "-Xmx1g")
+_TAIL = 3000
+
+
+class JavaClientError(RuntimeError):
+    """The program failed or took too long; the text ends with the end of its standard error."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message for the Java producer.
+
+    ``attributes`` go through ``setAttrKeyVal``, which refuses blank values; ``raw_attribute`` is the attribute text as
+    it is. ``msg_time`` is ``yyyyMMddHHmm``.
+    """
+
+    body: bytes
+    attributes: Mapping[str, str] | None = None
+    msg_type: str | None = None
+    msg_time: str | None = None
+    raw_attribute: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "body": base64.b64encode(self.body).decode(),
+                "attributes": self.attributes,
+                "msgType": self.msg_type,
+                "msgTime": self.msg_time,
+                "rawAttribute": self.raw_attribute,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Where a message landed; ``partition`` is ``brokerId:topic:partitionId``."""
+
+    message_id: int
+    partition: str
+    append_offset: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message as the Java consumer shows it; ``attribute`` is its whole attribute text, the system's included."""
+
+    body: bytes
+    attribute: str | None
+    msg_type: str | None
+    msg_time: str | None
+    partition: str
+    message_id: int
+
+    @property
+    def attributes(self) -> dict[str, str] | None:
+        """The producer's own, None without any."""
+        parts = (part.partition("=") for part in (self.attribute or "").split(",") if part)
+        return {key: value for key, _, value in parts if key not in ("$msgType$", "$msgTime$")} or None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """``count`` messages with ``megabytes`` (of 10^6 bytes) of bodies took ``seconds``."""
+
+    count: int
+    seconds: float
+    megabytes: float
+
+
+class JavaClient:
+    """Runs the official client 1.13.0, which speaks the standard framing, against one cluster.
+
+    Raises:
+        MissingTool: Java, its compiler or Maven is missing.
+    """
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+        self._command = [jars.tool("java"), *_JVM, "-cp", jars.compile_java(_SOURCE), _SOURCE.stem]
+
+    def produce(self, topic: str, messages: Iterable[Outgoing], timeout: float = 300) -> list[Receipt]:
+        """Send all and return their receipts in the order of ``messages``; ``JavaClientError`` if one failed."""
+        lines = self._run("produce", topic, stdin=[message.to_json() for message in messages], timeout=timeout)
+        return [
+            Receipt(line["messageId"], line["partition"], line["appendOffset"])
+            for line in sorted(lines, key=lambda line: int(line["index"]))
+        ]
+
+    def consume(
+        self,
+        topic: str,
+        group: str,
+        *,
+        filters: Collection[str] = (),
+        at: Mapping[str, int] | None = None,
+        count: int | None = None,
+        idle: float = 5.0,
+        timeout: float = 300,
+    ) -> list[Received]:
+        """Read and confirm until ``count`` messages came, with the whole of the last fetch, or none for ``idle`` seconds.
+
+        ``at`` gives the position of every partition by ``brokerId:topic:partitionId``; without it the group goes on
+        where it stands, a new one at the first message.
+        """
+        options = ["--at", json.dumps(dict(at))] if at is not None else ["--from-start"]
+        options += ["--filter", ",".join(filters)] if filters else []
+        options += ["--count", str(count)] if count is not None else []
+        lines = self._run("consume", topic, group, *options, "--idle-ms", str(int(idle * 1000)), timeout=timeout)
+        return [
+            Received(
+                base64.b64decode(line["body"]),
+                line["attribute"],
+                line["msgType"],
+                line["msgTime"],
+                line["partition"],
+                line["messageId"],
+            )
+            for line in lines
+        ]
+
+    def producing(self, topic: str, *, count: int, size: int) -> contextlib.AbstractContextManager[Rounds]:
+        """Rounds of ``count`` asynchronous sends of ``size`` bytes each."""
+        return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size))
+
+    def consuming(
+        self, topic: str, group: str, *, count: int, threads: int
+    ) -> contextlib.AbstractContextManager[Rounds]:
+        """Rounds that read ``count`` messages from the topic's first on, by that many fetching threads."""
+        return self._rounds("bench-consume", topic, group, "--count", str(count), "--threads", str(threads))
+
+    def _run(self, verb: str, *arguments: str, stdin: Iterable[str] = (), timeout: float) -> list[dict[str, Any]]:
+        command = [*self._command, verb, self._master, *arguments]
+        try:
+            done = subprocess.run(
+                command, input="\n".join(stdin), capture_output=True, text=True, encoding="utf-8", timeout=timeout
+            )
+        except subprocess.TimeoutExpired as late:
+            said = (late.stderr or b"").decode(errors="replace")
+            raise JavaClientError(f"{verb} {arguments} took over {timeout:.0f} s\n{said[-_TAIL:]}") from None
+        lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+        if done.returncode:
+            errors = [line["error"] for line in lines if "error" in line]
+            raise JavaClientError(
+                f"{verb} {arguments} ended with status {done.returncode}, {len(errors)} messages failed {errors[:3]}\n"
+                f"{done.stderr[-_TAIL:]}"
+            )
+        return lines
+
+    @contextlib.contextmanager
+    def _rounds(self, verb: str, *arguments: str) -> Iterator[Rounds]:
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [*self._command, verb, self._master, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+            )
+            try:
+                yield Rounds(verb, process, errors)
+            finally:
+                process.kill()
+                process.communicate()
+
+
+class Rounds:
+    """A program that stays between its measured rounds, so that only the first finds a cold JVM."""
+
+    def __init__(self, verb: str, process: subprocess.Popen[str], errors: IO[bytes]) -> None:
+        self._verb = verb
+        self._process = process
+        self._errors = errors
+
+    def run(self, timeout: float = 300) -> Rate:
+        """One round."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Timer(timeout, self._process.kill)
+        late.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):  # then there is no line to read
+                self._process.stdin.write("\n")
+                self._process.stdin.flush()
+            text = self._process.stdout.readline()
+        finally:
+            late.cancel()
+        if not text:
+            self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace")
+            raise JavaClientError(f"{self._verb} ended with status {self._process.returncode}\n{said[-_TAIL:]}")
+        line = json.loads(text)
+        return Rate(line["count"], line["seconds"], line["mbPerSecond"] * line["seconds"])

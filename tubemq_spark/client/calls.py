@@ -1,0 +1,93 @@
+"""The requests of a consumer group to brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from tubemq_spark.client.master import authorization
+from tubemq_spark.client.rounds import Call
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+
+@dataclass(frozen=True)
+class GroupCalls:
+    """Builds calls of `group`; `visit_token` is the last one the master gave."""
+
+    settings: ClientSettings
+    group: str
+    visit_token: int = UNKNOWN_ID
+
+    def register(
+        self,
+        broker: Broker,
+        partition: Partition,
+        client_id: str,
+        position: int | None = None,
+        read_status: ReadStatus = ReadStatus.NORMAL,
+    ) -> Call:
+        """Claims the partition for `client_id`. With a position the group is moved there; without, it stays where it
+        is, and a group that has no position yet begins where `read_status` says."""
+        message = self._registration(OpType.REGISTER, partition, client_id, read_status)
+        message.qryPriorityId = READ_EVERYTHING
+        if position is not None:
+            message.currOffset = position
+        return self._call(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")
+
+    def unregister(self, broker: Broker, partition: Partition, client_id: str) -> Call:
+        """Gives the partition back; what is in flight is discarded, the group stays where it is."""
+        message = self._registration(OpType.UNREGISTER, partition, client_id, ReadStatus.FROM_MAX)
+        return self._call(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
+
+    def fetch(self, broker: Broker, partition: Partition, client_id: str) -> Call:
+        message = broker_pb.GetMessageRequestC2B(
+            clientId=client_id,
+            partitionId=partition.partition_id,
+            groupName=self.group,
+            topicName=partition.topic,
+            manualCommitOffset=True,
+        )
+        return self._call(broker, Method.GET_MESSAGE, message, f"reading {partition}")
+
+    def roll_back(self, broker: Broker, partition: Partition, client_id: str) -> Call:
+        """Forgets what is in flight; answers where the group stands and where the store ends."""
+        message = broker_pb.CommitOffsetRequestC2B(
+            clientId=client_id,
+            topicName=partition.topic,
+            partitionId=partition.partition_id,
+            groupName=self.group,
+            lastPackConsumed=False,
+        )
+        return self._call(broker, Method.COMMIT_OFFSET, message, f"asking for the end of {partition}")
+
+    def heartbeat(self, broker: Broker, client_id: str, partitions: Sequence[Partition]) -> Call:
+        message = broker_pb.HeartBeatRequestC2B(
+            clientId=client_id,
+            groupName=self.group,
+            readStatus=ReadStatus.NORMAL,
+            partitionInfo=[partition_info(broker, partition) for partition in partitions],
+            qryPriorityId=READ_EVERYTHING,
+            authInfo=authorization(self.settings, self.visit_token),
+        )
+        return self._call(broker, Method.PARTITION_HEARTBEAT, message, f"the heartbeat of {client_id}")
+
+    def _registration(
+        self, op_type: OpType, partition: Partition, client_id: str, read_status: ReadStatus
+    ) -> broker_pb.RegisterRequestC2B:
+        return broker_pb.RegisterRequestC2B(
+            opType=op_type,
+            clientId=client_id,
+            groupName=self.group,
+            topicName=partition.topic,
+            partitionId=partition.partition_id,
+            readStatus=read_status,
+            authInfo=authorization(self.settings, self.visit_token),
+        )
+
+    def _call(self, broker: Broker, method: Method, message: Message, what: str) -> Call:
+        return Call(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}")

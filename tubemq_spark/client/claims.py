@@ -1,0 +1,282 @@
+"""The driver's claims: between micro-batches it holds all partitions of the group itself.
+
+Holding keeps rivals out, makes the group's position a matter of one register, and lets the ends of the stores be asked
+for cheaply (a roll-back on a held claim). For a batch the claims are lent to the tasks, which take the partitions under
+names of their own; afterwards the driver takes them back at the position that Spark has committed. Heartbeats keep the
+claims; a broker that came back is told the positions again, and idle groups are said once an hour, for servers drop
+those.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tubemq_spark.client.backoff import Deadline, Stamina
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.consume import CLAIM, ClaimEvent, ClaimId, ClaimState, holder_in
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
+
+_SAY_AGAIN_AFTER = 3600.0  # seconds
+_OCCUPIED_PAUSE = 0.5  # seconds
+_PARTING_TIMEOUT = 2.0  # seconds: a stop must not hang on a broker that is away
+
+
+class Standing(NamedTuple):
+    """Where the group stands in a partition, and where its store ends."""
+
+    group: int
+    end: int
+
+
+_NOWHERE = Standing(-1, -1)
+
+
+@dataclass
+class _Claim:
+    life: Lifecycle[ClaimState, ClaimEvent]
+    client_id: str = ""
+    standing: Standing = _NOWHERE
+    said_at: float = 0.0
+
+    @property
+    def held(self) -> bool:
+        return self.life.state is ClaimState.HELD
+
+
+class DriverClaims:
+    """The claims of one query's driver on partitions of a group. Used by one thread; heartbeats come from another."""
+
+    def __init__(self, session: ConsumerSession, claim: ClaimId, claim_timeout: float) -> None:
+        """`claim_timeout` is how many seconds to wait for a partition that another consumer holds."""
+        self._session = session
+        self._claim = claim
+        self._claim_timeout = claim_timeout
+        self._claims: dict[Partition, _Claim] = {}
+        self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
+        self._stop_beating: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        states = [claim.life.state.name for claim in self._claims.values()]
+        counts = {state: states.count(state) for state in sorted(set(states))}
+        return f"<DriverClaims {self._claim} of group {self._session.group}: {counts}>"
+
+    @property
+    def claim(self) -> ClaimId:
+        return self._claim
+
+    def holds(self, partition: Partition) -> bool:
+        return partition in self._claims and self._claims[partition].held
+
+    def standing(self, partition: Partition) -> Standing:
+        """As last heard of."""
+        return self._claims[partition].standing
+
+    def client_id(self, partition: Partition) -> str | None:
+        """The client id under which the driver has, or lent, the partition."""
+        return self._claims[partition].client_id if partition in self._claims else None
+
+    def take(self, positions: Mapping[Partition, int | None], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
+        """Claims partitions, or takes lent ones back. With a position the group is moved there; without, it is left
+        where it stands, and a new group begins at the earliest or latest position as `read_status` says.
+
+        `PartitionOccupiedError` when another consumer keeps one of them, `FencedError` when a newer run of this query
+        does, `TransportError` when a broker stays away.
+        """
+        if self._stop_beating is None:
+            self._stop_beating = HEARTBEAT.keep(self._beat)
+        missing = dict(positions)
+        stamina = Stamina(self._session.settings.retry_for)
+        occupied = Deadline(self._claim_timeout)
+        while missing:
+            holders, trouble = self._try_to_take(missing, read_status)
+            foreign = self._fence(holders)
+            if foreign and occupied.passed:
+                partition, holder = next(iter(foreign.items()))
+                raise PartitionOccupiedError(
+                    f"{partition} at {self._broker(partition)}: another consumer of group {self._session.group} holds the "
+                    f"partition for more than {self._claim_timeout:g} s: {holder}. Stop it, or use another tubemq.group",
+                    holder=holder,
+                )
+            if foreign:
+                stamina.progress()
+                time.sleep(min(_OCCUPIED_PAUSE, max(occupied.left, 0.01)))
+            elif trouble is not None and not stamina.pause():
+                raise TransportError(
+                    f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and "
+                    "can be reached from the driver"
+                ) from trouble
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first position of each held partition's store.
+
+        Only a register below it tells, which moves the group for the moment until the next request of the same write.
+        """
+        wanted = list(partitions)
+        found: dict[Partition, int] = {}
+        stamina = Stamina(self._session.settings.retry_for)
+        while left := [partition for partition in wanted if partition not in found]:
+            calls: list[Call] = []
+            for partition in left:
+                claim = self._claims[partition]
+                broker = self._broker(partition)
+                group_calls = self._calls()
+                calls.append(group_calls.register(broker, partition, claim.client_id, 0))
+                calls.append(group_calls.register(broker, partition, claim.client_id, claim.standing.group))
+            outcomes = call_all(self._session.settings, calls)
+            try:
+                for partition, call, outcome in zip(left, calls[::2], outcomes[::2], strict=True):
+                    reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+                    if reply.errCode != ErrCode.SUCCESS:
+                        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+                    found[partition] = reply.currOffset
+            except TransportError:
+                if not stamina.pause():
+                    raise
+        return found
+
+    def ask(self, heard_since: float) -> None:
+        """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock. One that the broker forgot, or that was moved from outside, is
+        claimed again and the group put back where it was. Raises as `take` does."""
+        held = [p for p, claim in self._claims.items() if claim.held and claim.said_at < heard_since]
+        calls = [
+            self._calls().roll_back(self._broker(partition), partition, self._claims[partition].client_id)
+            for partition in held
+        ]
+        lost: dict[Partition, int | None] = {}
+        for partition, call, outcome in zip(held, calls, call_all(self._session.settings, calls), strict=True):
+            claim = self._claims[partition]
+            try:
+                reply = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
+            except TransportError as error:
+                _log.info("%s", error)
+                claim.life.on(ClaimEvent.REFUSED)
+                lost[partition] = claim.standing.group
+                continue
+            if reply.errCode == ErrCode.SUCCESS and reply.currOffset == claim.standing.group:
+                claim.standing = Standing(reply.currOffset, reply.maxOffset)
+                if time.monotonic() - claim.said_at > _SAY_AGAIN_AFTER:
+                    lost[partition] = claim.standing.group
+            elif reply.errCode == ErrCode.SUCCESS:
+                _log.warning(
+                    "%s: somebody moved group %s to %d; it goes back to %d, for the query's checkpoint decides",
+                    partition, self._session.group, reply.currOffset, claim.standing.group,
+                )  # fmt: skip
+                lost[partition] = claim.standing.group
+            else:
+                _log.info("%s: the broker has forgotten the claim (%d %s)", partition, reply.errCode, reply.errMsg)
+                claim.life.on(ClaimEvent.REFUSED)
+                lost[partition] = claim.standing.group
+        self.take(lost)
+
+    def lend(self, partitions: Iterable[Partition]) -> None:
+        """From now on tasks may take these; heartbeats for them end."""
+        with self._lock:
+            for partition in partitions:
+                self._claims.setdefault(partition, self._new(partition)).life.on(ClaimEvent.LENT)
+
+    def next_batch(self) -> ClaimId:
+        """The claim that tasks of the next plan derive theirs from; later claims of the driver are newer than those."""
+        current = self._claim
+        self._claim = replace(current, batch=current.batch + 1)
+        return current
+
+    def release(self) -> None:
+        """Gives all held partitions back, the group stays where it stands. Does not fail and does not wait for long."""
+        if self._stop_beating is not None:
+            self._stop_beating()
+            self._stop_beating = None
+        with self._lock:
+            held = [(partition, claim.client_id) for partition, claim in self._claims.items() if claim.held]
+            for claim in self._claims.values():
+                claim.life.on(ClaimEvent.UNREGISTERED)
+            self._claims = {}
+        calls = [self._calls().unregister(self._broker(partition), partition, name) for partition, name in held]
+        call_all(self._session.settings, calls, timeout=min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout))
+
+    def _try_to_take(
+        self, missing: dict[Partition, int | None], read_status: ReadStatus
+    ) -> tuple[dict[Partition, str], TransportError | None]:
+        """One round for all of `missing`, from which the taken ones are removed: who holds others, what went wrong."""
+        client_id = str(self._claim)
+        asked = list(missing.items())
+        calls = [
+            self._calls().register(self._broker(partition), partition, client_id, position, read_status)
+            for partition, position in asked
+        ]
+        holders: dict[Partition, str] = {}
+        trouble: TransportError | None = None
+        outcomes = call_all(self._session.settings, calls)
+        for (partition, _), call, outcome in zip(asked, calls, outcomes, strict=True):
+            try:
+                reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+            except TransportError as error:
+                trouble = error
+                continue
+            if reply.errCode == ErrCode.SUCCESS:
+                with self._lock:
+                    claim = self._claims.setdefault(partition, self._new(partition))
+                    claim.life.on(ClaimEvent.REGISTERED)
+                    claim.client_id = client_id
+                    claim.standing = Standing(reply.currOffset, reply.maxOffset)
+                    claim.said_at = time.monotonic()
+                del missing[partition]
+            elif reply.errCode == ErrCode.PARTITION_OCCUPIED:
+                holders[partition] = holder_in(reply.errMsg)
+            elif reaction_to(reply.errCode) is Reaction.RETRY:
+                trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+            else:
+                raise error_for_code(reply.errCode, reply.errMsg, call.what)
+        return holders, trouble
+
+    def _fence(self, holders: Mapping[Partition, str]) -> dict[Partition, str]:
+        """Takes partitions from earlier attempts of this query; those that others hold come back."""
+        foreign: dict[Partition, str] = {}
+        calls: list[Call] = []
+        for partition, holder in holders.items():
+            held_by = ClaimId.parse(holder)
+            if held_by is not None and self._claim.may_fence(held_by):
+                _log.info("%s: taking over from the earlier attempt %s", partition, holder)
+                calls.append(self._calls().unregister(self._broker(partition), partition, holder))
+            elif held_by is not None and held_by.query == self._claim.query:
+                raise FencedError(
+                    f"{partition}: a newer run of this query, {holder}, has the partition; does the query run twice?",
+                    holder=holder,
+                )
+            else:
+                foreign[partition] = holder
+        call_all(self._session.settings, calls)
+        return foreign
+
+    def _beat(self) -> None:
+        with self._lock:
+            held: dict[tuple[Broker, str], list[Partition]] = {}
+            for partition, claim in self._claims.items():
+                if claim.held:
+                    held.setdefault((self._broker(partition), claim.client_id), []).append(partition)
+        calls = [self._calls().heartbeat(broker, name, partitions) for (broker, name), partitions in held.items()]
+        # Nothing is done about failures: the next `ask` meets them too and knows what to do.
+        call_all(self._session.settings, calls, timeout=min(3.0, self._session.settings.rpc_timeout))
+
+    def _calls(self) -> GroupCalls:
+        return GroupCalls(self._session.settings, self._session.group, self._session.visit_token)
+
+    def _broker(self, partition: Partition) -> Broker:
+        return self._session.broker(partition)
+
+    def _new(self, partition: Partition) -> _Claim:
+        return _Claim(Lifecycle(f"the driver's claim on {partition}", ClaimState.FREE, CLAIM))

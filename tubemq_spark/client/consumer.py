@@ -1,0 +1,294 @@
+"""Reads an exact range of one partition over the network, under a claim of its own.
+
+`PartitionReader` drives a `protocol.exact_range.ExactRange` over a connection: it claims the partition, survives broken
+connections and restarted brokers, keeps the claim alive while its consumer is slow, and leaves the group where it found
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from tubemq_spark.client.backoff import Deadline, Stamina
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.connection import Connection
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, ServerError, TransportError
+from tubemq_spark.protocol.constants import UNKNOWN_ID
+from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
+from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+DEPTH = 4  # fetches in flight
+_STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
+_OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
+_CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
+
+
+@dataclass(frozen=True)
+class RangeToRead:
+    """What one reader reads: plain values. Positions are bytes of the index, 28 a message.
+
+    `sole` tells whether the partition has its store for itself. `lender` is the driver's claim that may be taken
+    without asking. `leave_at` is where the group is put at the end, None for `start`.
+    """
+
+    broker: Broker
+    partition: Partition
+    start: int
+    end: int
+    sole: bool
+    lender: str | None = None
+    leave_at: int | None = None
+
+
+class _OccupiedError(Exception):
+    """A claim was answered 410; the text is the broker's."""
+
+
+class PartitionReader:
+    """The messages of one range, as `claim` in `group`.
+
+    Iterating over `pieces()` raises `PartitionOccupiedError` when another consumer keeps the partition for longer than
+    `claim_timeout` seconds, `FencedError` when a newer attempt took it over, `DataLossError` or `PositionMovedError`
+    when the range is not whole (see `ExactRange`), `TransportError` or `ServerError` when the broker stays away or
+    refuses for longer than the settings' `retry_for`. Only a range whose iteration ended without an error was read.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        claim: ClaimId,
+        wanted: RangeToRead,
+        *,
+        visit_token: int = UNKNOWN_ID,
+        claim_timeout: float = 45.0,
+    ) -> None:
+        self._settings = settings
+        self._calls = GroupCalls(settings, group, visit_token)
+        self._group = group
+        self._claim = claim
+        self._client_id = str(claim)
+        self._wanted = wanted
+        self._claim_timeout = claim_timeout
+        self._occupied: Deadline | None = None
+        self._held = False  # whether there is a claim to give back
+        self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
+        self._range = ExactRange(wanted.partition, wanted.start, wanted.end, sole_partition=wanted.sole, depth=DEPTH)
+        self._stamina = Stamina(settings.retry_for)
+        self._where = f"{wanted.partition} at {wanted.broker}"
+
+    def __repr__(self) -> str:
+        return f"<PartitionReader {self._client_id} in {self._group}: {self._range!r}>"
+
+    def pieces(self) -> Iterator[Piece]:
+        """The range's messages in order, a few thousand at a time."""
+        stop_beating = HEARTBEAT.keep(self._beat)
+        try:
+            while not self._range.done:
+                try:
+                    with POOL.lease(
+                        self._wanted.broker.address,
+                        self._settings.framing,
+                        timeout=self._settings.rpc_timeout,
+                        idle_for=self._settings.idle_for,
+                    ) as connection:
+                        yield from self._converse(connection)
+                except TransportError as error:
+                    _log.info("%s: %s; trying again", self._where, error)
+                    self._range.interrupt()
+                    if not self._stamina.pause():
+                        raise TransportError(
+                            f"{self._where}: gave up after {self._settings.retry_for:g} s without progress: {error}. "
+                            "Check that the broker runs and can be reached from the executors"
+                        ) from error
+        finally:
+            stop_beating()
+            self._leave()
+
+    def _converse(self, connection: Connection) -> Iterator[Piece]:
+        """Reads until the range is done or the connection breaks."""
+        sent: deque[tuple[Command, int, float]] = deque()
+        handed_over: int | None = None
+        if self._wanted.lender is not None and not self._held:
+            # In one write with the claim itself, so that no rival can slip in between. Whether the driver still had
+            # the claim does not matter.
+            handed_over = self._submit(connection, self._release(self._wanted.lender))
+        while True:
+            for command in self._range.commands():
+                sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
+            if not sent:
+                return
+            if handed_over is not None:
+                connection.reply(handed_over)
+                handed_over = None
+            command, serial_no, sent_at = sent.popleft()
+            call = self._call(command)
+            outcome = connection.reply(serial_no)
+            try:
+                pause = self._hear(command, outcome, call)
+            except _OccupiedError as occupied:
+                for _, other, _ in sent:
+                    connection.reply(other)
+                sent.clear()
+                self._make_way(connection, str(occupied))
+                self._range.interrupt()
+                continue
+            self._proven_at = sent_at
+            if pause is not None and not self._stamina.pause(pause):
+                raise ServerError(
+                    f"{self._where}: nothing came for {self._settings.retry_for:g} s, last answer: {outcome}",
+                    code=-1,
+                    name="NO_PROGRESS",
+                    message=str(outcome),
+                )
+            for piece in self._range.take():
+                self._stamina.progress()
+                self._assure(connection)
+                yield piece
+
+    # One answer
+
+    def _hear(self, command: Command, outcome: Response | Failure, call: Call) -> float | None:
+        """Tells the range what was answered; seconds to wait before the next fetch, None to go on at once."""
+        if command.action is Action.SEEK:
+            reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+            if reply.errCode == ErrCode.PARTITION_OCCUPIED:
+                raise _OccupiedError(reply.errMsg)
+            self._check(reply.errCode, reply.errMsg, call.what)
+            self._held, self._occupied = True, None
+            self._range.sought(reply.currOffset, reply.maxOffset)
+        elif command.action is Action.ROLL_BACK:
+            commit = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
+            self._check(commit.errCode, commit.errMsg, call.what)
+            self._range.rolled_back(commit.currOffset)
+        else:
+            got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
+            return self._hear_fetch(got, call)
+        return None
+
+    def _hear_fetch(self, got: broker_pb.GetMessageResponseB2C, call: Call) -> float | None:
+        if got.errCode == ErrCode.SUCCESS:
+            self._range.fetched(got.currOffset, got.maxOffset, got.messages)
+            return None
+        if got.errCode == ErrCode.NOT_FOUND:
+            kind = not_found_kind(got.errMsg)
+            self._range.not_found(kind)
+            return 0.0 if kind is NotFound.WAIT else None
+        if reaction_to(got.errCode) in (Reaction.RETRY, Reaction.WAIT):
+            # A broker that is closed, slow or limiting just now: the cursor stays.
+            self._range.not_found(NotFound.WAIT)
+            return max(0, got.minLimitTime) / 1000 if got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT else 0.2
+        self._check(got.errCode, got.errMsg, call.what)
+        raise AssertionError("unreachable")
+
+    def _check(self, code: int, message: str, what: str) -> None:
+        if code == ErrCode.SUCCESS:
+            return
+        if code in _CLAIM_LOST and self._held:
+            self._held = False
+            raise FencedError(
+                f"{self._where}: {self._client_id} does not hold the partition any more ({code}: {message}); a newer "
+                "attempt took it over, or this one stood still for too long. What it read so far is not used",
+                holder=holder_in(message),
+            )
+        if reaction_to(code) is Reaction.RETRY:
+            raise TransportError(f"{what}: {code} {message}")
+        raise error_for_code(code, message, what)
+
+    # Claims
+
+    def _make_way(self, connection: Connection, message: str) -> None:
+        """The partition is held by somebody: fences off a predecessor, waits for anybody else."""
+        holder = holder_in(message)
+        held_by = ClaimId.parse(holder)
+        if held_by is not None and self._claim.may_fence(held_by):
+            _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
+            connection.reply(self._submit(connection, self._release(holder)))
+            return
+        if held_by is not None and held_by.query == self._claim.query:
+            raise FencedError(
+                f"{self._where}: {self._client_id} is too late, the newer attempt {holder} has the partition",
+                holder=holder,
+            )
+        self._occupied = self._occupied or Deadline(self._claim_timeout)
+        if self._occupied.passed:
+            raise PartitionOccupiedError(
+                f"{self._where}: another consumer of group {self._group} holds the partition for more than "
+                f"{self._claim_timeout:g} s: {holder}. Stop it, or use another tubemq.group",
+                holder=holder,
+            )
+        time.sleep(min(_OCCUPIED_PAUSE, max(self._occupied.left, 0.01)))
+
+    def _assure(self, connection: Connection) -> None:
+        """Before something is given out after a stand-still: is the claim still ours?"""
+        if time.monotonic() - self._proven_at < _STALE:
+            return
+        sent_at = time.monotonic()
+        call = self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])
+        outcome = connection.reply(self._submit(connection, call))
+        reply = answer(outcome, broker_pb.HeartBeatResponseB2C, call.what)
+        self._check(reply.errCode, reply.errMsg, call.what)
+        for failure in reply.failureInfo:
+            code, _, _ = parse_failure_info(failure)
+            self._check(code, failure, call.what)
+        self._proven_at = sent_at
+
+    def _beat(self) -> None:
+        if self._held:
+            call_all(
+                self._settings,
+                [self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])],
+                timeout=min(3.0, self._settings.rpc_timeout),
+            )
+
+    def _leave(self) -> None:
+        """Puts the group where it belongs and gives the claim back; a broker that is away forgets the claim by
+        itself.
+        """
+        if not self._held:
+            return
+        self._held = False
+        position = self._wanted.leave_at if self._wanted.leave_at is not None else self._wanted.start
+        calls = [self._release(self._client_id)]
+        if not self._range.done or position != self._wanted.start:
+            calls.insert(
+                0, self._calls.register(self._wanted.broker, self._wanted.partition, self._client_id, position)
+            )
+        for outcome in call_all(self._settings, calls, timeout=min(3.0, self._settings.rpc_timeout)):
+            if isinstance(outcome, (TransportError, ProtocolError)):
+                _log.info("%s: could not give the claim back: %s", self._where, outcome)
+
+    # Requests
+
+    def _call(self, command: Command) -> Call:
+        broker, partition = self._wanted.broker, self._wanted.partition
+        if command.action is Action.SEEK:
+            return self._calls.register(broker, partition, self._client_id, command.position)
+        if command.action is Action.ROLL_BACK:
+            return self._calls.roll_back(broker, partition, self._client_id)
+        return self._calls.fetch(broker, partition, self._client_id)
+
+    def _release(self, client_id: str) -> Call:
+        return self._calls.unregister(self._wanted.broker, self._wanted.partition, client_id)
+
+    def _submit(self, connection: Connection, call: Call) -> int:
+        return connection.submit(call.service, call.method, call.message, self._settings.rpc_timeout)

@@ -1,0 +1,221 @@
+"""The driver's side of a streaming query, between Spark's calls and the cluster.
+
+It is a member of the group at the master and holds the group's partitions at the brokers (`DriverClaims`). Each
+question for the latest offset says where Spark has got to: the group is moved there, and the same round tells where the
+stores end.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+
+from tubemq_spark.client.claims import DriverClaims, Standing
+from tubemq_spark.client.consumer import RangeToRead
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Positions, StreamOffset
+from tubemq_spark.source.options import Bound, SourceOptions
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.source.plan import ending_positions, needs_earliest, next_end, ranges, starting_positions
+
+_log = logging.getLogger(__name__)
+
+
+def new_query_id() -> str:
+    return secrets.token_hex(8)
+
+
+def first_claim(query: str) -> ClaimId:
+    """The driver's claim at the start of a run of `query`; a later run's is newer."""
+    return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1)
+
+
+def read_status(starting: Bound) -> ReadStatus:
+    """Where a group that is new begins, so that nobody finds it at the wrong end."""
+    return ReadStatus.FROM_MAX if starting == "latest" else ReadStatus.NORMAL
+
+
+class StreamDriver:
+    """One run of a streaming query. Not thread-safe: Spark calls from one thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._session = ConsumerSession(options.client, options.group, options.topics)
+        self._session.register()
+        self._claims: DriverClaims | None = None
+        self._query = ""
+        self._initial: StreamOffset | None = None
+        self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
+        self._metadata_due = time.monotonic() + options.metadata_interval
+        self._answer: tuple[StreamOffset, StreamOffset, float] | None = None  # asked from, found, when
+
+    def __repr__(self) -> str:
+        return f"<StreamDriver of query {self._query}: {self._claims!r}>"
+
+    def initial(self) -> StreamOffset:
+        """Where a new query begins, as `startingOffsets` says. Raises as `starting_positions` and
+        `DriverClaims.take`.
+        """
+        if self._initial is None:
+            claims = self._claims_of(self._query or new_query_id())
+            partitions = self._partitions()
+            claims.take(dict.fromkeys(partitions), read_status(self._options.starting))
+            standings = {partition: claims.standing(partition) for partition in partitions}
+            earliest = claims.earliest(partitions) if needs_earliest(self._options.starting) else {}
+            self._initial = StreamOffset(self._query, starting_positions(self._options.starting, standings, earliest))
+        return self._initial
+
+    def latest(self, start: StreamOffset) -> StreamOffset:
+        """`start` is what Spark has committed, or the initial offset: the group moves there. Gives where the stores
+        end; `start` itself when there is nothing new. The brokers are asked at most every `headsIntervalMs`."""
+        now = time.monotonic()
+        if (
+            self._answer is not None
+            and self._answer[0] == start
+            and now - self._answer[2] < self._options.heads_interval
+        ):
+            return self._answer[1]
+        claims = self._claims_of(start.query)
+        is_initial = start == self._initial
+        if is_initial:
+            claims.take({partition: None for partition in start.positions if not claims.holds(partition)})
+        else:
+            self.confirm(start)
+        claims.ask(heard_since=now)
+        ends = {partition: claims.standing(partition).end for partition in start.positions}
+        positions = next_end(start.positions, ends, self._new_partitions(start))
+        end = start
+        if positions != start.positions:
+            end = StreamOffset(start.query, positions, initial=start.positions if is_initial else None)
+        self._answer = (start, end, time.monotonic())
+        return end
+
+    def confirm(self, offset: StreamOffset) -> None:
+        """Moves the group to `offset`, which Spark has committed: forwards only, and each partition once."""
+        claims = self._claims_of(offset.query)
+        free = [partition for partition in offset.positions if not claims.holds(partition)]
+        # What this run read stands at the start of its last batch. What it has not touched yet may stand anywhere:
+        # look.
+        untouched = [partition for partition in free if partition not in self._committed]
+        claims.take(dict.fromkeys(untouched))
+        forward: dict[Partition, int | None] = {}
+        for partition, position in offset.positions.items():
+            if partition in free and partition not in untouched:
+                forward[partition] = max(position, self._committed[partition])
+            elif position > claims.standing(partition).group:
+                forward[partition] = position
+        claims.take(forward)
+        for partition, position in offset.positions.items():
+            self._committed[partition] = max(position, self._committed.get(partition, 0))
+
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
+        """The tasks for [start, end), to which the partitions' claims are lent.
+
+        Spark asks a restarted query for a new initial offset when it repeats the first batch; `end` knows the true one.
+        """
+        begin = start.positions
+        if start.query != end.query:
+            if end.initial is None:
+                raise ConfigError(
+                    f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a query"
+                )
+            begin = end.initial
+            self._initial = StreamOffset(end.query, begin)
+        claims = self._claims_of(end.query)
+        to_read = ranges(begin, end.positions)
+        lenders = {partition: claims.client_id(partition) for partition in to_read}
+        claims.lend(to_read)
+        for partition, (position, _) in to_read.items():
+            self._committed.setdefault(partition, position)
+        claim = claims.next_batch()
+        self._answer = None
+        return [
+            TubeMQInputPartition(
+                settings=self._options.client,
+                group=self._options.group,
+                claim=claim,
+                wanted=RangeToRead(
+                    broker=self._session.broker(partition),
+                    partition=partition,
+                    start=position,
+                    end=until,
+                    sole=self._session.cluster.is_sole(partition),
+                    lender=lenders[partition],
+                ),
+                visit_token=self._session.visit_token,
+                claim_timeout=self._options.claim_timeout,
+            )
+            for partition, (position, until) in to_read.items()
+        ]
+
+    def stop(self) -> None:
+        """Gives the claims back and leaves the group, which stays where it was confirmed. May be called twice."""
+        if self._claims is not None:
+            self._claims.release()
+            self._claims = None
+        self._session.close()
+
+    def _claims_of(self, query: str) -> DriverClaims:
+        if self._claims is None or query != self._query:
+            if self._claims is not None:
+                self._claims.release()
+            self._query = query
+            self._claims = DriverClaims(self._session, first_claim(query), self._options.claim_timeout)
+        return self._claims
+
+    def _partitions(self) -> list[Partition]:
+        return [partition for topic in self._options.topics for partition in self._session.cluster.partitions(topic)]
+
+    def _new_partitions(self, start: StreamOffset) -> Positions:
+        """Partitions that the cluster has and `start` has not, with where they begin."""
+        if time.monotonic() >= self._metadata_due:
+            self._session.refresh()
+            self._metadata_due = time.monotonic() + self._options.metadata_interval
+        added = [partition for partition in self._partitions() if partition not in start.positions]
+        if not added or self._claims is None:
+            return {}
+        _log.info("new partitions, to be read from their beginning: %s", ", ".join(map(str, added)))
+        self._claims.take(dict.fromkeys(added))
+        return self._claims.earliest(added)
+
+
+def plan_batch(options: SourceOptions) -> list[TubeMQInputPartition]:
+    """The tasks of a batch read. The group stands afterwards where it stood before."""
+    session = ConsumerSession(options.client, options.group, options.topics)
+    session.register()
+    claims = DriverClaims(session, first_claim(new_query_id()), options.claim_timeout)
+    try:
+        partitions = [partition for topic in options.topics for partition in session.cluster.partitions(topic)]
+        claims.take(dict.fromkeys(partitions), read_status(options.starting))
+        standings: Mapping[Partition, Standing] = {partition: claims.standing(partition) for partition in partitions}
+        earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
+        starts = starting_positions(options.starting, standings, earliest)
+        to_read = ranges(starts, ending_positions(options.ending, starts, standings))
+        claim = claims.next_batch()
+        return [
+            TubeMQInputPartition(
+                settings=options.client,
+                group=options.group,
+                claim=claim,
+                wanted=RangeToRead(
+                    broker=session.broker(partition),
+                    partition=partition,
+                    start=position,
+                    end=until,
+                    sole=session.cluster.is_sole(partition),
+                    leave_at=standings[partition].group,
+                ),
+                visit_token=session.visit_token,
+                claim_timeout=options.claim_timeout,
+            )
+            for partition, (position, until) in to_read.items()
+        ]
+    finally:
+        claims.release()
+        session.close()

@@ -1,0 +1,90 @@
+"""Offsets of a streaming query, as Spark keeps them in the checkpoint.
+
+    {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}}}
+
+A position is the next one to read, in bytes of the index of the partition's store (28 a message); as the end of a range
+it is exclusive. `query` is a random id, born with the first offset, under which the query claims its partitions. The
+end of the first batch carries `initial` as well, the offset that batch began at: Spark does not keep that one anywhere,
+and asks a restarted query for a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.metadata import Partition
+
+VERSION = 1
+
+Positions = Mapping[Partition, int]
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """The next position to read of each partition."""
+
+    query: str
+    positions: Positions
+    initial: Positions | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Always in the same order, for Spark compares offsets as text."""
+        data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": positions_to_json(self.positions)}
+        if self.initial is not None:
+            data["initial"] = positions_to_json(self.initial)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> StreamOffset:
+        """`ConfigError` when `data` is no offset of this connector, or one of a newer release."""
+        if isinstance(data, str):
+            data = json.loads(data)
+        if not isinstance(data, dict) or not isinstance(data.get("v"), int):
+            raise ConfigError(f"the checkpoint holds {data!r}, which is no offset of the tubemq source")
+        if data["v"] != VERSION:
+            raise ConfigError(
+                f"the checkpoint holds an offset of version {data['v']}, this release of tubemq-spark reads {VERSION}: "
+                "use the release that wrote it, or a newer one"
+            )
+        initial = data.get("initial")
+        try:
+            return cls(
+                str(data["query"]),
+                positions_from_json(data["offsets"]),
+                None if initial is None else positions_from_json(initial),
+            )
+        except (KeyError, ValueError) as cause:
+            raise ConfigError(f"the checkpoint holds an offset that makes no sense ({cause}): {data!r}") from None
+
+
+def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for partition in sorted(positions, key=lambda p: (p.topic, p.broker_id, p.partition_id)):
+        topics.setdefault(partition.topic, {})[f"{partition.broker_id}:{partition.partition_id}"] = positions[partition]
+    return topics
+
+
+def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dict[Partition, int]:
+    """`{"topic": {"brokerId:partitionId": position}}`; `ValueError` for any other shape, or for a position that is
+    neither in `special` nor a multiple of 28."""
+    if not isinstance(data, dict) or not all(isinstance(keys, dict) for keys in data.values()):
+        raise ValueError('it has not the form {"topic":{"brokerId:partitionId":position}}')
+    positions: dict[Partition, int] = {}
+    for topic, keys in data.items():
+        for key, position in keys.items():
+            broker_id, colon, partition_id = str(key).partition(":")
+            if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
+                raise ValueError(f"{key!r} of topic {topic} is no brokerId:partitionId")
+            if type(position) is not int:
+                raise ValueError(f"{position!r} of {topic} {key} is no number")
+            if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE):
+                raise ValueError(
+                    f"{position} of {topic} {key} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
+                )
+            positions[Partition(int(broker_id), topic, int(partition_id))] = position
+    return positions

@@ -1,0 +1,67 @@
+"""One task's work: which range to read, and the reading itself, on an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.source.schema import record_batch
+
+_ROWS = 10_000  # of one Arrow batch, about
+_BYTES = 8 << 20  # of its payloads, about
+
+
+@dataclass(frozen=True)
+class TubeMQInputPartition(InputPartition):
+    """All that an executor needs to read its range: plain values, pickled by Spark, with no password in their text."""
+
+    settings: ClientSettings
+    group: str
+    claim: ClaimId
+    wanted: RangeToRead
+    visit_token: int
+    claim_timeout: float
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range as Arrow batches; raises as `PartitionReader.pieces` and `record_batch` do."""
+        reader = PartitionReader(
+            self.settings,
+            self.group,
+            self._claim_of_this_attempt(),
+            self.wanted,
+            visit_token=self.visit_token,
+            claim_timeout=self.claim_timeout,
+        )
+        gathered: list[Piece] = []
+        rows = size = 0
+        for piece in reader.pieces():
+            gathered.append(piece)
+            rows += len(piece.messages)
+            size += sum(len(message.payLoadData) for message in piece.messages)
+            if rows >= _ROWS or size >= _BYTES:
+                yield self._batch(gathered)
+                gathered, rows, size = [], 0, 0
+        if gathered:
+            yield self._batch(gathered)
+
+    def _batch(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
+        messages: list[Any] = [message for piece in pieces for message in piece.messages]
+        positions: list[int] | None = None
+        if self.wanted.sole:
+            positions = [position for piece in pieces for position in piece.positions or ()]
+        return record_batch(self.wanted.partition, messages, positions)
+
+    def _claim_of_this_attempt(self) -> ClaimId:
+        context = TaskContext.get()
+        if context is None:
+            return replace(self.claim, task=0)
+        return replace(self.claim, task=context.partitionId(), attempt=context.taskAttemptId())

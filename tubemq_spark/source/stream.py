@@ -1,0 +1,71 @@
+"""`spark.readStream.format("tubemq")`."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.source.schema import check_schema
+
+
+class TubeMQStreamReader(DataSourceStreamReader):
+    """Micro-batches of exact ranges.
+
+    Spark keeps one of these in a process of its own for a run of the query and calls everything but `read` there;
+    `read` runs on executors, on a pickled copy that has never been called.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        check_schema(schema)
+        self._options = SourceOptions.read(options, streaming=True)
+        self._driver: StreamDriver | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._started().initial().to_json()
+
+    # Spark 4.0 and 4.1 call this without arguments, later releases with both.
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        driver = self._started()
+        return driver.latest(driver.initial() if start is None else StreamOffset.from_json(start)).to_json()
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        return self._started().plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TubeMQInputPartition):
+            yield from partition.read()
+
+    def commit(self, end: Any) -> None:
+        self._started().confirm(StreamOffset.from_json(end))
+
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+            self._driver = None
+
+    def _started(self) -> StreamDriver:
+        if self._driver is None:
+            self._driver = StreamDriver(self._options)
+            self._stop_on_termination()
+        return self._driver
+
+    def _stop_on_termination(self) -> None:
+        """Spark ends this process with SIGTERM when the query stops, and calls `stop` only if the process then
+        unwinds.
+        """
+        atexit.register(self.stop)
+        try:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        except ValueError:
+            pass  # not the main thread: whoever runs us there stops us
