@@ -71,8 +71,7 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any] | Planned]) 
     names = {option.name.lower(): option.name for option in options}
     for key in raw:
         if key.lower().startswith("tubemq.") and key.lower() not in names:
-            near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
-            raise ConfigError(f"option '{key}' is unknown; did you mean '{names[near[0]]}'?")
+            raise ConfigError(f"option '{key}' is unknown; did you mean '{_nearest(key, names.values())}'?")
     for option in options:
         if isinstance(option, Planned):
             option.check(raw)
@@ -109,6 +108,19 @@ def not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("it is blank")
     return text.strip()
+
+
+def _nearest(key: str, names: Iterable[str]) -> str:
+    """The name most like `key`; the prefix does not count, for it may be what is wrong."""
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, _bare(name), _bare(key)).ratio()
+
+    return max(names, key=likeness)
+
+
+def _bare(name: str) -> str:
+    return name.lower().removeprefix("tubemq.")
 
 
 def _lower(raw: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.inlong.tubemq.client.common.ConfirmResult;
@@ -343,18 +344,26 @@ public final class TubeMQTool {
         MessageProducer producer = publish(session, topic);
         byte[] body = new byte[size];
         Arrays.fill(body, (byte) 'j');
+        AtomicInteger refused = new AtomicInteger();
         AtomicReference<String> failure = new AtomicReference<>();
+        Outcome counting = (result, error) -> {
+            if (result == null) {
+                failure.set(String.valueOf(error));
+            } else if (result.getErrCode() == TErrCodeConstants.SERVER_RECEIVE_OVERFLOW) {
+                refused.incrementAndGet(); // sent again: the broker writes its memory to disk, and says so
+            } else if (!result.isSuccess()) {
+                failure.set(result.getErrMsg());
+            }
+        };
         while (INPUT.readLine() != null) {
             Window window = new Window(inFlight);
             long begin = System.nanoTime();
-            for (int i = 0; i < count && failure.get() == null; i++) {
-                window.send(producer, new Message(topic, body), (result, error) -> {
-                    if (result == null || !result.isSuccess()) {
-                        failure.set(result == null ? String.valueOf(error) : result.getErrMsg());
-                    }
-                });
+            for (int left = count; left > 0 && failure.get() == null; left = refused.getAndSet(0)) {
+                for (int i = 0; i < left; i++) {
+                    window.send(producer, new Message(topic, body), counting);
+                }
+                window.drain();
             }
-            window.drain();
             if (failure.get() != null) {
                 System.err.println("bench-produce: " + failure.get());
                 return false;

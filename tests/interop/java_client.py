@@ -116,7 +116,7 @@ class JavaClient:
         idle: float = 5.0,
         timeout: float = 300,
     ) -> list[Received]:
-        """Read and confirm until ``count`` messages came, with the whole of the last fetch, or none for ``idle`` seconds.
+        """Read and confirm until ``count`` messages came (and all of the last fetch), or none for ``idle`` seconds.
 
         ``at`` gives the position of every partition by ``brokerId:topic:partitionId``; without it the group goes on
         where it stands, a new one at the first message.
@@ -137,9 +137,11 @@ class JavaClient:
             for line in lines
         ]
 
-    def producing(self, topic: str, *, count: int, size: int) -> contextlib.AbstractContextManager[Rounds]:
+    def producing(
+        self, topic: str, *, count: int, size: int, extra: tuple[str, ...] = ()
+    ) -> contextlib.AbstractContextManager[Rounds]:
         """Rounds of ``count`` asynchronous sends of ``size`` bytes each."""
-        return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size))
+        return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size), *extra)
 
     def consuming(
         self, topic: str, group: str, *, count: int, threads: int

@@ -19,7 +19,7 @@ TubeMQ {release} is ready.
   brokers  {brokers}
   topics   {topics}
 In PySpark:
-  df = spark.readStream.format("tubemq").option("tubemq.master", "{master}") \
+  df = spark.readStream.format("tubemq").option("tubemq.master", "{master}")\
 .option("subscribe", "{topic}").option("tubemq.group", "my_group").load()
 Ctrl-C ends it.
 """
@@ -67,7 +67,10 @@ def _arguments() -> argparse.Namespace:
 
 def _topic(text: str) -> tuple[str, TopicSpec]:
     name, *numbers = text.split(":")
-    partitions, stores = map(int, [*numbers, *("3", "1")[len(numbers) :]])
+    try:
+        partitions, stores = map(int, [*numbers, *("3", "1")[len(numbers) :]])
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS:STORES") from None
     return name, TopicSpec(partitions, stores)
 
 

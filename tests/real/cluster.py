@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from tests.real import admin, ini, jars, topics
 from tests.real.processes import Ports, Processes, is_listening
@@ -19,7 +19,7 @@ from tests.real.topics import FLUSH_SOON, TopicSpec
 
 __all__ = ["FLUSH_SOON", "RealTubeMQ", "TopicSpec"]
 
-START_TIMEOUT = 180.0
+START_TIMEOUT = 120.0
 
 _JVM = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",  # else a changed memory block of a live topic loses its messages
@@ -62,7 +62,7 @@ class RealTubeMQ:
         *,
         topics: Mapping[str, TopicSpec],
         brokers: int = 1,
-        framing: Literal["standard", "prefixed"] = "standard",
+        framing: jars.Framing = "standard",
         server_jars: Path | None = None,
         broker_options: Mapping[str, str] | None = None,
         master_options: Mapping[str, str] | None = None,
@@ -70,8 +70,8 @@ class RealTubeMQ:
     ) -> None:
         if server_jars is None and (named := os.environ.get("TUBEMQ_SERVER_JARS")):
             server_jars = Path(named)
-        self.release, self._class_path = jars.server(server_jars, framing)
         self._java = jars.tool("java")
+        self.release, self._class_path = jars.server(server_jars, framing)
         self.framing = framing
         self.topics = dict(topics)
         self.broker_ids = tuple(range(1, brokers + 1))

@@ -25,19 +25,17 @@ def main() -> None:
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while any(map(_exists, left)) and time.monotonic() < deadline:
-        time.sleep(0.02)
     for folder in sys.argv[1:]:
+        _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Try for a while, because a killed process may still write for a moment."""
+    for _ in range(50):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        if not os.path.exists(folder):
+            return
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

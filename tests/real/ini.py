@@ -38,9 +38,15 @@ class Node:
 
 def write_zookeeper(folder: Path, host: str, port: int) -> str:
     """Write the file and return its name. The admin server is off, for it would take port 8080."""
-    text = f"clientPortAddress={host}\nclientPort={port}\ndataDir=zookeeper\ntickTime=2000\nadmin.enableServer=false\n"
-    (folder / "zoo.cfg").write_text(text)
-    return "zoo.cfg"
+    lines = [
+        f"clientPortAddress={host}",
+        f"clientPort={port}",
+        "dataDir=./zookeeper",
+        "tickTime=2000",
+        "admin.enableServer=false",
+    ]
+    (folder / "zoo.cfg").write_text("\n".join(lines))
+    return "./zoo.cfg"
 
 
 def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str, str]) -> str:

@@ -315,22 +315,23 @@ class ProducerSession(MasterSession):
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings, "producer")
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
-        self._topics: set[str] = set()
+        self._topics: frozenset[str] = frozenset()
         self._broker_check_sum = -1
         self._config_id = UNKNOWN_ID
 
     def add_topics(self, topics: Iterable[str]) -> None:
         """Declares `topics` and learns their partitions. `ConfigError` for one that cannot be written to, `AuthError`,
         `TransportError` when no master answers."""
+        wanted = frozenset(topics)
+        if wanted <= self._topics and not self.cluster.missing(wanted):
+            return  # without the lock: a heartbeat to a silent master must not hold up who knows enough
         with self._lock:
-            self._topics.update(topics)
-            if not self.cluster.missing(self._topics):
-                return
+            self._topics |= wanted
             self._insist(self._heartbeat)
             stamina = Stamina(min(_LISTS_FILL_UP, self.settings.retry_for))
             while missing := self.cluster.missing(self._topics):
                 if not stamina.pause():
-                    self._topics.difference_update(missing)
+                    self._topics -= frozenset(missing)
                     raise ConfigError(
                         f"the master {self._masters[0]} knows no topic {', '.join(missing)} that takes messages: "
                         "check the topic's name, or have it created or opened for publishing on the cluster"
@@ -338,11 +339,16 @@ class ProducerSession(MasterSession):
                 self._insist(self._heartbeat)
         self._start_beating(self._beat)
 
-    def refresh(self) -> Cluster:
-        """Asks for the partitions again."""
+    def refresh_once(self) -> Cluster:
+        """Asks each master once at most for partitions and token; raises as `add_topics` does."""
         with self._lock:
-            self._insist(self._heartbeat)
+            self._heartbeat()
             return self.cluster
+
+    def message_limit(self, topic: str) -> int:
+        """How many bytes a message's body may have: what the topic's brokers take, else the cluster's setting."""
+        sizes = (layout.max_message_size for layout in self.cluster.layouts.values() if layout.topic == topic)
+        return min((size or self.max_message_size for size in sizes), default=self.max_message_size)
 
     def close(self) -> None:
         message = master_pb.CloseRequestP2M(clientId=self.client_id, authInfo=self._certificate())

@@ -83,6 +83,12 @@ class Event(Enum):
     ROLLED_BACK = auto()
 
 
+# A store has two memory blocks. Who passed the rest of a block twice has passed all that there was at the seek, which
+# reaches to `end` at least; the third time is for a reset to the very same position in between. While other partitions
+# fill the store there is no END to wait for.
+PASSES_TO_END = 3
+
+
 class _Reply(NamedTuple):
     begin: int
     messages: Sequence[StoredMessage]
@@ -104,9 +110,10 @@ class ExactRange:
     """The messages of `partition` in [start, end): says what to send, hears what was answered, gives out pieces.
 
     `sole_partition` tells whether the partition has its store for itself and no filter is set. At most `depth` fetches
-    are unanswered at a time. Raises `DataLossError` when the store lost part of the range, `PositionMovedError` when the
-    cursor was moved from outside, and `ProtocolError` for answers that no broker gives; the pieces already given out
-    must not be used then.
+    that still matter are unanswered at a time.
+
+    Raises `DataLossError` when the store lost part of the range, `PositionMovedError` when the cursor was moved from
+    outside, `ProtocolError` for answers that no broker gives; the pieces already given out must not be used then.
     """
 
     def __init__(self, partition: Partition, start: int, end: int, *, sole_partition: bool, depth: int = 4) -> None:
@@ -137,7 +144,6 @@ class ExactRange:
         self._generation = 0  # counts the seeks: what came before the last one does not matter any more
         self._to_send: list[Command] = []
         self._unanswered: deque[tuple[int, Command]] = deque()
-        self._state = State.OPENING
         self._seek(start, State.OPENING, roll_back=False)
 
     def __repr__(self) -> str:
@@ -193,9 +199,7 @@ class ExactRange:
         if kind is NotFound.PASSED:
             self._fresh = False
             self._passed += 1
-        # A store has two memory blocks. Who passed the rest of a block twice has passed all that there was at the seek,
-        # which reaches to `end` at least. While other partitions fill the store there is no END to wait for.
-        if kind is NotFound.END or self._passed == 2:
+        if kind is NotFound.END or self._passed == PASSES_TO_END:
             self._on(Event.ENDED, _AT_END)
         else:
             self._on(Event.PASSED if kind is NotFound.PASSED else Event.WAITED)
@@ -335,7 +339,7 @@ class ExactRange:
         if located.upto == self.end:
             self._close(piece)
         else:
-            self._unproven = piece
+            self._unproven = piece  # until the roll-back of this leg is answered
             self._seek(located.upto, State.OPENING)
 
     def _locate(self, reply: _Reply) -> None:
@@ -350,11 +354,9 @@ class ExactRange:
 
     def _give(self, piece: Piece) -> None:
         try:
-            new = self._given.add(piece)
+            self._ready += self._given.add(piece)
         except ValueError:
             self._verify()
-        else:
-            self._ready += [new] if new is not None else []
 
     def _verify(self) -> None:
         assert self._given.last is not None
@@ -365,7 +367,7 @@ class ExactRange:
         last = self._given.last
         assert last is not None
         if len(reply.messages) >= self._ahead and key_of(reply.messages[self._ahead - 1]) == last.key:
-            self._fail("all messages given out are there, but not one behind the other")
+            self._fail("what was given out is there, but not in the order or at the positions that it was given")
         elif len(reply.messages) < self._ahead and reply.begin < last.upto:
             self._ahead -= len(reply.messages)
         else:

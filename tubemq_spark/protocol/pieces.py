@@ -37,6 +37,7 @@ class Mark(NamedTuple):
     `ordinal` those at or behind `begin`."""
 
     key: tuple[int, int]
+    position: int | None
     total: int
     ordinal: int
     begin: int
@@ -64,25 +65,31 @@ class Given:
     def last(self) -> Mark | None:
         return self._marks[-1] if self._marks else None
 
-    def add(self, piece: Piece) -> Piece | None:
-        """The part of the next `piece` of the present reading that is new, to be given out now; None without any.
+    def add(self, piece: Piece) -> list[Piece]:
+        """The part of the next `piece` of the present reading that is new, to be given out now; nothing without any.
 
-        Raises `ValueError` when another message stands where `awaited` should.
+        Raises `ValueError` when another message stands where `awaited` should, or that one at another position.
         """
         first, self._seen = self._seen, self._seen + len(piece.messages)
         while (mark := self.awaited) is not None:
             if mark.total > self._seen:
-                return None
-            if key_of(piece.messages[mark.total - first - 1]) != mark.key:
+                return []
+            index = mark.total - first - 1
+            if (key_of(piece.messages[index]), _position(piece, index)) != (mark.key, mark.position):
                 raise ValueError(f"message {mark.total} of the range is another one than before")
             self._met += 1
         known = max(0, self._marks[-1].total - first) if self._marks else 0
         if known == len(piece.messages):
-            return None
-        self._marks.append(Mark(key_of(piece.messages[-1]), self._seen, len(piece.messages), piece.begin, piece.upto))
+            return []
+        key, position = key_of(piece.messages[-1]), _position(piece, -1)
+        self._marks.append(Mark(key, position, self._seen, len(piece.messages), piece.begin, piece.upto))
         self._met += 1
         positions = None if piece.positions is None else piece.positions[known:]
-        return Piece(piece.messages[known:], positions, piece.begin, piece.upto)
+        return [Piece(piece.messages[known:], positions, piece.begin, piece.upto)]
+
+
+def _position(piece: Piece, index: int) -> int | None:
+    return None if piece.positions is None else piece.positions[index]
 
 
 def key_of(message: StoredMessage) -> tuple[int, int]:

@@ -51,6 +51,7 @@ class StreamDriver:
         self._claims: DriverClaims | None = None
         self._query = ""
         self._initial: StreamOffset | None = None
+        self._first: Positions | None = None
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
         self._metadata_due = time.monotonic() + options.metadata_interval
         self._answer: tuple[StreamOffset, StreamOffset, float] | None = None  # asked from, found, when
@@ -59,21 +60,21 @@ class StreamDriver:
         return f"<StreamDriver of query {self._query}: {self._claims!r}>"
 
     def initial(self) -> StreamOffset:
-        """Where a new query begins, as `startingOffsets` says. Raises as `starting_positions` and
-        `DriverClaims.take`.
+        """What a new query begins with: an id, but no positions.
+
+        Spark asks for it before a restarted query repeats its first batch, too. Nothing is looked up for that, nor
+        claimed under an id that is not the query's: the end of the first batch tells both, see `plan`.
         """
         if self._initial is None:
-            claims = self._claims_of(self._query or new_query_id())
-            partitions = self._partitions()
-            claims.take(dict.fromkeys(partitions), read_status(self._options.starting))
-            standings = {partition: claims.standing(partition) for partition in partitions}
-            earliest = claims.earliest(partitions) if needs_earliest(self._options.starting) else {}
-            self._initial = StreamOffset(self._query, starting_positions(self._options.starting, standings, earliest))
+            self._initial = StreamOffset(new_query_id(), {})
         return self._initial
 
     def latest(self, start: StreamOffset) -> StreamOffset:
         """`start` is what Spark has committed, or the initial offset: the group moves there. Gives where the stores
-        end; `start` itself when there is nothing new. The brokers are asked at most every `headsIntervalMs`."""
+        end; `start` itself when there is nothing new. The brokers are asked at most every `headsIntervalMs`.
+
+        Raises as `starting_positions`, `next_end` and `DriverClaims.take`.
+        """
         now = time.monotonic()
         if (
             self._answer is not None
@@ -82,19 +83,22 @@ class StreamDriver:
         ):
             return self._answer[1]
         claims = self._claims_of(start.query)
-        is_initial = start == self._initial
-        if is_initial:
-            claims.take({partition: None for partition in start.positions if not claims.holds(partition)})
-        else:
+        if start.positions:
+            begin, first = start.positions, None
             self.confirm(start)
+        else:
+            begin = first = self._first_positions(claims)
         claims.ask(heard_since=now)
-        ends = {partition: claims.standing(partition).end for partition in start.positions}
-        positions = next_end(start.positions, ends, self._new_partitions(start))
-        end = start
-        if positions != start.positions:
-            end = StreamOffset(start.query, positions, initial=start.positions if is_initial else None)
+        ends = {partition: claims.standing(partition).end for partition in begin}
+        positions = next_end(begin, ends, self._new_partitions(begin))
+        end = start if positions == start.positions else StreamOffset(start.query, positions, initial=first)
         self._answer = (start, end, time.monotonic())
         return end
+
+    @property
+    def last_answer(self) -> StreamOffset | None:
+        """Where the stores ended when the brokers were last asked."""
+        return None if self._answer is None else self._answer[1]
 
     def confirm(self, offset: StreamOffset) -> None:
         """Moves the group to `offset`, which Spark has committed: forwards only, and each partition once."""
@@ -117,16 +121,15 @@ class StreamDriver:
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
         """The tasks for [start, end), to which the partitions' claims are lent.
 
-        Spark asks a restarted query for a new initial offset when it repeats the first batch; `end` knows the true one.
+        `start` has no positions when this is the first batch; `end` knows where it began, and whose it is: the start's
+        id is another one when the batch is repeated after a restart.
         """
-        begin = start.positions
-        if start.query != end.query:
-            if end.initial is None:
-                raise ConfigError(
-                    f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a query"
-                )
-            begin = end.initial
-            self._initial = StreamOffset(end.query, begin)
+        begin = start.positions or end.initial
+        if begin is None or (start.positions and start.query != end.query):
+            raise ConfigError(
+                f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
+                "query"
+            )
         claims = self._claims_of(end.query)
         to_read = ranges(begin, end.positions)
         lenders = {partition: claims.client_id(partition) for partition in to_read}
@@ -169,15 +172,26 @@ class StreamDriver:
             self._claims = DriverClaims(self._session, first_claim(query), self._options.claim_timeout)
         return self._claims
 
+    def _first_positions(self, claims: DriverClaims) -> Positions:
+        """Where a new query begins, as `startingOffsets` says; looked up once."""
+        partitions = self._partitions() if self._first is None else list(self._first)
+        free = [partition for partition in partitions if not claims.holds(partition)]
+        claims.take(dict.fromkeys(free), read_status(self._options.starting))
+        if self._first is None:
+            standings = {partition: claims.standing(partition) for partition in partitions}
+            earliest = claims.earliest(partitions) if needs_earliest(self._options.starting) else {}
+            self._first = starting_positions(self._options.starting, standings, earliest)
+        return self._first
+
     def _partitions(self) -> list[Partition]:
         return [partition for topic in self._options.topics for partition in self._session.cluster.partitions(topic)]
 
-    def _new_partitions(self, start: StreamOffset) -> Positions:
-        """Partitions that the cluster has and `start` has not, with where they begin."""
+    def _new_partitions(self, known: Positions) -> Positions:
+        """Partitions that the cluster has and `known` has not, with where they begin."""
         if time.monotonic() >= self._metadata_due:
             self._session.refresh()
             self._metadata_due = time.monotonic() + self._options.metadata_interval
-        added = [partition for partition in self._partitions() if partition not in start.positions]
+        added = [partition for partition in self._partitions() if partition not in known]
         if not added or self._claims is None:
             return {}
         _log.info("new partitions, to be read from their beginning: %s", ", ".join(map(str, added)))

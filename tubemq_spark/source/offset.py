@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,12 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> StreamOffset:
-        """`ConfigError` when `data` is no offset of this connector, or one of a newer release."""
+        """From the checkpoint's JSON or its text. `ConfigError` when `data` is no offset of this connector, or one of a
+        newer release."""
         if isinstance(data, str):
-            data = json.loads(data)
-        if not isinstance(data, dict) or not isinstance(data.get("v"), int):
+            with suppress(ValueError):
+                data = json.loads(data)
+        if not isinstance(data, dict) or type(data.get("v")) is not int:
             raise ConfigError(f"the checkpoint holds {data!r}, which is no offset of the tubemq source")
         if data["v"] != VERSION:
             raise ConfigError(
@@ -53,8 +56,10 @@ class StreamOffset:
             )
         initial = data.get("initial")
         try:
+            if not isinstance(data["query"], str):
+                raise ValueError(f"{data['query']!r} is no query's id")
             return cls(
-                str(data["query"]),
+                data["query"],
                 positions_from_json(data["offsets"]),
                 None if initial is None else positions_from_json(initial),
             )
@@ -86,5 +91,8 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
                 raise ValueError(
                     f"{position} of {topic} {key} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
                 )
-            positions[Partition(int(broker_id), topic, int(partition_id))] = position
+            partition = Partition(int(broker_id), topic, int(partition_id))
+            if partition in positions:
+                raise ValueError(f"it names partition {partition} twice")
+            positions[partition] = position
     return positions

@@ -54,7 +54,8 @@ def ending_positions(ending: Bound, starts: Positions, standings: Mapping[Partit
         _check_end("endingOffsets", partition, ends[partition], standing)
         if ends[partition] < starts[partition]:
             raise ConfigError(
-                f"option 'endingOffsets' has {position} for {partition}, which lies before the start {starts[partition]}"
+                f"option 'endingOffsets' has {position} for {partition}, which lies before the start "
+                f"{starts[partition]}"
             )
     return ends
 
@@ -68,8 +69,8 @@ def next_end(start: Positions, ends: Positions, added: Positions) -> dict[Partit
     for partition, position in start.items():
         if ends[partition] < position:
             raise DataLossError(
-                f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the broker "
-                f"lost its tail and uses [{ends[partition]}, {position}) for other messages. Start anew with another "
+                f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the "
+                f"broker lost its tail and uses [{ends[partition]}, {position}) for other messages. Start anew with another "
                 "checkpoint and startingOffsets once you know why",
                 topic=partition.topic,
                 broker_id=partition.broker_id,
@@ -102,8 +103,8 @@ def _explicit_start(partition: Partition, position: int, standing: Standing, ear
     _check_end("startingOffsets", partition, position, standing)
     if position < earliest:
         raise DataLossError(
-            f"{partition}: option 'startingOffsets' asks for {position}, but the messages before {earliest} are not kept any "
-            f"more: start at {earliest}, or at -2 for the earliest",
+            f"{partition}: option 'startingOffsets' asks for {position}, but the messages before {earliest} are not kept "
+            f"any more: start at {earliest}, or at -2 for the earliest",
             topic=partition.topic,
             broker_id=partition.broker_id,
             partition=partition.partition_id,
@@ -116,16 +117,16 @@ def _explicit_start(partition: Partition, position: int, standing: Standing, ear
 def _check_end(option: str, partition: Partition, position: int, standing: Standing) -> None:
     if position > standing.end:
         raise ConfigError(
-            f"option '{option}' has {position} for {partition}, which lies beyond the end of the store: {standing.end}; "
-            "use -1 for the latest"
+            f"option '{option}' has {position} for {partition}, which lies beyond the end of the store: "
+            f"{standing.end}; use -1 for the latest"
         )
 
 
 def _check_partitions(option: str, given: Collection[Partition], expected: Collection[Partition]) -> None:
     if unknown := sorted(set(given) - set(expected)):
         raise ConfigError(
-            f"option '{option}' names {', '.join(map(str, unknown))} (brokerId:topic:partitionId), which the subscribed "
-            f"topics do not have: they have {', '.join(map(str, sorted(expected)))}"
+            f"option '{option}' names {', '.join(map(str, unknown))} (brokerId:topic:partitionId), which the "
+            f"subscribed topics do not have: they have {', '.join(map(str, sorted(expected)))}"
         )
     if missing := sorted(set(expected) - set(given)):
         raise ConfigError(

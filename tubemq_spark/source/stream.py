@@ -6,6 +6,7 @@ import atexit
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,11 @@ class TubeMQStreamReader(DataSourceStreamReader):
         driver = self._started()
         return driver.latest(driver.initial() if start is None else StreamOffset.from_json(start)).to_json()
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What progress reports show as the latest offset (Spark 4.2 and later)."""
+        found = self._started().last_answer
+        return None if found is None else found.to_json()
+
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return self._started().plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
@@ -65,7 +71,5 @@ class TubeMQStreamReader(DataSourceStreamReader):
         unwinds.
         """
         atexit.register(self.stop)
-        try:
+        with suppress(ValueError):  # not the main thread: whoever runs us there stops us
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        except ValueError:
-            pass  # not the main thread: whoever runs us there stops us

@@ -1,0 +1,261 @@
+"""Who holds a partition: attempts of one query take it over from each other, all others wait or are refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from tests import messages, reading
+from tests.conftest import Layout
+from tests.messages import Sent
+from tests.reader_process import RemoteReader
+from tests.reading import UNIT, Row
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client import consumer
+from tubemq_spark.client.consumer import PartitionReader
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+MESSAGES = 30_000  # so many that a reader has not asked for all of them when it gives out the first piece
+STRANGER = "some_java_consumer"
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A range of a partition that takes several pieces to read, and a group for it."""
+
+    cluster: RealTubeMQ
+    partition: Partition
+    start: int
+    end: int
+    rows: list[Row]
+    group: str = ""
+
+    @classmethod
+    def filled(cls, cluster: RealTubeMQ, topic: str) -> Shelf:
+        partition = messages.partitions(cluster, topic)[0]
+        sent = messages.send(cluster, messages.numbered([partition], MESSAGES))[partition]
+        start, end = 10 * UNIT, reading.end_of(sent) - 10 * UNIT
+        rows = reading.expected(sent, start, end, sole=reading.is_sole(cluster, partition))
+        return cls(cluster, partition, start, end, rows)
+
+    def reader(
+        self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0, lender: str | None = None
+    ) -> Iterator[Piece]:
+        """Pieces, by a newer attempt than those before if no claim is given."""
+        claim = claim or reading.next_claim()
+        where = self.cluster, self.group, self.partition, self.start, self.end
+        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, lender=lender).pieces()
+
+    def remote_reader(self) -> RemoteReader:
+        wanted = reading.wanted(self.cluster, self.partition, self.start, self.end)
+        return RemoteReader(self.cluster, self.group, wanted, reading.next_claim())
+
+    def read(self) -> list[Row]:
+        return reading.rows_of(self.reader())
+
+    def ids(self, count: int) -> list[int]:
+        return [row.message_id for row in self.rows[:count]]
+
+    def register(self, client_id: object, position: int | None = None) -> int:
+        """The error code."""
+        return reading.register(self.cluster, self.group, self.partition, str(client_id), position).errCode
+
+    def unregister(self, client_id: object) -> int:
+        return reading.unregister(self.cluster, self.group, self.partition, str(client_id)).errCode
+
+    def group_position(self) -> int:
+        """Where the group stands; the partition must be free."""
+        return reading.look(self.cluster, self.group, self.partition).group
+
+    def admin_moves_group(self, position: int) -> None:
+        self.cluster.broker_admin(
+            self.partition.broker_id,
+            method="admin_set_offset",
+            groupName=self.group,
+            manualSet=True,
+            offsetJsonInfo=json.dumps({str(self.partition): position}),
+        )
+
+
+@pytest.fixture(scope="module", params=["one", "three"])
+def filled(request: pytest.FixtureRequest, tubemq: RealTubeMQ, new_topic: NewTopic) -> Shelf:
+    return Shelf.filled(tubemq, new_topic(request.param))
+
+
+@pytest.fixture
+def shelf(filled: Shelf, group: str) -> Shelf:
+    return replace(filled, group=group)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens in place of a reader's pauses while it waits for a partition, one after another."""
+    actions: list[Callable[[], object]] = []
+
+    def sleep(_: float) -> None:
+        assert actions, "the reader waits"
+        actions.pop(0)()
+
+    monkeypatch.setattr(consumer, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return actions
+
+
+# Attempts of one query
+
+
+def test_the_successor_of_a_killed_reader_reads_at_once(shelf: Shelf, waits: list[Callable[[], object]]) -> None:
+    with shelf.remote_reader() as killed:
+        first = killed.next_piece()
+        assert 0 < len(first) < len(shelf.rows)
+        assert first == shelf.ids(len(first))
+    assert shelf.register(STRANGER) == 410  # for the claim outlives who had it
+
+    assert shelf.read() == shelf.rows
+    assert shelf.group_position() == shelf.start
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["that has left", "that holds on"])
+def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, leaves: bool) -> None:
+    with shelf.remote_reader() as old:
+        first = old.next_piece()
+        assert first == shelf.ids(len(first))
+        old.stop()
+        stopped_at = time.monotonic()
+        old.ask()
+        while True:
+            successor = shelf.reader()
+            rows = reading.rows_of(successor if leaves else islice(successor, 1))
+            assert rows == shelf.rows[: len(rows)]
+            if time.monotonic() - stopped_at > consumer._STALE:  # answers that the old one has got by now are too old
+                break
+        assert (len(rows) == len(shelf.rows)) == leaves
+
+        old.wake()
+
+        assert old.answer() == []
+        assert old.ended == "FencedError"
+    if not leaves:
+        assert rows + reading.rows_of(successor) == shelf.rows
+    assert shelf.group_position() == shelf.start
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["after the first piece", "before the last piece"])
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "going on"])
+def test_a_reader_without_its_claim_does_not_touch_the_group(shelf: Shelf, early: bool, closes: bool) -> None:
+    pieces = len(list(shelf.reader()))
+    assert pieces > 3
+    old = shelf.reader()
+    given = reading.rows_of(islice(old, 1 if early else pieces - 1))
+    assert shelf.read() == shelf.rows
+    moved_on = shelf.end - UNIT
+    assert shelf.register("driver", moved_on) == shelf.unregister("driver") == 200
+
+    if closes:
+        old.close()
+    else:
+        with pytest.raises(FencedError):
+            given += reading.rows_of(old)
+
+    assert len(given) < len(shelf.rows)
+    assert shelf.group_position() == moved_on
+
+
+def test_attempts_fence_each_other_in_turn(shelf: Shelf) -> None:
+    readers = [shelf.reader() for _ in range(4)]
+    begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
+    for reader in readers[:-1]:
+        with pytest.raises(FencedError):
+            reading.rows_of(reader)
+    assert begun[-1] + reading.rows_of(readers[-1]) == shelf.rows
+
+
+OLDER = ClaimId("tests", run=5, batch=5, task=5, attempt=5)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        replace(OLDER, attempt=6),
+        replace(OLDER, attempt=6, task=0),
+        replace(OLDER, batch=6, attempt=0),
+        replace(OLDER, batch=6, task=-1, attempt=0),
+        replace(OLDER, run=6, batch=1, task=-1, attempt=0),
+    ],
+    ids=str,
+)
+def test_an_attempt_gives_way_to_a_newer_one(
+    shelf: Shelf, newer: ClaimId, waits: list[Callable[[], object]]
+) -> None:
+    assert shelf.register(newer, shelf.end) == 200
+    with pytest.raises(FencedError, match=f"newer attempt {newer} ") as raised:
+        next(shelf.reader(OLDER, claim_timeout=45))
+    assert raised.value.holder == str(newer)
+    assert shelf.unregister(newer) == 200
+    assert shelf.group_position() == shelf.end
+
+    assert shelf.register(OLDER) == 200
+    assert reading.rows_of(shelf.reader(newer)) == shelf.rows
+
+
+# Others
+
+
+@pytest.mark.parametrize("holder", [STRANGER, str(ClaimId("another", run=1, batch=1, task=0))])
+def test_another_consumer_is_waited_for_and_named(shelf: Shelf, holder: str) -> None:
+    assert shelf.register(holder) == 200
+    with pytest.raises(PartitionOccupiedError, match=f"more than 0.1 s: {holder}. Stop it, or use another") as raised:
+        next(shelf.reader(claim_timeout=0.1))
+    assert type(raised.value) is PartitionOccupiedError
+    assert raised.value.holder == holder
+    assert shelf.unregister(holder) == 200
+
+
+def test_reading_begins_when_the_other_consumer_leaves(shelf: Shelf, waits: list[Callable[[], object]]) -> None:
+    assert shelf.register(STRANGER) == 200
+    waits += [lambda: None, lambda: shelf.unregister(STRANGER)]
+    assert reading.rows_of(shelf.reader(claim_timeout=45)) == shelf.rows
+    assert waits == []
+
+
+def test_a_lent_partition_is_taken_without_asking(shelf: Shelf) -> None:
+    lender = str(ClaimId("a driver of another name", run=9, batch=9))
+    assert shelf.register(lender, shelf.start) == 200
+    with pytest.raises(PartitionOccupiedError):
+        next(shelf.reader())
+    assert reading.rows_of(shelf.reader(lender=lender)) == shelf.rows
+
+
+@pytest.mark.parametrize("where", ["earliest", "start", "middle", "end", "latest", "gone"])
+def test_a_group_moved_under_a_reader_is_noticed(shelf: Shelf, where: str) -> None:
+    positions = {
+        "earliest": 0,
+        "start": shelf.start,
+        "middle": (shelf.start + shelf.end) // 2 // UNIT * UNIT,
+        "end": shelf.end,
+        "latest": shelf.end + 10 * UNIT,
+    }
+    pieces = shelf.reader()
+    reading.rows_of(islice(pieces, 1))
+    if where == "gone":
+        shelf.cluster.broker_admin(shelf.partition.broker_id, method="admin_rmv_offset", groupName=shelf.group)
+    else:
+        shelf.admin_moves_group(positions[where])
+
+    with pytest.raises(PositionMovedError, match=str(shelf.partition)):
+        reading.rows_of(pieces)
+
+    assert shelf.group_position() == shelf.start
+    assert shelf.read() == shelf.rows

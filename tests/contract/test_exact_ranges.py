@@ -1,0 +1,230 @@
+"""Ranges of partitions, cut at random, give exactly their messages: wherever these are stored, whatever else goes on,
+and however often they are read.
+
+What a range must give is known from the answers that the producers got. After each read the group stands at the range's
+start and the partition is free.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import pytest
+
+from tests import messages, reading
+from tests.conftest import SEGMENT, Layout
+from tests.messages import Sent
+from tests.reading import UNIT, Row
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.errors import FencedError
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+LAYOUTS: list[Layout] = ["one", "three", "stores"]
+IN_MEMORY, LIVE, FLUSHED, MIXED, SEGMENTS, HOLES = 40, 60, 40, 40, 40, 30  # random cuts of one test
+LONG = 45_000  # messages of a topic whose index has several segments
+
+
+@dataclass
+class Scene:
+    """A topic, what was sent to it, and a group that reads it."""
+
+    cluster: RealTubeMQ
+    topic: str
+    group: str
+    rng: random.Random
+    sent: dict[Partition, list[Sent]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return messages.partitions(self.cluster, self.topic)
+
+    def send(self, count: int, targets: list[Partition] | None = None, *, holes: bool = False) -> None:
+        """Sends to `targets` in an order without a pattern."""
+        chosen = self.rng.choices(targets or self.partitions, k=count)
+        sizes = self.rng.choices([20, 100, 1000], [20, 10, 1], k=count)
+        pending = [messages.numbered([target], 1, size)[0] for target, size in zip(chosen, sizes, strict=True)]
+        stored = messages.send(self.cluster, pending, flag=1 if holes else None)
+        if not holes:
+            for partition in stored:
+                self.sent[partition] += stored[partition]
+
+    def cuts(self, count: int, edges: tuple[int, ...] = ()) -> Iterator[tuple[Partition, int, int]]:
+        """Ranges of partitions with data: long and short ones, many with a border near one of `edges`."""
+        for _ in range(count):
+            partition = self.rng.choice(list(self.sent))
+            last = reading.look(self.cluster, self.group, partition).end // UNIT
+            edge = self.rng.choice([0, last, *(position // UNIT for position in edges)])
+            one = edge + self.rng.randint(-5, 5) if self.rng.random() < 0.5 else self.rng.randint(0, last)
+            one = min(max(one, 0), last)
+            length = self.rng.randint(1, self.rng.choice([1, 50, ENTRIES_PER_READ, last]))
+            other = one + length if one + length <= last and self.rng.random() < 0.5 else max(one - length, 0)
+            start, end = sorted((one, other if other != one else one + 1))
+            yield partition, start * UNIT, end * UNIT
+
+    def read(self, partition: Partition, start: int, end: int) -> list[Row]:
+        rows = reading.read(self.cluster, self.group, partition, start, end)
+        assert reading.look(self.cluster, self.group, partition).group == start
+        return rows
+
+    def expected(self, partition: Partition, start: int, end: int) -> list[Row]:
+        return reading.expected(self.sent[partition], start, end, sole=reading.is_sole(self.cluster, partition))
+
+    def check(self, count: int, edges: tuple[int, ...] = ()) -> None:
+        """Reads `count` random cuts, every fourth of them twice and every third in two parts too."""
+        for number, (partition, start, end) in enumerate(self.cuts(count, edges)):
+            rows = self.read(partition, start, end)
+            assert rows == self.expected(partition, start, end), (partition, start, end)
+            if number % 4 == 0:
+                assert self.read(partition, start, end) == rows
+            if number % 3 == 0 and end - start > UNIT:
+                middle = self.rng.randrange(start + UNIT, end, UNIT)
+                assert self.read(partition, start, middle) + self.read(partition, middle, end) == rows, middle
+
+
+@dataclass(frozen=True)
+class Early:
+    """Topics that were sent to before the first test, so that their messages reach the files while others run."""
+
+    scenes: dict[Layout, Scene]
+    long: dict[Layout, Scene]  # on broker 1 alone
+
+    def flushed(self, scene: Scene, group: str, rng: random.Random) -> Scene:
+        scene.cluster.wait_flushed(scene.topic)
+        return replace(scene, group=group, rng=rng)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def early(tubemq: RealTubeMQ, new_topic: NewTopic) -> Early:
+    rng = random.Random(0)
+    scenes = {layout: Scene(tubemq, new_topic(layout), "", rng) for layout in LAYOUTS}
+    long: dict[Layout, Scene] = {layout: Scene(tubemq, new_topic(layout), "", rng) for layout in ("one", "three")}
+    for scene in scenes.values():
+        scene.send(6000)
+    for scene in long.values():
+        scene.send(LONG, [partition for partition in scene.partitions if partition.broker_id == 1])
+    return Early(scenes, long)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_memory(cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = Scene(cluster, new_topic(layout), group, rng)
+    scene.send(3000)
+    scene.check(IN_MEMORY)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_while_producers_append(
+    tubemq: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout
+) -> None:
+    scene = Scene(tubemq, new_topic(layout), group, rng)
+    scene.send(500)
+    with producing(scene):
+        reads = [(cut, scene.read(*cut)) for cut in scene.cuts(LIVE)]
+    for cut, rows in reads:
+        assert rows == scene.expected(*cut), cut
+
+
+@contextmanager
+def producing(scene: Scene) -> Iterator[None]:
+    """Sends from another thread, over another connection, until the body ends."""
+    producer = replace(scene, rng=random.Random(scene.rng.random()))
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(0.01):
+            producer.send(producer.rng.randint(1, 300))
+
+    with ThreadPoolExecutor(1) as executor:
+        running = executor.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        running.result()
+
+
+@pytest.mark.parametrize("layout", ["one", "three"])
+def test_entries_without_a_message_shift_no_positions(
+    cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout
+) -> None:
+    scene = Scene(cluster, new_topic(layout), group, rng)
+    for _ in range(40):
+        scene.send(rng.randint(1, 60), holes=rng.random() < 0.4)
+    scene.check(HOLES)
+
+
+def test_ranges_without_messages(tubemq: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random) -> None:
+    scene = Scene(tubemq, new_topic("three"), group, rng)
+    first, second, silent, *_ = scene.partitions
+    scene.send(50, [first, second])
+    scene.send(20, [first], holes=True)
+    scene.send(50, [first, second])
+    for start, end in [(0, 1), (0, 120), (40, 100), (119, 120)]:
+        assert scene.read(silent, start * UNIT, end * UNIT) == []
+    assert scene.read(first, 50 * UNIT, 70 * UNIT) == []
+
+
+def test_large_messages(cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random) -> None:
+    scene = Scene(cluster, new_topic("one"), group, rng)
+    target = scene.partitions[0]
+    sizes = [1 << 20, *(rng.randint(0, 1 << 16) for _ in range(20)), 0]  # as much as a store takes before it must flush
+    scene.sent.update(messages.send(cluster, [(target, rng.randbytes(size)) for size in rng.sample(sizes, len(sizes))]))
+    scene.check(10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_files(early: Early, group: str, rng: random.Random, layout: Layout) -> None:
+    early.flushed(early.scenes[layout], group, rng).check(FLUSHED)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_in_files_and_memory(early: Early, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = early.flushed(early.scenes[layout], group, rng)
+    edge = min(reading.look(scene.cluster, group, partition).end for partition in scene.partitions)
+    scene.send(2000)
+    scene.check(MIXED, (edge,))
+
+
+@pytest.mark.parametrize("layout", ["one", "three"])
+def test_across_the_ends_of_index_segments(early: Early, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = early.flushed(early.long[layout], group, rng)
+    edges = segments(scene.cluster, next(iter(scene.sent)))
+    assert len(edges) >= LONG // SEGMENT, "the index has fewer segments than the test is about"
+    scene.check(SEGMENTS, edges)
+
+
+def segments(cluster: RealTubeMQ, partition: Partition) -> tuple[int, ...]:
+    """Where the index files of the partition's store begin."""
+    store = cluster._data(partition.broker_id) / f"{partition.topic}-{partition.store_id}"
+    return tuple(sorted(int(file.stem) for file in (store / "index").glob("*.index")))
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_the_group_stands_at_the_start_while_a_range_is_read(
+    early: Early, group: str, rng: random.Random, pieces: int
+) -> None:
+    scene = early.flushed(early.long["one"], group, rng)
+    partition, sent = next(iter(scene.sent.items()))
+    start, end = 100 * UNIT, reading.end_of(sent)
+    claim = reading.next_claim()
+    reading_on = reading.reader(scene.cluster, group, partition, start, end, claim=claim).pieces()
+    rows = reading.rows_of(islice(reading_on, pieces))
+    assert rows == scene.expected(partition, start, end)[: len(rows)]
+
+    reading.unregister(scene.cluster, group, partition, str(claim))  # or nobody else could look
+
+    assert reading.look(scene.cluster, group, partition).group == start
+    with pytest.raises(FencedError, match=str(claim)):
+        reading.rows_of(reading_on)

@@ -1,0 +1,189 @@
+"""Rows and messages against the official Java client: what one side writes, the other reads equal."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.conftest import Layout
+from tests.interop.java_client import JavaClient, Outgoing, Receipt, Received
+from tests.interop.shapes import (
+    SAME_HASH,
+    body_of,
+    cleared_messages,
+    java_messages,
+    minute,
+    msg_type,
+    withheld_messages,
+    word,
+)
+from tests.real.cluster import RealTubeMQ
+
+pytestmark = pytest.mark.real
+
+COUNT = 10_000
+SCHEMA = "value binary, attributes map<string,string>, msg_type string, msg_time string"
+
+
+@pytest.fixture(scope="module")
+def java(tubemq: RealTubeMQ) -> JavaClient:
+    return JavaClient(tubemq.master)
+
+
+def test_java_messages_of_all_shapes_come_out_of_spark_equal(
+    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+) -> None:
+    topic = new_topic("three")
+    messages, withheld = java_messages(COUNT), withheld_messages(50)
+    sent = messages + withheld
+    random.Random(5).shuffle(sent)
+    receipts = java.produce(topic, sent)
+
+    rows = read(tubemq, spark, topic, group).collect()
+
+    visible = [(message, receipt) for message, receipt in zip(sent, receipts, strict=True) if message not in withheld]
+    assert_equal_multisets(map(row_of, rows), (expected_row(message, receipt) for message, receipt in visible))
+    assert len(rows) == COUNT
+
+
+def test_a_cleared_attribute_costs_no_byte_of_the_body(
+    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+) -> None:
+    """The Java client's own consumer takes the first four bytes away."""
+    topic = new_topic("three")
+    messages = cleared_messages(30)
+    receipts = java.produce(topic, messages)
+
+    rows = read(tubemq, spark, topic, group).collect()
+
+    assert_equal_multisets(map(row_of, rows), map(expected_row, messages, receipts))
+
+
+def test_offset_is_the_position_that_the_java_producer_was_told(
+    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+) -> None:
+    topic = new_topic("one")
+    receipts = java.produce(topic, [Outgoing(f"message {n}".encode()) for n in range(1000)])
+
+    rows = read(tubemq, spark, topic, group).select("message_id", "offset").collect()
+
+    assert Counter((row.message_id, row.offset) for row in rows) == Counter(
+        (receipt.message_id, receipt.append_offset) for receipt in receipts
+    )
+
+
+def test_rows_come_out_of_the_java_client_equal_and_its_filter_selects_by_msg_type(
+    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+) -> None:
+    topic = new_topic("three")
+    rows = spark_rows(COUNT)
+    write(tubemq, spark.createDataFrame(rows, SCHEMA).repartition(3), topic)
+
+    received = java.consume(topic, group, count=COUNT)
+    assert_equal_multisets(map(message_of, received), map(expected_message, rows))
+
+    wanted = {SAME_HASH[0], "news"}
+    tubemq.wait_flushed(topic)  # a filter consumer of the Java client reads from files alone
+    selected = java.consume(topic, f"{group}_filtered", filters=wanted)
+    assert_equal_multisets(map(message_of, selected), (expected_message(row) for row in rows if row[2] in wanted))
+
+
+def test_rows_without_msg_time_get_the_minute_in_which_they_were_written(
+    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+) -> None:
+    topic = new_topic("three")
+    before = datetime.now(timezone.utc).strftime("%Y%m%d%H%M")
+    write(tubemq, spark.createDataFrame([(f"text {n} ü",) for n in range(100)], "value string"), topic)
+    after = datetime.now(timezone.utc).strftime("%Y%m%d%H%M")
+
+    received = java.consume(topic, group, count=100)
+
+    assert sorted(message.body.decode() for message in received) == sorted(f"text {n} ü" for n in range(100))
+    assert all(message.msg_time is not None and before <= message.msg_time <= after for message in received)
+    assert all(message.msg_type is None and message.attributes is None for message in received)
+
+
+def read(tubemq: RealTubeMQ, spark: SparkSession, topic: str, group: str) -> DataFrame:
+    """All of the topic."""
+    return (
+        spark.read.format("tubemq")
+        .option("tubemq.master", tubemq.master)
+        .option("tubemq.group", group)
+        .option("subscribe", topic)
+        .load()
+    )
+
+
+def write(tubemq: RealTubeMQ, rows: DataFrame, topic: str) -> None:
+    rows.write.format("tubemq").mode("append").option("tubemq.master", tubemq.master).option("topic", topic).save()
+
+
+Comparable = tuple[Any, ...]
+"""Two of them are equal if the messages are; hashable."""
+
+
+def row_of(row: Row) -> Comparable:
+    moment = row["msg_time"] and row["msg_time"].astimezone(timezone.utc).strftime("%Y%m%d%H%M")
+    return (
+        f"{row['broker_id']}:{row['topic']}:{row['partition']}",
+        row["message_id"],
+        bytes(row["value"]),
+        frozen(row["attributes"]),
+        row["msg_type"],
+        moment,
+    )
+
+
+def expected_row(message: Outgoing, receipt: Receipt) -> Comparable:
+    attributes, kind = message.attributes, message.msg_type
+    if message.raw_attribute:
+        parts = dict(part.partition("=")[::2] for part in message.raw_attribute.split(","))
+        kind = parts.pop("$msgType$", None)
+        attributes = parts
+    return (receipt.partition, receipt.message_id, message.body, frozen(attributes), kind, message.msg_time)
+
+
+def spark_rows(count: int) -> list[tuple[bytes, dict[str, str] | None, str | None, str]]:
+    """Rows of ``SCHEMA``."""
+    rng = random.Random(6)
+    return [
+        (
+            body_of(rng, n),
+            {f"{word(rng)}{k}": word(rng) if k else "" for k in range(rng.randrange(4))} if n % 3 else None,
+            msg_type(rng) if n % 2 else None,
+            minute(n).strftime("%Y%m%d%H%M"),
+        )
+        for n in range(count)
+    ]
+
+
+def message_of(message: Received) -> Comparable:
+    return (message.body, frozen(message.attributes), message.msg_type, message.msg_time)
+
+
+def expected_message(row: tuple[bytes, dict[str, str] | None, str | None, str]) -> Comparable:
+    body, attributes, kind, moment = row
+    return (body, frozen(attributes), kind, moment)
+
+
+def frozen(attributes: Any) -> frozenset[tuple[str, str]] | None:
+    """None and no attributes at all are one thing on the wire."""
+    return frozenset(attributes.items()) if attributes else None
+
+
+def assert_equal_multisets(found: Iterable[Comparable], expected: Iterable[Comparable]) -> None:
+    """As ``==`` of counters, but a failure shows a few differences, shortened, and not 10 000 messages."""
+    have, want = Counter(found), Counter(expected)
+    missing, extra = want - have, have - want
+    assert not missing, f"{missing.total()} missing: {shortened(missing)}; {extra.total()} extra: {shortened(extra)}"
+    assert not extra, f"{extra.total()} extra: {shortened(extra)}"
+
+
+def shortened(messages: Counter[Comparable]) -> list[str]:
+    return [repr(tuple(part[:40] if isinstance(part, bytes) else part for part in key)) for key in list(messages)[:3]]

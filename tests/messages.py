@@ -1,0 +1,93 @@
+"""Messages for tests: sent one by one to chosen partitions, with the position and id that the broker gave each."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.message import check_sum, encode_payload
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+from tests.real.cluster import RealTubeMQ
+
+_ROUND = 2000  # messages on their way at once
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A stored message: where its index entry is, its id, its body."""
+
+    position: int
+    message_id: int
+    body: bytes
+
+
+def settings(cluster: RealTubeMQ) -> ClientSettings:
+    return ClientSettings(masters=parse_master_addresses(cluster.master), framing=Framing(cluster.framing))
+
+
+def broker(cluster: RealTubeMQ, broker_id: int) -> Broker:
+    (address,) = parse_master_addresses(cluster.broker_address(broker_id))
+    return Broker(broker_id, address)
+
+
+def partitions(cluster: RealTubeMQ, topic: str) -> list[Partition]:
+    """All partitions of a topic, in order."""
+    spec = cluster.topics[topic]
+    return [
+        Partition(broker_id, topic, store * 10_000 + number)
+        for broker_id in spec.on(cluster.broker_ids)
+        for store in range(spec.stores)
+        for number in range(spec.partitions)
+    ]
+
+
+def send(
+    cluster: RealTubeMQ,
+    messages: Iterable[tuple[Partition, bytes]],
+    *,
+    attributes: bytes = b"",
+    flag: int | None = None,
+) -> dict[Partition, list[Sent]]:
+    """Stores messages in their order. `flag` 1 without attributes makes an entry that no fetch ever returns."""
+    stored: dict[Partition, list[Sent]] = defaultdict(list)
+    pending = list(messages)
+    for begin in range(0, len(pending), _ROUND):
+        part = pending[begin : begin + _ROUND]
+        calls = [_send_call(cluster, partition, body, attributes, flag) for partition, body in part]
+        for (partition, body), outcome in zip(part, call_all(settings(cluster), calls), strict=True):
+            reply = answer(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
+            assert reply.success, reply
+            stored[partition].append(Sent(reply.appendOffset, reply.messageId, body))
+    return stored
+
+
+def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[tuple[Partition, bytes]]:
+    """`count` messages of about `size` bytes, no two alike, dealt to `targets` in turn."""
+    return [
+        (targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)
+    ]
+
+
+def _send_call(cluster: RealTubeMQ, partition: Partition, body: bytes, attributes: bytes, flag: int | None) -> Call:
+    data, usual_flag = encode_payload(body, attributes)
+    message = broker_pb.SendMessageRequestP2B(
+        clientId="tests",
+        topicName=partition.topic,
+        partitionId=partition.partition_id,
+        data=data,
+        flag=usual_flag if flag is None else flag,
+        checkSum=check_sum(data),
+        sentAddr=0x7F000001,
+    )
+    address = broker(cluster, partition.broker_id).address
+    return Call(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending to {partition}")
+
+

@@ -1,0 +1,103 @@
+"""A reader in a process of its own, to be stopped, killed and woken by a test.
+
+    python -m tests.reader_process <what to read, as `RemoteReader` writes it>
+
+For each line on its standard input it gives out one piece and writes one line: the ids of its messages, or how the
+reading ended. So it never runs ahead of the test.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from types import TracebackType
+
+from tests import messages, reading
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.consume import ClaimId
+
+_END = "end"
+
+
+class RemoteReader:
+    """The test's end. A context manager: the process is gone at its end."""
+
+    def __init__(self, cluster: RealTubeMQ, group: str, wanted: RangeToRead, claim: ClaimId) -> None:
+        arguments = base64.b64encode(pickle.dumps((messages.settings(cluster), group, claim, wanted)))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.reader_process", arguments.decode()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.ended: str | None = None
+        """Once it has: the name of an error's class, or "end"."""
+
+    def __enter__(self) -> RemoteReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def ask(self) -> None:
+        """Asks for one piece; it will not be given out while the process is stopped."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> list[int]:
+        """The ids of the messages of the piece asked for, none at the end."""
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        if isinstance(said, str):
+            self.ended = said
+            return []
+        return [int(message_id) for message_id in said]
+
+    def next_piece(self) -> list[int]:
+        self.ask()
+        return self.answer()
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when the process stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)
+
+    def wake(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL: no good-bye to anybody."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def main() -> None:
+    settings, group, claim, wanted = pickle.loads(base64.b64decode(sys.argv[1]))
+    pieces = PartitionReader(settings, group, claim, wanted, claim_timeout=0.0).pieces()
+    ended = ""
+    for _ in sys.stdin:
+        try:
+            piece = next(pieces, None)
+        except TubeMQError as error:
+            ended = type(error).__name__
+            print(error, file=sys.stderr)
+        else:
+            ended = _END if piece is None else ""
+            if piece is not None:
+                print(json.dumps([row.message_id for row in reading.rows_of([piece])]), flush=True)
+        if ended:
+            print(json.dumps(ended), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Reading ranges in tests, and looking at a group from outside."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+from tests import messages
+from tests.messages import Sent
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.claims import Standing
+from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.message import split_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+OBSERVER = "observer"
+_attempts = itertools.count()
+
+
+class Row(NamedTuple):
+    """What a reader gave out; `position` is None where it does not know it."""
+
+    position: int | None
+    message_id: int
+    body: bytes
+
+
+def new_query() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def next_claim(query: str = "tests") -> ClaimId:
+    """A task's claim that is newer than those before."""
+    return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts))
+
+
+def is_sole(cluster: RealTubeMQ, partition: Partition) -> bool:
+    return cluster.topics[partition.topic].partitions == 1
+
+
+def wanted(
+    cluster: RealTubeMQ, partition: Partition, start: int, end: int, *, lender: str | None = None
+) -> RangeToRead:
+    broker = messages.broker(cluster, partition.broker_id)
+    return RangeToRead(broker, partition, start, end, sole=is_sole(cluster, partition), lender=lender)
+
+
+def reader(
+    cluster: RealTubeMQ,
+    group: str,
+    partition: Partition,
+    start: int,
+    end: int,
+    *,
+    claim: ClaimId | None = None,
+    claim_timeout: float = 0.0,
+    lender: str | None = None,
+) -> PartitionReader:
+    """A reader that waits for nobody, unless told otherwise."""
+    return PartitionReader(
+        messages.settings(cluster),
+        group,
+        claim or next_claim(),
+        wanted(cluster, partition, start, end, lender=lender),
+        claim_timeout=claim_timeout,
+    )
+
+
+def rows_of(pieces: Iterable[Piece]) -> list[Row]:
+    rows = []
+    for piece in pieces:
+        positions: Sequence[int | None] = piece.positions or [None] * len(piece.messages)
+        for position, message in zip(positions, cast(Sequence[Any], piece.messages), strict=True):
+            _, body = split_payload(message.payLoadData, message.flag)
+            rows.append(Row(position, message.messageId, body))
+    return rows
+
+
+def read(cluster: RealTubeMQ, group: str, partition: Partition, start: int, end: int) -> list[Row]:
+    return rows_of(reader(cluster, group, partition, start, end).pieces())
+
+
+def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[Row]:
+    """What a read of [start, end) must give, where `sent` is all that its partition holds, in order."""
+    return [
+        Row(message.position if sole else None, message.message_id, message.body)
+        for message in sent
+        if start <= message.position < end
+    ]
+
+
+def calls(cluster: RealTubeMQ, group: str) -> GroupCalls:
+    return GroupCalls(messages.settings(cluster), group)
+
+
+def register(
+    cluster: RealTubeMQ, group: str, partition: Partition, client_id: str, position: int | None = None
+) -> broker_pb.RegisterResponseB2C:
+    broker = messages.broker(cluster, partition.broker_id)
+    return _registration(cluster, calls(cluster, group).register(broker, partition, client_id, position))
+
+
+def unregister(
+    cluster: RealTubeMQ, group: str, partition: Partition, client_id: str
+) -> broker_pb.RegisterResponseB2C:
+    broker = messages.broker(cluster, partition.broker_id)
+    return _registration(cluster, calls(cluster, group).unregister(broker, partition, client_id))
+
+
+def look(cluster: RealTubeMQ, group: str, partition: Partition) -> Standing:
+    """Where the group stands and where the store ends. The partition must be free, and is free again afterwards."""
+    reply = register(cluster, group, partition, OBSERVER)
+    assert reply.errCode == 200, f"{partition} is not free: {reply.errCode} {reply.errMsg}"
+    assert unregister(cluster, group, partition, OBSERVER).errCode == 200
+    return Standing(reply.currOffset, reply.maxOffset)
+
+
+def end_of(sent: Sequence[Sent]) -> int:
+    """The position behind the last message."""
+    return sent[-1].position + UNIT if sent else 0
+
+
+def _registration(cluster: RealTubeMQ, call: Call) -> broker_pb.RegisterResponseB2C:
+    (outcome,) = call_all(messages.settings(cluster), [call])
+    return answer(outcome, broker_pb.RegisterResponseB2C, call.what)

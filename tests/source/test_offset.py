@@ -1,0 +1,157 @@
+"""The offset of a stream as its checkpoint keeps it: for ever readable, always the same text for the same offset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import StreamOffset, positions_from_json
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints"
+
+topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+partitions = st.builds(Partition, st.integers(0, 10**9), topics, st.integers(0, 10**9))
+positions = st.dictionaries(partitions, st.integers(0, 2**56).map(lambda n: n * 28), max_size=8)
+offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions)
+
+
+def offset_in(log_entry: Path) -> str:
+    return log_entry.read_text(encoding="utf-8").splitlines()[-1]
+
+
+@given(offsets)
+def test_json_and_back(offset: StreamOffset) -> None:
+    text = json.dumps(offset.to_json())
+    assert StreamOffset.from_json(json.loads(text)) == offset
+    assert StreamOffset.from_json(text) == offset
+
+
+@given(positions, st.randoms(use_true_random=False))
+def test_the_order_is_always_the_same(found: dict[Partition, int], random: Any) -> None:
+    shuffled = list(found.items())
+    random.shuffle(shuffled)
+    assert json.dumps(StreamOffset("q", dict(shuffled)).to_json()) == json.dumps(StreamOffset("q", found).to_json())
+
+
+def test_partitions_are_in_the_order_of_topics_brokers_and_numbers() -> None:
+    given_order = [(10, "b", 0), (2, "b", 10_000), (2, "b", 9), (1, "c", 0), (3, "a", 0)]
+    offset = StreamOffset("q", {Partition(*parts): 28 for parts in given_order})
+    assert json.dumps(offset.to_json(), separators=(",", ":")) == (
+        '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (
+            0,
+            StreamOffset(
+                "5f0c9a3be1d27486",
+                {
+                    Partition(1, "clicks", 0): 2800,
+                    Partition(1, "clicks", 10_000): 0,
+                    Partition(2, "clicks", 0): 34_359_738_392,
+                    Partition(2, "views", 1): 56,
+                },
+                initial={
+                    Partition(1, "clicks", 0): 0,
+                    Partition(1, "clicks", 10_000): 0,
+                    Partition(2, "clicks", 0): 34_359_738_364,
+                    Partition(2, "views", 1): 28,
+                },
+            ),
+        ),
+        (
+            1,
+            StreamOffset(
+                "5f0c9a3be1d27486",
+                {
+                    Partition(1, "clicks", 0): 2828,
+                    Partition(1, "clicks", 10_000): 28,
+                    Partition(2, "clicks", 0): 34_359_738_392,
+                    Partition(2, "views", 1): 56,
+                },
+            ),
+        ),
+    ],
+)
+def test_version_1_is_read_and_written_as_ever(batch: int, expected: StreamOffset) -> None:
+    kept = offset_in(GOLDEN / "v1" / "offsets" / str(batch))
+    assert StreamOffset.from_json(kept) == expected
+    assert json.dumps(expected.to_json()) == kept
+
+
+@pytest.mark.parametrize("version", [2, 99, 0])
+def test_another_version_is_refused(version: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StreamOffset.from_json({"v": version, "elsewhere": "unknown"})
+    assert f"offset of version {version}, this release of tubemq-spark reads 1" in str(caught.value)
+    assert "use the release that wrote it, or a newer one" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "",
+        "junk",
+        "{",
+        "null",
+        "[]",
+        "3",
+        None,
+        [],
+        {},
+        {"v": None},
+        {"v": "1"},
+        {"v": True, "query": "q", "offsets": {}},
+        {"v": 1},
+        {"v": 1, "query": "q"},
+        {"v": 1, "offsets": {}},
+        {"v": 1, "query": 7, "offsets": {}},
+        {"v": 1, "query": "q", "offsets": []},
+        {"v": 1, "query": "q", "offsets": None},
+        {"v": 1, "query": "q", "offsets": {"t": 28}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1:0": 27}}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1:0": -1}}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1:0": "28"}}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1": 28}}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28}}, "initial": {"t": {"1:0": 1}}},
+        {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28}}, "initial": [1]},
+    ],
+)
+def test_junk_is_refused(junk: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^the checkpoint holds "):
+        StreamOffset.from_json(junk)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values | st.fixed_dictionaries({"v": st.just(1), "query": json_values, "offsets": json_values}))
+def test_anything_is_an_offset_or_a_config_error(data: Any) -> None:
+    try:
+        offset = StreamOffset.from_json(data)
+    except ConfigError:
+        return
+    assert StreamOffset.from_json(offset.to_json()) == offset
+
+
+@given(json_values)
+def test_anything_is_positions_or_a_value_error(data: Any) -> None:
+    try:
+        found = positions_from_json(data)
+    except ValueError:
+        return
+    assert all(position >= 0 and position % 28 == 0 for position in found.values())

@@ -1,0 +1,172 @@
+"""Rows from the wire's messages, as Arrow."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.message import encode_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
+from tubemq_spark.source.schema import ARROW_SCHEMA, SPARK_SCHEMA, check_schema, record_batch
+
+HERE = Partition(3, "clicks", 10_001)
+MINUTE = datetime(2024, 2, 29, 23, 59, tzinfo=timezone.utc)
+
+
+def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: int | None = None) -> Any:
+    payload, usual = encode_payload(body, attributes)
+    return TransferedMessage(
+        messageId=message_id,
+        checkSum=zlib.crc32(payload) & 0x7FFFFFFF,
+        payLoadData=payload,
+        flag=usual if flag is None else flag,
+    )
+
+
+def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    batch = record_batch(HERE, messages, positions)
+    assert batch.schema == ARROW_SCHEMA
+    batch.validate(full=True)
+    found: list[dict[str, Any]] = batch.to_pylist()
+    return found
+
+
+def test_columns_are_the_contracts() -> None:
+    assert SPARK_SCHEMA.simpleString() == (
+        "struct<value:binary,attributes:map<string,string>,msg_type:string,msg_time:timestamp,topic:string,"
+        "broker_id:int,partition:int,offset:bigint,message_id:bigint>"
+    )
+
+
+def test_arrow_columns_are_what_spark_checks_for() -> None:
+    """Spark refuses a first batch whose names, order, types or nullability differ from these."""
+    assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC") == ARROW_SCHEMA
+
+
+@pytest.mark.parametrize("positions", [None, [0, 28]])
+@pytest.mark.parametrize("attributes", [b"", b"k=v"])
+def test_every_batch_has_these_columns(attributes: bytes, positions: list[int] | None) -> None:
+    rows([message(b"a"), message(b"b", attributes)], positions)
+
+
+@pytest.mark.parametrize("positions", [None, []])
+def test_so_has_an_empty_one(positions: list[int] | None) -> None:
+    assert rows([], positions) == []
+
+
+def test_a_row() -> None:
+    attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
+    first, second = rows([message(b"a", attributes, message_id=5), message(b"b", message_id=6)], [56, 84])
+    assert first == {
+        "value": b"a",
+        "attributes": [("k", "v")],
+        "msg_type": "order",
+        "msg_time": MINUTE,
+        "topic": "clicks",
+        "broker_id": 3,
+        "partition": 10_001,
+        "offset": 56,
+        "message_id": 5,
+    }
+    plain = {"value": b"b", "attributes": None, "msg_type": None, "msg_time": None, "offset": 84, "message_id": 6}
+    assert second == first | plain
+
+
+def test_without_positions_the_offset_is_null() -> None:
+    assert [row["offset"] for row in rows([message(b"a"), message(b"b", b"k=v")])] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "own", "msg_type", "msg_time"),
+    [
+        (b"", None, None, None),
+        (b"a=1,b=2", [("a", "1"), ("b", "2")], None, None),
+        (b"a", [("a", "")], None, None),
+        (b"a==", [("a", "=")], None, None),
+        (b"a=1,a=2", [("a", "1")], None, None),
+        (b",,", None, None, None),
+        ("ключ=値".encode(), [("ключ", "値")], None, None),
+        (b"a=\xff", [("a", "\N{REPLACEMENT CHARACTER}")], None, None),
+        (b"$msgType$=x", None, "x", None),
+        (b"$msgType$=", None, "", None),
+        (b"$msgTime$=202402292359", None, None, MINUTE),
+        (b"$msgTime$=197001010000", None, None, datetime(1970, 1, 1, tzinfo=timezone.utc)),
+        (b"$msgTime$=202302292359", [("$msgTime$", "202302292359")], None, None),  # no such day
+        (b"$msgTime$=soon", [("$msgTime$", "soon")], None, None),
+    ],
+)
+def test_attributes(
+    attributes: bytes, own: list[tuple[str, str]] | None, msg_type: str | None, msg_time: datetime | None
+) -> None:
+    for row in rows([message(b"body", attributes), message(b"body", attributes)]):
+        assert row["value"] == b"body"
+        assert (row["attributes"], row["msg_type"], row["msg_time"]) == (own, msg_type, msg_time)
+
+
+def test_a_body_may_be_empty_and_look_like_a_header() -> None:
+    header_like = (4).to_bytes(4, "big") + b"a=b,body"
+    bodies = [b"", header_like]
+    assert [row["value"] for row in rows([message(body) for body in bodies])] == bodies
+    assert [row["value"] for row in rows([message(body, b"k=v") for body in bodies])] == bodies
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=",=$"), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.dictionaries(texts, texts, max_size=3)), max_size=6))
+def test_any_mix_of_messages(contents: list[tuple[bytes, dict[str, str]]]) -> None:
+    messages = [
+        message(body, ",".join(f"{key}={value}" for key, value in own.items()).encode(), message_id=number)
+        for number, (body, own) in enumerate(contents)
+    ]
+    found = [(row["message_id"], row["value"], dict(row["attributes"] or {})) for row in rows(messages)]
+    assert found == [(number, body, own) for number, (body, own) in enumerate(contents)]
+
+
+@pytest.mark.parametrize("attributes", [b"", b"k=v"])
+def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
+    bad = message(b"body", attributes, message_id=41)
+    bad.checkSum ^= 1
+    with pytest.raises(ProtocolError, match=r"^message 41 of 3:clicks:10001 has the check sum \d+, but"):
+        record_batch(HERE, [message(b"fine"), bad], None)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"abc", b"\x00\x00\x00\x05abcd", b"\xff\xff\xff\xffabcd", b"\x7f\xff\xff\xff"]
+)
+def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
+    bad = message(payload, message_id=42, flag=1)
+    with pytest.raises(ProtocolError, match=r"^message 42 of 3:clicks:10001: "):
+        record_batch(HERE, [message(b"fine", b"k=v"), bad], None)
+
+
+def test_positions_must_fit_the_messages() -> None:
+    with pytest.raises(ValueError, match="length"):
+        record_batch(HERE, [message(b"a"), message(b"b")], [28])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        StructType([StructField("value", LongType())]),
+        StructType(SPARK_SCHEMA.fields[:-1]),
+        StructType([*SPARK_SCHEMA.fields[1:], SPARK_SCHEMA.fields[0]]),
+    ],
+)
+@pytest.mark.parametrize("reader", ["reader", "streamReader"])
+def test_columns_of_the_users_own_are_refused(asked: StructType, reader: str) -> None:
+    check_schema(SPARK_SCHEMA)
+    source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
+    with pytest.raises(ConfigError, match=r"has columns of its own .*: leave out \.schema"):
+        getattr(source, reader)(asked)

@@ -1,0 +1,56 @@
+"""`df.writeStream.format("tubemq")`, append mode.
+
+Spark makes a writer anew for each micro-batch, in more than one process: it holds nothing but its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tubemq_spark.sink.commit import Written, note_abort, note_commit
+from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.write import plan, write_batches, write_rows
+
+
+class TubeMQStreamRowWriter(DataSourceStreamWriter):
+    """Writes micro-batches row by row, for Spark 4.0."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._options}>"
+
+    def write(self, iterator: Iterator[Row]) -> Written:
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        note_commit(f"batch {batchId}", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        note_abort(f"batch {batchId}", messages)
+
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0
+    STREAM_WRITER: type[TubeMQStreamRowWriter] = TubeMQStreamRowWriter
+else:
+
+    class TubeMQStreamWriter(TubeMQStreamRowWriter, DataSourceStreamArrowWriter):
+        """Writes micro-batches as Arrow brings them."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            return write_batches(self._options, iterator)
+
+    STREAM_WRITER = TubeMQStreamWriter
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The best writer that this Spark knows; raises as `plan`, on the driver."""
+    return STREAM_WRITER(plan(options, schema, overwrite))
