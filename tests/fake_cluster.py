@@ -29,8 +29,8 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 Send = broker_pb.SendMessageRequestP2B
 Reaction = int | Failure | Literal["close", "store and close", "silence"]
 Script = Callable[[Send, int], Reaction]
-"""What a broker does about a request, the n-th it meets, counted from 0. A number is the code of its answer, 200 stores;
-`close` ends the connection after the answers before; `silence` is no answer, ever."""
+"""What a broker does about a request, the n-th it meets, counted from 0. A number is the code of its answer, 200
+stores; `close` ends the connection after the answers before; `silence` is no answer, ever."""
 
 OK = 200
 
@@ -171,9 +171,17 @@ class FakeCluster:
     def master(self) -> str:
         return str(self._master.address)
 
-    def settings(self, **others: float) -> ClientSettings:
+    def settings(
+        self, *, rpc_timeout: float = 10.0, retry_for: float = 30.0, idle_for: float = 180.0
+    ) -> ClientSettings:
         """For a client of this cluster."""
-        return ClientSettings(masters=(self._master.address,), framing=Framing.STANDARD, **others)
+        return ClientSettings(
+            masters=(self._master.address,),
+            framing=Framing.STANDARD,
+            rpc_timeout=rpc_timeout,
+            retry_for=retry_for,
+            idle_for=idle_for,
+        )
 
     @property
     def stored(self) -> Counter[bytes]:

@@ -88,9 +88,7 @@ class DataLossError(TubeMQError):
     tail, [offered, asked) is gone and those positions are being used again.
     """
 
-    def __init__(
-        self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int
-    ) -> None:
+    def __init__(self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int) -> None:
         super().__init__(text)
         self.topic = topic
         self.broker_id = broker_id

@@ -1,4 +1,4 @@
-"""Sends against brokers that fail on purpose: whatever they do, nothing is lost and nothing counts that is not stored."""
+"""Sends to brokers that fail on purpose: whatever they do, nothing is lost and nothing counts that is not stored."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from tests.fake_cluster import OK, FakeCluster, Reaction, Send, body_of
 from tubemq_spark.client import link as link_module
 from tubemq_spark.client.producer import Producer
@@ -209,33 +210,37 @@ def test_a_refusal_names_the_row(cluster: FakeCluster) -> None:
 def test_after_an_error_nothing_counts_as_flushed(cluster: FakeCluster) -> None:
     for broker in cluster.brokers.values():
         broker.script = lambda request, n: 400
-    with pytest.raises(ServerError), Producer(cluster.settings()) as producer:
-        producer.send("demo", b"a")
-        for _ in range(3):
-            with pytest.raises(ServerError):
-                producer.flush()
+    producer = Producer(cluster.settings())
+    producer.send("demo", b"a")
+    for _ in range(3):
+        with pytest.raises(ServerError):
+            producer.flush()
+    producer.close()
 
 
 def test_patience_ends_with_the_last_answer(cluster: FakeCluster) -> None:
     for broker in cluster.brokers.values():
         broker.script = lambda request, n: 419
-    with pytest.raises(
-        ServerError,
-        match="row 0 for topic demo was not acknowledged within .* tries .*419 SERVER_REC.*"
-        r"tubemq.retry.maxElapsedMs",
-    ) as caught:
-        with Producer(cluster.settings(retry_for=0.3)) as producer:
-            producer.send("demo", b"a", row=0)
+    with (
+        pytest.raises(
+            ServerError,
+            match="row 0 for topic demo was not acknowledged within .* tries .*419 SERVER_REC.*"
+            r"tubemq.retry.maxElapsedMs",
+        ) as caught,
+        Producer(cluster.settings(retry_for=0.3)) as producer,
+    ):
+        producer.send("demo", b"a", row=0)
     assert caught.value.code == 419
     assert all(broker.requests for broker in cluster.brokers.values())
 
 
-@pytest.mark.parametrize("failure", ["close", "silence", "refuse"])
-def test_patience_ends_without_any_answer(cluster: FakeCluster, failure: Reaction) -> None:
+@pytest.mark.parametrize("failure", ["close", "silence", None], ids=["close", "silence", "no broker"])
+def test_patience_ends_without_any_answer(cluster: FakeCluster, failure: Reaction | None) -> None:
     for broker in cluster.brokers.values():
-        broker.script = lambda request, n: failure
-        if failure == "refuse":
+        if failure is None:
             broker.server.end()
+        else:
+            broker.script = lambda request, n: failure
     with pytest.raises(TransportError, match=r"row 0 for topic demo .* tries .*127.0.0.1"):
         with Producer(cluster.settings(rpc_timeout=0.1, retry_for=0.3)) as producer:
             producer.send("demo", b"a", row=0)
@@ -265,7 +270,7 @@ def test_a_token_that_is_too_old_is_renewed(cluster: FakeCluster) -> None:
 def test_a_token_that_stays_wrong_is_an_error(cluster: FakeCluster) -> None:
     for broker in cluster.brokers.values():
         broker.script = lambda request, n: 415
-    with pytest.raises(AuthError, match="row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
+    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
         with Producer(cluster.settings()) as producer:
             producer.send("demo", b"a", row=0)
     assert sum(broker.requests for broker in cluster.brokers.values()) == 2
@@ -274,7 +279,7 @@ def test_a_token_that_stays_wrong_is_an_error(cluster: FakeCluster) -> None:
 def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: FakeCluster) -> None:
     with Producer(cluster.settings(retry_for=0.3)) as producer:
         producer.send("demo", b"before")
-        with pytest.raises(ConfigError, match="row 5: the master .* knows no topic nope"):
+        with pytest.raises(ConfigError, match=r"row 5: the master .* knows no topic nope"):
             producer.send("nope", b"a", row=5)
         producer.send("demo", b"after")
     assert set(cluster.stored) == {b"before", b"after"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tubemq_spark.client.routing import Avoidance
 from tubemq_spark.protocol.metadata import Partition
 

@@ -47,8 +47,8 @@ import org.apache.inlong.tubemq.corebase.rv.ProcessResult;
  * <pre>
  * produce       MASTER TOPIC                      one message per input line, one receipt per output line
  * consume       MASTER TOPIC GROUP [--filter a,b] [--at JSON | --from-start] [--count N] [--idle-ms MS]
- * bench-produce MASTER TOPIC --count N --size S   one measured round per input line
- * bench-consume MASTER TOPIC GROUP --count N      one measured round per input line
+ * bench-produce MASTER TOPIC --count N --size S [--in-flight N]               one measured round per input line
+ * bench-consume MASTER TOPIC GROUP --count N [--threads N --confirm-locally]  one measured round per input line
  * </pre>
  *
  * Exit status 0: done; 1: something failed; 2: wrong usage.
@@ -61,6 +61,7 @@ public final class TubeMQTool {
     private static final BufferedReader INPUT =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     private static final long READY_MS = 60_000;
+    private static final long STALL_NS = 20_000_000_000L;
 
     public static void main(String[] args) {
         System.setOut(System.err); // before the client's logging starts, whose default is standard output
@@ -381,8 +382,10 @@ public final class TubeMQTool {
         ConsumerConfig config = new ConsumerConfig(master, given.next());
         long count = Long.parseLong(given.option("count", null));
         int threads = Integer.parseInt(given.option("threads", "1"));
-        config.setPullConfirmInLocal(Boolean.parseBoolean(given.option("confirm-in-local", "true")));
-        config.setPullConsumeReadyChkSliceMs(1);
+        if (given.flag("confirm-locally")) { // the next fetch tells the broker, instead of a call of its own
+            config.setPullConfirmInLocal(true);
+            config.setPullConsumeReadyChkSliceMs(1);
+        }
         config.setPullConsumeReadyWaitPeriodMs(100);
         TubeSingleSessionFactory session = new TubeSingleSessionFactory(config);
         ClientBalanceConsumer consumer = session.createBalanceConsumer(config);
@@ -426,6 +429,10 @@ public final class TubeMQTool {
             try {
                 while (seen.get() < count && failure.get() == null) {
                     if (!consumer.getMessage(result)) {
+                        if (System.nanoTime() - end.get() > STALL_NS) {
+                            throw new IOException(seen + " of " + count + " messages came, then none: "
+                                    + result.getErrCode() + " " + result.getErrMsg());
+                        }
                         continue;
                     }
                     long size = 0;
@@ -434,9 +441,8 @@ public final class TubeMQTool {
                     }
                     consumer.confirmConsume(result.getConfirmContext(), true, confirmed);
                     bytes.addAndGet(size);
-                    if (seen.addAndGet(result.getMessageList().size()) >= count) {
-                        end.set(System.nanoTime());
-                    }
+                    seen.addAndGet(result.getMessageList().size());
+                    end.accumulateAndGet(System.nanoTime(), Math::max);
                 }
             } catch (Throwable error) {
                 failure.set(error);

@@ -137,17 +137,19 @@ class JavaClient:
             for line in lines
         ]
 
-    def producing(
-        self, topic: str, *, count: int, size: int, extra: tuple[str, ...] = ()
-    ) -> contextlib.AbstractContextManager[Rounds]:
+    def producing(self, topic: str, *, count: int, size: int) -> contextlib.AbstractContextManager[Rounds]:
         """Rounds of ``count`` asynchronous sends of ``size`` bytes each."""
-        return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size), *extra)
+        return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size))
 
     def consuming(
-        self, topic: str, group: str, *, count: int, threads: int
+        self, topic: str, group: str, *, count: int, threads: int = 1, confirm_locally: bool = False
     ) -> contextlib.AbstractContextManager[Rounds]:
-        """Rounds that read ``count`` messages from the topic's first on, by that many fetching threads."""
-        return self._rounds("bench-consume", topic, group, "--count", str(count), "--threads", str(threads))
+        """Rounds that read ``count`` messages from the topic's first on, as the client comes or faster.
+
+        More threads read different partitions; with ``confirm_locally`` a fetch confirms the one before.
+        """
+        options = ["--count", str(count), "--threads", str(threads)] + ["--confirm-locally"] * confirm_locally
+        return self._rounds("bench-consume", topic, group, *options)
 
     def _run(self, verb: str, *arguments: str, stdin: Iterable[str] = (), timeout: float) -> list[dict[str, Any]]:
         command = [*self._command, verb, self._master, *arguments]

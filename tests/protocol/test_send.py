@@ -4,6 +4,7 @@ import zlib
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tubemq_spark.protocol.auth import Credentials, broker_authorization
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 
-from tubemq_spark.client.connection import Connection
+from tubemq_spark.client.connection import Connection, wait_for_any
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
@@ -135,6 +136,13 @@ class Link:
             self._patience = now + _GRACE
         self._attended = now
         return now >= self.silent_after()
+
+
+def wait_for(links: Collection[Link], seconds: float) -> None:
+    """Waits up to `seconds` until `pump` has something to do for one of `links`."""
+    wait_for_any([link.connection for link in links], seconds)
+    for link in links:
+        link._attended = time.monotonic()
 
 
 def _outcome(reply: Response | Failure) -> Outcome:

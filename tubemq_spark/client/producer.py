@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
-from tubemq_spark.client.connection import wait_for_any
-from tubemq_spark.client.link import Answer, Link, Outcome, Outgoing
+from tubemq_spark.client.link import Answer, Link, Outcome, Outgoing, wait_for
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.routing import FAILING_PARTITION, REFUSING_BROKER, UNREACHABLE_BROKER, Router
 from tubemq_spark.client.sessions import SESSIONS
@@ -145,7 +144,7 @@ class Producer:
             moments.append(self._router.paused_until)
         seconds = max(0.0, min(moments, default=0.0) - time.monotonic())
         if busy:
-            wait_for_any([link.connection for link in busy], seconds)
+            wait_for(busy, seconds)
         else:
             time.sleep(seconds)
 

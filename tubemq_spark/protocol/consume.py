@@ -11,7 +11,9 @@ from tubemq_spark.protocol.exact_range import NotFound
 
 DRIVER = -1  # in place of a task's number
 
-_CLAIM_ID = re.compile(r"spark_([0-9a-z-]+)_r(\d+)_b(\d+)_(driver|p\d+)_a(\d+)")
+_HOLDER = re.compile("has been (?:registered|consumed) by ([^;]*)")
+_NUMBER = "([0-9]{1,18})"
+_CLAIM_ID = re.compile(f"spark_([0-9a-z-]+)_r{_NUMBER}_b{_NUMBER}_(?:driver|p{_NUMBER})_a{_NUMBER}")
 
 
 class MemberState(Enum):
@@ -87,10 +89,10 @@ CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
 class ClaimId:
     """Who claims a partition, in a client id that names it: `spark_<query>_r<run>_b<batch>_p<task>_a<attempt>`.
 
-    `query` is the id of the query or batch job, `run` when its driver began (ms since the epoch), `batch` counts the plans
-    of that run. `task` is Spark's partition number, -1 for the driver, and `attempt` the id of the task's attempt, which
-    Spark counts upwards through a run. Of two claims of one query the greater (run, batch, is a task, attempt) is newer:
-    only the newer may take the partition from the older.
+    `query` (of a-z, 0-9 and -) is the id of the query or batch job, `run` when its driver began (ms since the epoch),
+    `batch` counts the plans of that run. `task` is Spark's partition number, -1 for the driver, and `attempt` the id of
+    the task's attempt, which Spark counts upwards through a run. Of two claims of one query the greater (run, batch, is
+    a task, attempt) is newer: only the newer may take the partition from the older.
     """
 
     query: str
@@ -117,12 +119,17 @@ class ClaimId:
         if found is None:
             return None
         query, run, batch, task, attempt = found.groups()
-        return cls(query, int(run), int(batch), DRIVER if task == "driver" else int(task[1:]), int(attempt))
+        return cls(query, int(run), int(batch), DRIVER if task is None else int(task), int(attempt))
 
 
 def holder_in(message: str) -> str:
-    """The client id of the holder in a broker's answer 410 (`… has been registered by <clientId>`)."""
-    return message.rpartition("registered by ")[2].strip().rstrip(".")
+    """The client id of the holder as a broker's text tells it, empty when it does not.
+
+    410: `… has been registered by <clientId>`; 412: `… has been consumed by <clientId>;Current consumer …` (wire:
+    BrokerServiceServer).
+    """
+    found = _HOLDER.search(message)
+    return found[1].strip() if found else ""
 
 
 def not_found_kind(message: str) -> NotFound:

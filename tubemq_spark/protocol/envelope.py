@@ -63,9 +63,8 @@ def parse(kind: type[M], data: bytes) -> M:
     except (DecodeError, RuntimeError, ValueError) as cause:
         raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {cause}") from cause
     if not message.IsInitialized():
-        raise ProtocolError(
-            f"a {kind.__name__} came without {', '.join(message.FindInitializationErrors())}"
-        )
+        missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # unknown to its stubs
+        raise ProtocolError(f"a {kind.__name__} came without {', '.join(missing)}")
     return message
 
 
@@ -148,5 +147,3 @@ class _Parts:
                 return value
             shift += 7
         raise ProtocolError(f"an envelope ends where the length of its {kind.__name__} should stand")
-
-

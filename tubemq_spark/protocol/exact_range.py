@@ -86,7 +86,7 @@ class Event(Enum):
 # A store has two memory blocks. Who passed the rest of a block twice has passed all that there was at the seek, which
 # reaches to `end` at least; the third time is for a reset to the very same position in between. While other partitions
 # fill the store there is no END to wait for.
-PASSES_TO_END = 3
+_PASSES_TO_END = 3
 
 
 class _Reply(NamedTuple):
@@ -199,7 +199,7 @@ class ExactRange:
         if kind is NotFound.PASSED:
             self._fresh = False
             self._passed += 1
-        if kind is NotFound.END or self._passed == PASSES_TO_END:
+        if kind is NotFound.END or self._passed == _PASSES_TO_END:
             self._on(Event.ENDED, _AT_END)
         else:
             self._on(Event.PASSED if kind is NotFound.PASSED else Event.WAITED)

@@ -43,7 +43,7 @@ def max_body_size(framing: Framing) -> int:
 
 
 def encode_frame(serial_no: int, body: bytes, framing: Framing) -> bytes:
-    """The bytes of one frame; `ProtocolError` for an empty body (no server completes such a frame) or a too long one."""
+    """The bytes of one frame; `ProtocolError` for an empty body (no server completes such a frame) or one too long."""
     if not 0 < len(body) <= max_body_size(framing):
         raise ProtocolError(
             f"a frame's body has 1 to {max_body_size(framing)} bytes with {framing.value} framing, not {len(body)}"
@@ -61,7 +61,8 @@ def encode_frame(serial_no: int, body: bytes, framing: Framing) -> bytes:
 class FrameDecoder:
     """Bytes as they come in, whole frames out.
 
-    After a `ProtocolError` the stream has lost its place: the decoder refuses all that follows.
+    After a `ProtocolError` the stream has lost its place: the decoder refuses all that follows. The frames in front of
+    that place are given out first, so that they do not depend on how the bytes were cut.
     """
 
     def __init__(self, framing: Framing) -> None:
@@ -71,7 +72,7 @@ class FrameDecoder:
         self._failure: str | None = None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """All frames that `data` completes, in order; `ProtocolError` when the bytes are no frames."""
+        """All frames that `data` completes, in order; `ProtocolError` when the bytes, or those fed before, are none."""
         if self._failure is not None:
             raise ProtocolError(self._failure)
         self._buffer += data
@@ -87,7 +88,8 @@ class FrameDecoder:
                 self._needed = 4
         except ProtocolError as error:
             self._failure = str(error)
-            raise
+            if not frames:
+                raise
         del self._buffer[:taken]
         return frames
 
@@ -99,7 +101,8 @@ class FrameDecoder:
         if not _HEAD.size <= length <= MAX_PREFIXED_LENGTH:
             hint = "; these bytes are the other framing" if self._buffer[start : start + 4] == _TOKEN else ""
             raise ProtocolError(
-                f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}{self._shown(start)}"
+                f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}"
+                f"{self._shown(start)}"
             )
         end = start + _LENGTH.size + length
         if len(self._buffer) < end:

@@ -49,7 +49,7 @@ def check_sum(payload: bytes) -> int:
 
 
 def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
-    """The payload and its flag. Without attributes no prefix is written, for a flag without a prefix hides a message."""
+    """The payload and its flag. Without attributes there is no prefix; a flag without one would hide the message."""
     if not attributes:
         return body, 0
     return _LENGTH.pack(len(attributes)) + attributes + body, ATTRIBUTES_FLAG
@@ -69,23 +69,19 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
 
 
 def decode_attributes(data: bytes) -> Attributes:
-    """Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as in
-    Java), and of a key that stands twice the first counts. A `$msgTime$` that is no time stays among the own."""
+    """Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as
+    in Java), and of a key that stands twice the first counts. A `$msgTime$` that is no time stays among the own."""
     own: dict[str, str] = {}
     msg_type: str | None = None
     msg_time: int | None = None
     for part in data.decode("utf-8", "replace").split(","):
         key, _, value = part.partition("=")
-        if not part:
-            continue
-        if key == MSG_TYPE_KEY and msg_type is None:
-            msg_type = value
-            continue
-        if key == MSG_TIME_KEY and msg_time is None:
-            msg_time = parse_msg_time(value)
-            if msg_time is not None:
-                continue
-        own.setdefault(key, value)
+        if key == MSG_TYPE_KEY:
+            msg_type = value if msg_type is None else msg_type
+        elif key == MSG_TIME_KEY and (moment := parse_msg_time(value)) is not None:
+            msg_time = moment if msg_time is None else msg_time
+        elif part:
+            own.setdefault(key, value)
     return Attributes(own or None, msg_type, msg_time)
 
 
@@ -129,7 +125,8 @@ def parse_msg_time(text: str) -> int | None:
 
 def format_msg_time(moment: datetime) -> str:
     """`yyyyMMddHHmm` of an aware datetime, in UTC."""
-    return moment.astimezone(timezone.utc).strftime("%Y%m%d%H%M")
+    utc = moment.astimezone(timezone.utc)
+    return f"{utc.year:04}{utc:%m%d%H%M}"  # %Y alone leaves the zeros of early years out
 
 
 def _refuse_separators(what: str, text: str) -> None:

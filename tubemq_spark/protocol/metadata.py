@@ -10,12 +10,15 @@ Mind the order of partitions and stores: it differs between the two lists (wire:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import BROKER_PORT, MASTER_PORT, STORE_PARTITION_BASE
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 class Address(NamedTuple):
@@ -154,14 +157,12 @@ def _numbers(layout: str, at_least: int, text: str) -> list[int]:
 
 
 def _number(field: str, text: str) -> int:
-    try:
-        return int(field)
-    except ValueError:
-        raise ProtocolError(f"{field!r} in {text!r} is no number") from None
+    if _NUMBER.fullmatch(field) is None:  # int() also takes blanks, underscores and digits of all scripts
+        raise ProtocolError(f"{field!r} in {text!r} is no number")
+    return int(field)
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 < port < 65536:
-        raise ValueError(f"{text} is no port")
-    return port
+    if _NUMBER.fullmatch(text) is None or not 0 < int(text) < 65536:
+        raise ValueError(f"{text!r} is no port")
+    return int(text)

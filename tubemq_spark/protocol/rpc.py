@@ -5,7 +5,7 @@ from __future__ import annotations
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
-from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 
 _SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable logs
 
@@ -14,7 +14,8 @@ class RpcProtocol:
     """The client's side of one connection, without the connection.
 
     `request` gives bytes to send and the number to wait for; `receive` takes bytes and gives the replies in them. A
-    reply to a number that is not waited for, or of another method than asked, is a `ProtocolError`.
+    reply to a number that is not waited for, or of another method than asked, is a `ProtocolError`, as are bytes that
+    are none. The replies in front of it are given first, by the call that met it; all later calls raise it.
     """
 
     def __init__(self, framing: Framing) -> None:
@@ -22,6 +23,7 @@ class RpcProtocol:
         self._decoder = FrameDecoder(framing)
         self._last_serial_no = 0
         self._methods: dict[int, int] = {}
+        self._failure: str | None = None
 
     @property
     def unanswered(self) -> int:
@@ -35,13 +37,24 @@ class RpcProtocol:
         return serial_no, data
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[tuple[int, Response | Failure]]:
-        replies = []
+        if self._failure is not None:
+            raise ProtocolError(self._failure)
+        replies: list[tuple[int, Response | Failure]] = []
         for frame in self._decoder.feed(data):
-            method = self._methods.pop(frame.serial_no, None)
-            if method is None:
-                raise ProtocolError(f"a reply has the serial number {frame.serial_no}, which no request waits for")
-            reply = decode_reply(frame.body)
-            if isinstance(reply, Response) and reply.method != method:
-                raise ProtocolError(f"a request of method {method} was answered as method {reply.method}")
-            replies.append((frame.serial_no, reply))
+            try:
+                replies.append((frame.serial_no, self._reply(frame)))
+            except ProtocolError as error:
+                self._failure = str(error)
+                if not replies:
+                    raise
+                break
         return replies
+
+    def _reply(self, frame: Frame) -> Response | Failure:
+        method = self._methods.pop(frame.serial_no, None)
+        if method is None:
+            raise ProtocolError(f"a reply has the serial number {frame.serial_no}, which no request waits for")
+        reply = decode_reply(frame.body)
+        if isinstance(reply, Response) and reply.method != method:
+            raise ProtocolError(f"a request of method {method} was answered as method {reply.method}")
+        return reply

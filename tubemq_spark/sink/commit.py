@@ -37,7 +37,11 @@ def note_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> No
 
 def note_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """What is stored stays stored."""
-    _log.warning("%s failed; stored all the same, and perhaps again by the next attempt: %s", what, _summary(messages))
+    _log.warning(
+        "%s failed; what is stored stays, and another attempt may store it again: %s, and perhaps rows of others",
+        what,
+        _summary(messages),
+    )
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
@@ -45,4 +49,4 @@ def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     for message in messages:
         if isinstance(message, Written):
             rows.update(message.rows)
-    return f"{rows.total()} rows in {len(rows)} partitions of finished tasks"
+    return f"{rows.total()} rows in {len(rows)} partitions by tasks that finished"

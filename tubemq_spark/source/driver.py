@@ -52,6 +52,8 @@ class StreamDriver:
         self._query = ""
         self._initial: StreamOffset | None = None
         self._first: Positions | None = None
+        self._bounded = False  # whether the run ends at `_target`, the stores' ends at its first look
+        self._target: Positions | None = None
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
         self._metadata_due = time.monotonic() + options.metadata_interval
         self._answer: tuple[StreamOffset, StreamOffset, float] | None = None  # asked from, found, when
@@ -89,11 +91,19 @@ class StreamDriver:
         else:
             begin = first = self._first_positions(claims)
         claims.ask(heard_since=now)
-        ends = {partition: claims.standing(partition).end for partition in begin}
-        positions = next_end(begin, ends, self._new_partitions(begin))
+        added = self._new_partitions(begin) if self._target is None else {}
+        ends = {partition: claims.standing(partition).end for partition in (*begin, *added)}
+        if self._bounded:
+            self._target = self._target or ends
+            ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
+        positions = next_end(begin, ends, added)
         end = start if positions == start.positions else StreamOffset(start.query, positions, initial=first)
         self._answer = (start, end, time.monotonic())
         return end
+
+    def stop_at_the_next_ends(self) -> None:
+        """What the stores hold when `latest` is asked next is all that this run reads."""
+        self._bounded = True
 
     @property
     def last_answer(self) -> StreamOffset | None:

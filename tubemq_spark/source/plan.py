@@ -70,8 +70,8 @@ def next_end(start: Positions, ends: Positions, added: Positions) -> dict[Partit
         if ends[partition] < position:
             raise DataLossError(
                 f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the "
-                f"broker lost its tail and uses [{ends[partition]}, {position}) for other messages. Start anew with another "
-                "checkpoint and startingOffsets once you know why",
+                f"broker lost its tail and uses [{ends[partition]}, {position}) for other messages. Start anew with "
+                "another checkpoint and startingOffsets once you know why",
                 topic=partition.topic,
                 broker_id=partition.broker_id,
                 partition=partition.partition_id,
@@ -103,8 +103,8 @@ def _explicit_start(partition: Partition, position: int, standing: Standing, ear
     _check_end("startingOffsets", partition, position, standing)
     if position < earliest:
         raise DataLossError(
-            f"{partition}: option 'startingOffsets' asks for {position}, but the messages before {earliest} are not kept "
-            f"any more: start at {earliest}, or at -2 for the earliest",
+            f"{partition}: option 'startingOffsets' asks for {position}, but the messages before {earliest} are not "
+            f"kept any more: start at {earliest}, or at -2 for the earliest",
             topic=partition.topic,
             broker_id=partition.broker_id,
             partition=partition.partition_id,

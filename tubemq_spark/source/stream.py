@@ -19,8 +19,15 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.schema import check_schema
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.0 and 4.1
 
-class TubeMQStreamReader(DataSourceStreamReader):
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """There, a run with this trigger is one micro-batch, and the group follows with the next run."""
+
+
+class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches of exact ranges.
 
     Spark keeps one of these in a process of its own for a run of the query and calls everything but `read` there;
@@ -39,6 +46,9 @@ class TubeMQStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         driver = self._started()
         return driver.latest(driver.initial() if start is None else StreamOffset.from_json(start)).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._started().stop_at_the_next_ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What progress reports show as the latest offset (Spark 4.2 and later)."""
@@ -72,4 +82,10 @@ class TubeMQStreamReader(DataSourceStreamReader):
         """
         atexit.register(self.stop)
         with suppress(ValueError):  # not the main thread: whoever runs us there stops us
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(*_: object) -> None:
+    # Spark may send the signal twice: a second one must not break into the good-byes.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)

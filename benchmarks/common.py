@@ -1,0 +1,130 @@
+"""What the benchmarks share: a cluster, a Spark session, and runners that take turns on a noisy machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from tests.interop.java_client import Rate
+from tests.real.cluster import RealTubeMQ, TopicSpec
+
+SIZES = (100, 1024)  # bytes of a body
+LAYOUTS = {"three": 3, "one": 1}  # partitions of the only store
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all runners of a table do: move ``count`` messages with bodies of ``size`` bytes."""
+
+    layout: str
+    size: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} messages of {self.size} bytes, partitions in the store: {self.partitions}"
+
+    @property
+    def topic(self) -> str:
+        return f"bench_{self.layout}_{self.size}"
+
+    @property
+    def partitions(self) -> int:
+        return LAYOUTS[self.layout]
+
+    def timed(self, work: Callable[[], object]) -> Rate:
+        begin = time.perf_counter()
+        work()
+        return Rate(self.count, time.perf_counter() - begin, self.count * self.size / 1e6)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Does a job whenever it is called. All are compared with those called ``java``."""
+
+    name: str
+    run: Callable[[], Rate]
+    java: bool = False
+
+
+@dataclass(frozen=True)
+class Cluster:
+    master: str
+    settle: Callable[[str], None]
+    """Returns when a topic is in the broker's files, so that every runner reads from the same place."""
+
+
+def arguments(description: str, count: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--count", type=int, default=count, help=f"messages of one round ({count})")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each runner (3)")
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before them (3)")
+    parser.add_argument("--size", type=int, action="append", help="bytes of a body; may be repeated (100, 1024)")
+    parser.add_argument("--layout", choices=LAYOUTS, action="append", help="partitions in the store; may be repeated")
+    parser.add_argument(
+        "--master", help="host:port of a cluster with empty topics bench_LAYOUT_SIZE, instead of one started here"
+    )
+    given = parser.parse_args()
+    given.size = given.size or SIZES
+    given.layout = given.layout or LAYOUTS
+    return given
+
+
+def jobs(given: argparse.Namespace) -> list[Job]:
+    return [Job(layout, size, given.count) for layout in given.layout for size in given.size]
+
+
+@contextlib.contextmanager
+def cluster(given: argparse.Namespace) -> Iterator[Cluster]:
+    """One broker with a topic for each job, or the cluster the user names."""
+    if given.master:
+        yield Cluster(given.master, lambda topic: None)
+        return
+    with RealTubeMQ(topics={job.topic: TopicSpec(job.partitions) for job in jobs(given)}) as tubemq:
+        print(
+            f"TubeMQ {tubemq.release}, 1 broker, on {os.cpu_count()} cores that clients and servers share", flush=True
+        )
+        yield Cluster(tubemq.master, tubemq.wait_flushed)
+
+
+@contextlib.contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def compare(title: str, runners: Sequence[Runner], given: argparse.Namespace) -> None:
+    """Let the runners take turns and print their medians and bests, and how their medians stand to those of Java."""
+    rates: dict[str, list[Rate]] = {runner.name: [] for runner in runners}
+    for number in range(given.warm_up + given.rounds):
+        for runner in runners:
+            rate = runner.run()
+            if number >= given.warm_up:
+                rates[runner.name].append(rate)
+    median = {name: statistics.median(rate.count / rate.seconds for rate in those) for name, those in rates.items()}
+    java = [runner.name for runner in runners if runner.java]
+    print(f"\n{title}")
+    print(f"{'':36}{'messages/s':>12}{'MB/s':>8}{'best':>12}", *(f"{'to ' + chr(97 + n):>8}" for n in range(len(java))))
+    for name, those in rates.items():
+        megabytes = statistics.median(rate.megabytes / rate.seconds for rate in those)
+        best = max(rate.count / rate.seconds for rate in those)
+        ratios = (f"{median[name] / median[other]:8.2f}" for other in java)
+        label = f"{chr(97 + java.index(name))} {name}" if name in java else f"  {name}"
+        print(f"{label:36}{median[name]:12,.0f}{megabytes:8.1f}{best:12,.0f}", *ratios, flush=True)

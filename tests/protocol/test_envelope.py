@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.envelope import (
+    Failure,
+    Request,
+    Response,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+    parse,
+)
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+data = st.binary(max_size=40) | st.builds(lambda size: b"\xf3" * size, st.sampled_from([127, 128, 16_383, 16_384]))
+requests = st.builds(Request, int32s, int32s, st.integers(-(2**63), 2**63 - 1), data)
+replies = st.builds(Response, int32s, data) | st.builds(Failure, st.text(), st.text())
+
+
+@given(requests)
+def test_requests_come_back(request: Request) -> None:
+    assert decode_request(encode_request(request)) == request
+
+
+@given(replies)
+def test_replies_come_back(reply: Response | Failure) -> None:
+    assert decode_reply(encode_reply(reply)) == reply
+
+
+def test_a_request_byte_by_byte() -> None:
+    """Flag 0; service 2, protocol version 3; method 17, a timeout of 300 ms, the call."""
+    assert encode_request(Request(2, 17, 300, b"call")) == b"\x02\x08\x00" + b"\x04\x08\x02\x10\x03" + (
+        b"\x0b" + b"\x08\x11" + b"\x10\xac\x02" + b"\x1a\x04call"
+    )
+
+
+FLAG = b"\x02\x08\x01"
+
+
+@pytest.mark.parametrize("status", [1, 2])
+def test_error_and_fatal_are_failures(status: int) -> None:
+    answer = rpc_pb.RspExceptionBody(exceptionName="a.b.C", stackTrace="why").SerializeToString()
+    header = bytes([4, 8, status, 24, 3])
+    assert decode_reply(FLAG + header + bytes([len(answer)]) + answer) == Failure("a.b.C", "why")
+
+
+@pytest.mark.parametrize(
+    ("name", "simple"),
+    [
+        ("org.apache.inlong.tubemq.corerpc.exception.StandbyException", "StandbyException"),
+        ("com.tencent.tubemq.corerpc.exception.StandbyException", "StandbyException"),
+        ("a.Outer$Inner", "Inner"),
+        ("Bare", "Bare"),
+        ("", ""),
+    ],
+)
+def test_the_simple_name_has_no_package(name: str, simple: str) -> None:
+    assert Failure(name, "").simple_name == simple
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "length of its RpcConnHeader"),
+        (b"\x02\x08", "RpcConnHeader of 2 bytes does not fit"),
+        (FLAG, "length of its ResponseHeader"),
+        (FLAG + b"\x80\x80\x80\x80\x80\x80", "length of its ResponseHeader"),
+        (FLAG + b"\xff\xff\xff\xff\x7f", "does not fit"),
+        (FLAG + b"\x00", "ResponseHeader came without status"),
+        (FLAG + b"\x02\x08\x07" + b"\x00", "ResponseHeader came without status"),
+        (FLAG + b"\x02\x08\x00", "length of its RspResponseBody"),
+        (FLAG + b"\x02\x08\x00" + b"\x00", "RspResponseBody came without method"),
+        (FLAG + b"\x02\x08\x01" + b"\x00", "RspExceptionBody came without exceptionName"),
+        (FLAG + b"\x02\xff\xff", "no ResponseHeader"),
+    ],
+)
+def test_what_is_no_reply_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        decode_reply(body)
+
+
+def test_unknown_fields_are_no_trouble() -> None:
+    unknown = b"\x9a\x06\x03new"  # field 99
+    kept = broker_pb.RegisterResponseB2C(success=True, errCode=200, errMsg="", currOffset=28)
+    assert parse(broker_pb.RegisterResponseB2C, kept.SerializeToString() + unknown).currOffset == 28
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", FLAG, FLAG + b"\x02\x08\x00", FLAG + b"\x02\x08\x01"]))
+def test_any_bytes_give_a_reply_or_a_protocol_error(tail: bytes, head: bytes) -> None:
+    with suppress(ProtocolError):
+        assert isinstance(decode_reply(head + tail), Response | Failure)
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", b"\x02\x08\x00", b"\x02\x08\x00\x04\x08\x02\x10\x03"]))
+def test_any_bytes_give_a_request_or_a_protocol_error(tail: bytes, head: bytes) -> None:
+    with suppress(ProtocolError):
+        assert isinstance(decode_request(head + tail), Request)
+
+
+@given(replies, st.data())
+def test_one_changed_byte_gives_a_reply_or_a_protocol_error(reply: Response | Failure, draw: st.DataObject) -> None:
+    body = bytearray(encode_reply(reply))
+    body[draw.draw(st.integers(0, len(body) - 1))] = draw.draw(st.integers(0, 255))
+    with suppress(ProtocolError):
+        assert isinstance(decode_reply(bytes(body)), Response | Failure)
+
+
+KINDS = [
+    broker_pb.GetMessageResponseB2C,
+    broker_pb.RegisterResponseB2C,
+    broker_pb.SendMessageResponseB2P,
+    broker_pb.HeartBeatResponseB2C,
+    master_pb.RegisterResponseM2P,
+    master_pb.GetPartMetaResponseM2C,
+]
+
+
+@given(st.sampled_from(KINDS), st.binary(max_size=80))
+def test_any_bytes_give_a_message_or_a_protocol_error(kind: type[broker_pb.GetMessageResponseB2C], data: bytes) -> None:
+    with suppress(ProtocolError):
+        assert parse(kind, data).IsInitialized()

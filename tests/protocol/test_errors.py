@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from tubemq_spark import errors
+from tubemq_spark.errors import (
+    AuthError,
+    ConfigError,
+    DataLossError,
+    FencedError,
+    PartitionOccupiedError,
+    PositionMovedError,
+    ProtocolError,
+    ServerError,
+    TransportError,
+    TubeMQError,
+)
+
+EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
+    (TubeMQError("text"), {}),
+    (ConfigError("text"), {}),
+    (AuthError("text"), {}),
+    (ProtocolError("text"), {}),
+    (TransportError("text"), {}),
+    (PositionMovedError("text"), {}),
+    (ServerError("text", code=404, name="NOT_FOUND", message="m"), {"code": 404, "name": "NOT_FOUND", "message": "m"}),
+    (PartitionOccupiedError("text", holder="h"), {"holder": "h"}),
+    (FencedError("text", holder="h"), {"holder": "h"}),
+    (
+        DataLossError("text", topic="t", broker_id=1, partition=2, asked=28, offered=56),
+        {"topic": "t", "broker_id": 1, "partition": 2, "asked": 28, "offered": 56},
+    ),
+]
+
+
+def subclasses(kind: type[TubeMQError]) -> Iterator[type[TubeMQError]]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from subclasses(subclass)
+
+
+def test_there_is_an_example_of_every_error() -> None:
+    assert {type(error) for error, _ in EXAMPLES} == set(subclasses(TubeMQError))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(("error", "fields"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_errors_travel_between_processes(error: TubeMQError, fields: dict[str, object], protocol: int) -> None:
+    error.__cause__ = ValueError("stays behind")
+    for there in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
+        assert type(there) is type(error)
+        assert str(there) == "text"
+        assert {name: getattr(there, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize("kind", list(subclasses(TubeMQError)), ids=lambda kind: kind.__name__)
+def test_the_modules_tree_shows_every_error(kind: type[TubeMQError]) -> None:
+    assert errors.__doc__ is not None
+    assert kind.__name__ in errors.__doc__

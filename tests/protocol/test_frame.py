@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame, max_body_size
+
+TOKEN = bytes.fromhex("ff7ff4fe")
+STANDARD, PREFIXED = Framing.STANDARD, Framing.PREFIXED
+
+framings = st.sampled_from(Framing)
+serial_nos = st.integers(-(2**31), 2**31 - 1)
+bodies = st.one_of(
+    st.binary(min_size=1, max_size=60),
+    st.builds(lambda unit, count: unit * count, st.binary(min_size=1, max_size=3), st.sampled_from([4096, 8192, 8193])),
+)
+
+
+def block(*pieces: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(piece)) + piece for piece in pieces)
+
+
+def base(serial_no: int, *pieces: bytes, count: int | None = None) -> bytes:
+    return TOKEN + struct.pack(">ii", serial_no, len(pieces) if count is None else count) + block(*pieces)
+
+
+def prefixed(frame: bytes, padding: bytes = b"") -> bytes:
+    return struct.pack(">i", len(frame + padding)) + frame + padding
+
+
+def pieces_of(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+@pytest.mark.parametrize(
+    ("framing", "body", "wire"),
+    [
+        (STANDARD, b"abc", base(7, b"abc")),
+        (STANDARD, b"x" * 8192, base(7, b"x" * 8192)),
+        (STANDARD, b"x" * 8193, base(7, b"x" * 8192, b"x")),
+        (PREFIXED, b"abc", b"\0\0\0\x13" + base(7, b"abc")),
+    ],
+)
+def test_encodes(framing: Framing, body: bytes, wire: bytes) -> None:
+    assert encode_frame(7, body, framing) == wire
+
+
+ONE, TWO = Frame(1, b"a"), Frame(2, b"b" * 8192 + b"c")
+WIRES = {
+    "one": (STANDARD, base(1, b"a"), [ONE]),
+    "small blocks, negative number": (STANDARD, base(-5, b"a", b"b", b"", b"cd"), [Frame(-5, b"abcd")]),
+    "two": (STANDARD, base(1, b"a") + base(2, b"b" * 8192, b"c"), [ONE, TWO]),
+    "prefixed": (PREFIXED, prefixed(base(1, b"a")), [ONE]),
+    "padded": (PREFIXED, prefixed(base(1, b"a"), bytes(8191)) + prefixed(base(2, b"b" * 8192, b"c")), [ONE, TWO]),
+    "padding means nothing": (PREFIXED, prefixed(base(1, b"a"), base(9, b"z")), [ONE]),
+}
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1 << 20])
+@pytest.mark.parametrize("name", WIRES)
+def test_decodes_the_same_however_it_is_cut(name: str, cut: int) -> None:
+    framing, wire, frames = WIRES[name]
+    decoder = FrameDecoder(framing)
+    assert [frame for piece in pieces_of(wire, cut) for frame in decoder.feed(piece)] == frames
+
+
+@given(framings, st.lists(st.tuples(serial_nos, bodies), max_size=4), st.data())
+def test_round_trip(framing: Framing, frames: list[tuple[int, bytes]], data: st.DataObject) -> None:
+    wire = b"".join(encode_frame(serial_no, body, framing) for serial_no, body in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=5)))
+    decoder, decoded = FrameDecoder(framing), []
+    for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+        decoded += decoder.feed(memoryview(wire)[start:end])
+    assert decoded == [Frame(*frame) for frame in frames]
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_a_body_has_limits(framing: Framing) -> None:
+    largest = max_body_size(framing)
+    wire = encode_frame(1, bytes(largest), framing)
+    assert [len(frame.body) for frame in FrameDecoder(framing).feed(wire)] == [largest]
+    for size in (0, largest + 1):
+        with pytest.raises(ProtocolError, match=f"not {size}$"):
+            encode_frame(1, bytes(size), framing)
+
+
+def test_limits_are_the_servers() -> None:
+    assert max_body_size(STANDARD) == 3584 * 8192
+    assert len(encode_frame(1, bytes(max_body_size(PREFIXED)), PREFIXED)) == 4 + 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("framing", "wire", "reason"),
+    [
+        (STANDARD, b"HTTP/1.1 400", "starts with ff7ff4fe; the peer sent b'HTTP/1.1 400'"),
+        (STANDARD, prefixed(base(1, b"abc")), "starts with"),
+        (STANDARD, base(1, count=0), "has 0 blocks"),
+        (STANDARD, base(1, count=-1), "has -1 blocks"),
+        (STANDARD, base(1, count=3585), "has 3585 blocks"),
+        (STANDARD, base(1, count=1) + b"\0\0\x20\x01", "a block of 8193 bytes"),
+        (STANDARD, base(1, count=1) + b"\xff\xff\xff\xff", "a block of -1 bytes"),
+        (PREFIXED, base(1, b"abc"), "the other framing"),
+        (PREFIXED, b"HTTP", "1213486160"),
+        (PREFIXED, struct.pack(">i", 11), "not 11"),
+        (PREFIXED, struct.pack(">i", 5 * 1024 * 1024 + 1), "not 5242881"),
+        (PREFIXED, prefixed(base(1, b"abc")[:-1]) + b"c", "in the middle of a block"),
+        (PREFIXED, prefixed(base(1, b"a", count=2)) + base(2, b"b"), "in the middle of a block"),
+        (PREFIXED, prefixed(b"\0" * 12), "starts with"),
+    ],
+)
+def test_what_is_no_frame_is_refused_for_good(framing: Framing, wire: bytes, reason: str) -> None:
+    decoder = FrameDecoder(framing)
+    with pytest.raises(ProtocolError, match=reason):
+        decoder.feed(wire)
+    with pytest.raises(ProtocolError, match=reason):
+        decoder.feed(encode_frame(1, b"good", framing))
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_frames_in_front_of_garbage_are_given_out_first(framing: Framing) -> None:
+    decoder = FrameDecoder(framing)
+    assert decoder.feed(encode_frame(1, b"good", framing) + b"garbage, garbage") == [Frame(1, b"good")]
+    with pytest.raises(ProtocolError):
+        decoder.feed(b"")
+
+
+@given(framings, st.lists(st.binary(max_size=50), max_size=4), st.booleans())
+def test_any_bytes_give_frames_or_a_protocol_error(framing: Framing, pieces: list[bytes], begin_well: bool) -> None:
+    decoder = FrameDecoder(framing)
+    head = prefixed(TOKEN, bytes(20))[:-20] if framing is PREFIXED else TOKEN
+    try:
+        for piece in [head * begin_well, *pieces]:
+            assert all(isinstance(frame, Frame) for frame in decoder.feed(piece))
+    except ProtocolError:
+        pass
+
+
+@given(framings, bodies, st.data())
+def test_one_changed_byte_gives_frames_or_a_protocol_error(framing: Framing, body: bytes, data: st.DataObject) -> None:
+    wire = bytearray(encode_frame(3, body, framing))
+    index = data.draw(st.integers(0, min(len(wire) - 1, 40)))
+    wire[index] = data.draw(st.integers(0, 255))
+    decoder = FrameDecoder(framing)
+    try:
+        for piece in (bytes(wire), b"more" * 5):
+            assert all(len(frame.body) <= max_body_size(framing) for frame in decoder.feed(piece))
+    except ProtocolError:
+        pass

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.protocol.simulated_store import UNIT, Message
+from tubemq_spark.protocol.located import Located
+
+layouts = st.lists(st.booleans(), max_size=60)
+
+
+def first_from(entries: list[Message | None], position: int) -> Message | None:
+    return next((entry for entry in entries[position // UNIT :] if entry is not None), None)
+
+
+@given(layouts, layouts, layouts)
+def test_finds_all_positions(before: list[bool], inside: list[bool], behind: list[bool]) -> None:
+    """The store goes on behind the stretch, so the first message at a probe may stand there."""
+    whole = before + inside + behind
+    entries = [Message(number, 0) if there else None for number, there in enumerate(whole)]
+    begin, upto = len(before) * UNIT, (len(before) + len(inside)) * UNIT
+    messages = [entry for entry in entries[len(before) :][: len(inside)] if entry is not None]
+    located, probes = Located(messages, begin, upto), 0
+    while (probe := located.next_probe()) is not None:
+        assert begin < probe < upto
+        assert located.found(first_from(entries, probe))
+        probes += 1
+    assert located.positions == [message.messageId * UNIT for message in messages]
+    gaps = len(inside) - len(messages)
+    assert probes <= 2 * gaps * math.log2(len(inside) + 1)
+
+
+@pytest.mark.parametrize(("answer", "possible"), [(0, False), (1, True), (2, True), (3, False), (None, False)])
+def test_tells_what_cannot_be(answer: int | None, possible: bool) -> None:
+    """Four entries, three messages: the first at the third entry is the third, or the second."""
+    messages = [Message(number, 0) for number in range(4)]
+    located = Located(messages[:3], 0, 4 * UNIT)
+    assert located.next_probe() == 2 * UNIT
+    assert located.found(None if answer is None else messages[answer]) is possible

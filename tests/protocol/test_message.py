@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.message import (
+    NO_ATTRIBUTES,
+    Attributes,
+    check_sum,
+    decode_attributes,
+    encode_attributes,
+    encode_payload,
+    format_msg_time,
+    parse_msg_time,
+    split_payload,
+)
+
+RESERVED = ("$msgType$", "$msgTime$")
+plain_text = st.text(st.characters(exclude_characters=",=", exclude_categories=["Cs"]), max_size=12)
+keys = plain_text.filter(lambda key: key and key not in RESERVED)
+types = plain_text.map(str.strip).filter(bool)
+minutes = st.datetimes(timezones=st.just(timezone.utc)).map(lambda moment: moment.replace(second=0, microsecond=0))
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def micros(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"123456789", 0x4BF43926), (b"a", 0x68B7BE43)])
+def test_check_sum_is_crc32_without_its_sign(payload: bytes, crc: int) -> None:
+    """The catalogue's check value of CRC-32 over 123456789 is CBF43926."""
+    assert check_sum(payload) == crc
+
+
+@pytest.mark.parametrize(
+    ("body", "attributes", "payload", "flag"),
+    [
+        (b"body", b"", b"body", 0),
+        (b"body", b"k=v", b"\0\0\0\3k=vbody", 1),
+        (b"", b"k=v", b"\0\0\0\3k=v", 1),
+    ],
+)
+def test_payload(body: bytes, attributes: bytes, payload: bytes, flag: int) -> None:
+    assert encode_payload(body, attributes) == (payload, flag)
+    assert split_payload(payload, flag) == (attributes, body)
+
+
+@given(st.binary(), st.binary(max_size=300))
+def test_payloads_come_back(body: bytes, attributes: bytes) -> None:
+    assert split_payload(*encode_payload(body, attributes)) == (attributes, body)
+
+
+@pytest.mark.parametrize("flag", [0, 2, -2])
+def test_only_the_lowest_bit_of_the_flag_counts(flag: int) -> None:
+    assert split_payload(b"\0\0\0\1ab", flag) == (b"", b"\0\0\0\1ab")
+    assert split_payload(b"\0\0\0\1ab", flag | 1) == (b"a", b"b")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\xff\xff\xff\xffabcd", b"\x7f\xff\xff\xffabcd"])
+def test_a_header_that_does_not_fit_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError, match=f"a message of {len(payload)} bytes"):
+        split_payload(payload, 1)
+
+
+@given(st.binary(max_size=30), st.integers(-(2**31), 2**31 - 1))
+def test_any_payload_is_split_or_refused(payload: bytes, flag: int) -> None:
+    try:
+        attributes, body = split_payload(payload, flag)
+    except ProtocolError:
+        assert flag & 1
+    else:
+        assert payload.endswith(attributes + body)
+        assert len(payload) - len(attributes + body) == (4 if flag & 1 else 0)
+
+
+NEW_YEAR = micros(datetime(2024, 1, 1, 0, 5, tzinfo=timezone.utc))
+
+
+@pytest.mark.parametrize(
+    ("data", "attributes"),
+    [
+        (b"", NO_ATTRIBUTES),
+        (b"k=v", Attributes({"k": "v"})),
+        (b"k=v,n=", Attributes({"k": "v", "n": ""})),
+        (b"k", Attributes({"k": ""})),
+        (b",,k=v,", Attributes({"k": "v"})),
+        (b"k=1,k=2", Attributes({"k": "1"})),
+        ("größe=½".encode(), Attributes({"größe": "½"})),
+        (b"k=\xff", Attributes({"k": "\ufffd"})),
+        (b"$msgType$=blue", Attributes(None, "blue")),
+        (b"$msgType$=blue,$msgType$=red", Attributes(None, "blue")),
+        (b"$msgType$=blue,$msgTime$=202401010005,k=v", Attributes({"k": "v"}, "blue", NEW_YEAR)),
+        (b"$msgTime$=202401010005,$msgTime$=202401010006", Attributes(None, None, NEW_YEAR)),
+        (b"$msgTime$=soon", Attributes({"$msgTime$": "soon"})),
+        (b"$msgTime$=202413010005", Attributes({"$msgTime$": "202413010005"})),
+    ],
+)
+def test_attributes_are_taken_apart(data: bytes, attributes: Attributes) -> None:
+    assert decode_attributes(data) == attributes
+
+
+def test_attributes_are_put_together_with_the_systems_first() -> None:
+    assert encode_attributes({"a": "1", "b": ""}, "blue", "202401010005") == (
+        b"$msgType$=blue,$msgTime$=202401010005,a=1,b="
+    )
+    assert encode_attributes({"a": "1"}, None, None) == b"a=1"
+
+
+@pytest.mark.parametrize("own", [None, {}])
+def test_no_attributes_are_no_bytes(own: dict[str, str] | None) -> None:
+    assert encode_attributes(own, None, None) == b""
+
+
+@given(st.none() | st.dictionaries(keys, plain_text, min_size=1), st.none() | types, st.none() | minutes)
+def test_attributes_come_back(own: dict[str, str] | None, msg_type: str | None, moment: datetime | None) -> None:
+    text = None if moment is None else format_msg_time(moment)
+    decoded = decode_attributes(encode_attributes(own, msg_type, text))
+    assert decoded == Attributes(own, msg_type, None if moment is None else micros(moment))
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", b"$msgTime$=", b"$msgType$="]))
+def test_any_bytes_are_attributes(data: bytes, head: bytes) -> None:
+    decoded = decode_attributes(head + data)
+    assert decoded.own is None or decoded.own
+
+
+@pytest.mark.parametrize(
+    ("own", "msg_type", "msg_time", "reason"),
+    [
+        ({"a,b": "1"}, None, None, "the attribute key 'a,b' contains"),
+        ({"a=b": "1"}, None, None, "the attribute key 'a=b' contains"),
+        ({"a": "1,2"}, None, None, "the attribute a '1,2' contains"),
+        ({"a": "1=2"}, None, None, "the attribute a '1=2' contains"),
+        ({"": "1"}, None, None, "an empty key"),
+        ({"$msgType$": "x"}, None, None, "use the columns msg_type and msg_time"),
+        ({"$msgTime$": "x"}, None, None, "use the columns msg_type and msg_time"),
+        (None, "", None, "msg_type '' must have"),
+        (None, " ", None, "msg_type ' ' must have"),
+        (None, " a", None, "msg_type ' a' must have"),
+        (None, "a,b", None, "msg_type 'a,b' contains"),
+        (None, "x" * 256, None, "must have 1 to 255 characters"),
+        (None, None, "2024010100", "no time of the form"),
+    ],
+)
+def test_what_cannot_be_an_attribute_is_refused(
+    own: dict[str, str] | None, msg_type: str | None, msg_time: str | None, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason.replace("$", r"\$")):
+        encode_attributes(own, msg_type, msg_time)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "20240101000", "2024010100055", "202401012400", "202402300000", "000001010000", "2024-1-10005", "２" * 12],
+)
+def test_what_is_no_time(text: str) -> None:
+    assert parse_msg_time(text) is None
+
+
+@given(minutes)
+def test_times_come_back(moment: datetime) -> None:
+    text = format_msg_time(moment)
+    assert len(text) == 12
+    assert parse_msg_time(text) == micros(moment)
+
+
+@given(st.datetimes(min_value=datetime(1900, 1, 2), max_value=datetime(2200, 1, 1)), st.integers(-14 * 60, 14 * 60))
+def test_a_time_is_written_in_utc(naive: datetime, offset: int) -> None:
+    assume(naive.second or naive.microsecond or offset)
+    there = naive.replace(tzinfo=timezone(timedelta(minutes=offset)))
+    utc = there.astimezone(timezone.utc)
+    assert format_msg_time(there) == format_msg_time(utc) == utc.strftime("%Y%m%d%H%M")

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.metadata import (
+    Address,
+    Broker,
+    Partition,
+    TopicOnBroker,
+    parse_broker,
+    parse_brokers,
+    parse_consumer_topic,
+    parse_failure_info,
+    parse_master_addresses,
+    parse_producer_topic,
+    partition_info,
+)
+
+names = st.from_regex(r"[a-zA-Z]\w{0,9}", fullmatch=True)
+hosts = st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True)
+ports = st.integers(1, 65535)
+ids = st.integers(0, 2**31 - 1)
+counts = st.integers(1, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("h", [("h", 8715)]),
+        ("h:1", [("h", 1)]),
+        ("10.0.0.1:8715,10.0.0.2", [("10.0.0.1", 8715), ("10.0.0.2", 8715)]),
+        (" a:1 , b ", [("a", 1), ("b", 8715)]),
+    ],
+)
+def test_master_addresses(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_master_addresses(text) == tuple(Address(*address) for address in addresses)
+
+
+NO_ADDRESSES = (
+    "|h:|:1|h,|h:0|h:65536|h:-1|h:x|h:1_0|h:+1|h:１|h: 1|a b|http://h:1|tubemq://h|h:1:2|::1|[::1]:80|h:1;g:2"
+)
+
+
+@pytest.mark.parametrize("text", NO_ADDRESSES.split("|"))
+def test_what_is_no_list_of_master_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no (host:port|port)"):
+        parse_master_addresses(text)
+
+
+@given(st.lists(st.tuples(hosts, ports), min_size=1, max_size=4))
+def test_master_addresses_come_back(addresses: list[tuple[str, int]]) -> None:
+    expected = tuple(Address(*address) for address in addresses)
+    assert parse_master_addresses(",".join(map(str, expected))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "broker"),
+    [
+        ("1:127.0.0.1: ", Broker(1, Address("127.0.0.1", 8123))),
+        ("1:127.0.0.1:", Broker(1, Address("127.0.0.1", 8123))),
+        ("2:10.0.0.7:8200", Broker(2, Address("10.0.0.7", 8200))),
+        (" 2 : h : 8200 ", Broker(2, Address("h", 8200))),
+        ("1::-2", None),
+        ("1::8123", None),
+        ("1:h:-2", None),
+        ("1:h:0", None),
+        ("1:h:65536", None),
+        ("1:h:x", None),
+    ],
+)
+def test_brokers(text: str, broker: Broker | None) -> None:
+    assert parse_broker(text) == broker
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:h", "x:h:1", ":h:1", "1_0:h:1", "٣:h:1"])
+def test_what_is_no_broker(text: str) -> None:
+    with pytest.raises(ProtocolError, match="is no"):
+        parse_broker(text)
+
+
+def test_a_list_of_brokers_leaves_out_the_half_configured() -> None:
+    assert parse_brokers(["2:h:1", "1::-2", "3:g: "]) == {
+        2: Broker(2, Address("h", 1)),
+        3: Broker(3, Address("g", 8123)),
+    }
+    assert parse_brokers([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "layouts"),
+    [
+        ("demo#1:3:1", [TopicOnBroker("demo", 1, stores=1, partitions=3)]),
+        ("demo#1:3:1#", [TopicOnBroker("demo", 1, stores=1, partitions=3)]),
+        ("demo#", []),
+        (
+            "demo#1:3:1,2:3:2#1048576",
+            [
+                TopicOnBroker("demo", 1, stores=1, partitions=3, max_message_size=1_048_576),
+                TopicOnBroker("demo", 2, stores=2, partitions=3, max_message_size=1_048_576),
+            ],
+        ),
+    ],
+)
+def test_topics_for_producers_name_partitions_before_stores(text: str, layouts: list[TopicOnBroker]) -> None:
+    assert parse_producer_topic(text) == layouts
+
+
+@pytest.mark.parametrize(
+    ("text", "layouts"),
+    [
+        ("demo#1:1:3:1", [TopicOnBroker("demo", 1, stores=1, partitions=3)]),
+        (
+            "demo#1:2:3:0,2:2:3:1",
+            [
+                TopicOnBroker("demo", 1, stores=2, partitions=3, available=False),
+                TopicOnBroker("demo", 2, stores=2, partitions=3),
+            ],
+        ),
+    ],
+)
+def test_topics_for_consumers_name_stores_before_partitions(text: str, layouts: list[TopicOnBroker]) -> None:
+    assert parse_consumer_topic(text) == layouts
+
+
+@given(names, st.lists(st.tuples(ids, counts, counts), min_size=1, max_size=4), st.none() | ids)
+def test_topics_for_producers_come_back(topic: str, brokers: list[tuple[int, int, int]], size: int | None) -> None:
+    layouts = ",".join(f"{broker}:{partitions}:{stores}" for broker, partitions, stores in brokers)
+    assert parse_producer_topic(f"{topic}#{layouts}" + ("" if size is None else f"#{size}")) == [
+        TopicOnBroker(topic, broker, stores, partitions, max_message_size=size)
+        for broker, partitions, stores in brokers
+    ]
+
+
+NO_TOPICS = "|demo|#1:3:1:1|demo#1|demo#1:3|demo#x:3:1:1|demo#1:-1:1:1|demo#1:3:10001:1|demo#1:²:1:1|demo#1: 3:1:1"
+
+
+@pytest.mark.parametrize("parse", [parse_producer_topic, parse_consumer_topic])
+@pytest.mark.parametrize("text", NO_TOPICS.split("|"))
+def test_what_is_no_topic(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse(text)
+
+
+def test_a_maximum_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="'x' in 'demo#1:3:1#x' is no number"):
+        parse_producer_topic("demo#1:3:1#x")
+
+
+def test_partition_ids_count_by_store() -> None:
+    partitions = TopicOnBroker("demo", 7, stores=2, partitions=3).all_partitions()
+    assert [partition.partition_id for partition in partitions] == [0, 1, 2, 10_000, 10_001, 10_002]
+    assert [partition.store_id for partition in partitions] == [0, 0, 0, 1, 1, 1]
+    assert str(partitions[4]) == "7:demo:10001"
+
+
+def test_a_claim_in_a_heartbeat_and_what_the_broker_says_of_it() -> None:
+    info = partition_info(Broker(1, Address("127.0.0.1", 8123)), Partition(1, "demo", 10_002))
+    assert info == "1:127.0.0.1:8123#demo:10002"
+    assert parse_failure_info(f"411:{info}") == (411, "demo", 10_002)
+
+
+@given(st.integers(0, 999), ids, hosts, ports, names, ids)
+def test_failures_come_back(code: int, broker: int, host: str, port: int, topic: str, partition: int) -> None:
+    info = partition_info(Broker(broker, Address(host, port)), Partition(broker, topic, partition))
+    assert parse_failure_info(f"{code}:{info}") == (code, topic, partition)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "411", "411:1:h:1", "411:1:h:1#demo", "x:1:h:1#demo:1", "411:1:h:1#demo:x", "#demo:1"]
+)
+def test_what_is_no_failure(text: str) -> None:
+    with pytest.raises(ProtocolError, match="is no"):
+        parse_failure_info(text)
+
+
+@given(
+    st.sampled_from([parse_broker, parse_producer_topic, parse_consumer_topic, parse_failure_info]),
+    st.text() | st.text("0123456789:#,- x", max_size=30),
+)
+def test_any_text_gives_values_or_a_protocol_error(parse: Callable[[str], object], text: str) -> None:
+    with suppress(ProtocolError):
+        parse(text)
+
+
+@given(st.text() | st.text("0123456789:, h.", max_size=30))
+def test_any_text_gives_addresses_or_a_value_error(text: str) -> None:
+    with suppress(ValueError):
+        for address in parse_master_addresses(text):
+            assert address.host
+            assert 0 < address.port < 65536

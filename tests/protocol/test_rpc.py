@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.rpc import RpcProtocol
+
+
+def request(method: int = 17, data: bytes = b"") -> Request:
+    return Request(2, method, 10_000, data)
+
+
+def answer(serial_no: int, reply: Response | Failure, framing: Framing = Framing.STANDARD) -> bytes:
+    return encode_frame(serial_no, encode_reply(reply), framing)
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_a_server_can_read_what_is_sent(framing: Framing) -> None:
+    serial_no, wire = RpcProtocol(framing).request(request(data=b"call"))
+    (frame,) = FrameDecoder(framing).feed(wire)
+    assert frame.serial_no == serial_no
+    assert decode_request(frame.body) == request(data=b"call")
+
+
+@given(st.sampled_from(Framing), st.integers(1, 8).flatmap(lambda size: st.permutations(range(size))))
+def test_answers_find_their_requests_in_any_order(framing: Framing, order: list[int]) -> None:
+    rpc = RpcProtocol(framing)
+    numbers = [rpc.request(request(method))[0] for method in range(len(order))]
+    assert len(set(numbers)) == len(order) == rpc.unanswered
+    wire = b"".join(answer(numbers[n], Response(n, b"%d" % n), framing) for n in order)
+    assert rpc.receive(wire) == [(numbers[n], Response(n, b"%d" % n)) for n in order]
+    assert rpc.unanswered == 0
+
+
+def test_a_failure_answers_any_method() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    number, _ = rpc.request(request())
+    assert rpc.receive(answer(number, Failure("X", "y"))) == [(number, Failure("X", "y"))]
+
+
+def test_an_answer_in_pieces() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    number, _ = rpc.request(request())
+    wire = answer(number, Response(17, b"data"))
+    assert [rpc.receive(wire[i : i + 1]) for i in range(len(wire) - 1)] == [[]] * (len(wire) - 1)
+    assert rpc.receive(wire[-1:]) == [(number, Response(17, b"data"))]
+
+
+def wrong_answers(number: int) -> dict[str, bytes]:
+    return {
+        "which no request waits for": answer(number + 1, Response(17, b"")),
+        "answered as method 18": answer(number, Response(18, b"")),
+        "length of its RspResponseBody": encode_frame(number, b"\2\x08\1\2\x08\0", Framing.STANDARD),
+        "starts with": b"HTTP/1.1 400 Bad Request",
+    }
+
+
+@pytest.mark.parametrize("reason", wrong_answers(0))
+def test_a_wrong_answer_is_refused_for_good(reason: str) -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    number, _ = rpc.request(request())
+    with pytest.raises(ProtocolError, match=reason):
+        rpc.receive(wrong_answers(number)[reason])
+    with pytest.raises(ProtocolError, match=reason):
+        rpc.receive(answer(number, Response(17, b"")))
+
+
+@pytest.mark.parametrize("reason", wrong_answers(0))
+def test_answers_in_front_of_a_wrong_one_are_given_first(reason: str) -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    first, _ = rpc.request(request())
+    second, _ = rpc.request(request())
+    wire = answer(first, Response(17, b"kept")) + wrong_answers(second)[reason]
+    assert rpc.receive(wire) == [(first, Response(17, b"kept"))]
+    with pytest.raises(ProtocolError, match=reason):
+        rpc.receive(b"")
+
+
+def test_an_answer_comes_once() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    number, _ = rpc.request(request())
+    rpc.receive(answer(number, Response(17, b"")))
+    with pytest.raises(ProtocolError, match="no request waits for"):
+        rpc.receive(answer(number, Response(17, b"")))
+
+
+def test_a_request_that_is_too_long_is_not_waited_for() -> None:
+    rpc = RpcProtocol(Framing.PREFIXED)
+    with pytest.raises(ProtocolError, match="prefixed framing"):
+        rpc.request(request(data=bytes(6 * 1024 * 1024)))
+    assert rpc.unanswered == 0
+    assert rpc.request(request())[0] == 1

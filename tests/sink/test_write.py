@@ -1,0 +1,225 @@
+"""Rows to messages, and rows that can never be sent."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+from tests.fake_cluster import FakeCluster, Send, body_of
+from tubemq_spark.errors import ConfigError, ServerError
+from tubemq_spark.protocol.message import Attributes, decode_attributes, parse_msg_time, split_payload
+from tubemq_spark.sink.batch import TubeMQWriter
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
+from tubemq_spark.sink.write import plan, write_batches, write_rows
+
+TYPES = {
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "attributes": pa.map_(pa.string(), pa.string()),
+    "msg_type": pa.string(),
+    "msg_time": pa.string(),
+}
+SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(topics={"demo": 2, "other": 1}, max_message_size=1000) as running:
+        yield running
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = [name for name in TYPES if any(name in row for row in rows)]
+    return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
+
+
+def options(cluster: FakeCluster, topic: str | None = "demo") -> SinkOptions:
+    return SinkOptions(cluster.settings(), topic)
+
+
+def messages(cluster: FakeCluster) -> list[Send]:
+    return [message for broker in cluster.brokers.values() for message in broker.stored]
+
+
+def test_a_row_with_everything(cluster: FakeCluster) -> None:
+    row = {
+        "value": b"hello",
+        "topic": "other",
+        "attributes": {"city": "Zürich", "empty": ""},
+        "msg_type": "news",
+        "msg_time": "202611210830",
+    }
+    write_batches(options(cluster), [batch([row])])
+
+    (message,) = messages(cluster)
+    attributes, body = split_payload(message.data, message.flag)
+    assert (message.topicName, body, message.msgType, message.msgTime) == ("other", b"hello", "news", "202611210830")
+    assert decode_attributes(attributes) == Attributes(
+        {"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830")
+    )
+
+
+def test_without_a_time_it_is_now(cluster: FakeCluster) -> None:
+    before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
+    write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
+    after = datetime.now(timezone.utc)
+    for message in messages(cluster):
+        decoded = decode_attributes(split_payload(message.data, message.flag)[0])
+        assert decoded.msg_time == parse_msg_time(message.msgTime)
+        assert decoded.msg_time is not None
+        assert before <= datetime.fromtimestamp(decoded.msg_time / 1e6, timezone.utc) <= after
+
+
+def test_a_row_without_a_topic_takes_the_option(cluster: FakeCluster) -> None:
+    write_batches(options(cluster), [batch([{"value": b"a", "topic": None}, {"value": b"b", "topic": "other"}])])
+    assert {body_of(message): message.topicName for message in messages(cluster)} == {b"a": "demo", b"b": "other"}
+
+
+def test_an_empty_value_is_sent(cluster: FakeCluster) -> None:
+    write_batches(options(cluster), [batch([{"value": b""}])])
+    assert [body_of(message) for message in messages(cluster)] == [b""]
+
+
+def test_batches_of_all_sizes(cluster: FakeCluster) -> None:
+    sizes = [0, 1, 999, 1000, 1001, 2500]
+    rows = [[{"value": b"%d %d" % (n, size)} for n in range(size)] for size in sizes]
+    empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
+    written = write_batches(options(cluster), [batch(part) if part else empty for part in rows])
+    assert cluster.stored == {row["value"]: 1 for part in rows for row in part}
+    assert sum(written.rows.values()) == sum(sizes)
+    assert written.rows.keys() == {"1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"}
+
+
+def test_a_task_without_rows_asks_nobody(cluster: FakeCluster) -> None:
+    assert write_batches(options(cluster), []) == Written({})
+    assert cluster.calls.total() == 0
+
+
+BAD_ROWS = [
+    ({"value": None}, "value", "it is null"),
+    ({"value": bytes(1001)}, "value", "value has 1001 bytes, and topic demo takes 1000 at most"),
+    ({"value": b"a", "topic": ""}, "topic", "it is empty"),
+    ({"value": b"a", "topic": "nope"}, "topic", "knows no topic nope"),
+    ({"value": b"a", "attributes": {"a,b": "c"}}, "attributes", "the attribute key 'a,b' contains ','"),
+    ({"value": b"a", "attributes": {"a": "b=c"}}, "attributes", "the attribute a 'b=c' contains"),
+    ({"value": b"a", "attributes": {"": "b"}}, "attributes", "an empty key"),
+    ({"value": b"a", "attributes": {"a": None, "b": "c"}}, "attributes", "attribute a is null"),
+    ({"value": b"a", "attributes": {"$msgType$": "b"}}, "attributes", r"\$msgType\$ is reserved"),
+    ({"value": b"a", "attributes": {"$msgTime$": "b"}}, "attributes", r"\$msgTime\$ is reserved"),
+    ({"value": b"a", "attributes": {"a": "b" * 12_000}}, "attributes", "value and attributes have 12"),
+    ({"value": b"a", "msg_type": "a,b"}, "msg_type", "contains ','"),
+    ({"value": b"a", "msg_type": " "}, "msg_type", "1 to 255 characters"),
+    ({"value": b"a", "msg_type": "x" * 256}, "msg_type", "1 to 255 characters"),
+    ({"value": b"a", "msg_time": "2026-11-21"}, "msg_time", "'2026-11-21' is no time of the form yyyyMMddHHmm"),
+    ({"value": b"a", "msg_time": "202613210830"}, "msg_time", "'202613210830' is no time"),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "error"), BAD_ROWS, ids=[f"{column}: {error}" for _, column, error in BAD_ROWS]
+)
+def test_a_bad_row_is_named_and_those_before_it_are_stored(
+    cluster: FakeCluster, row: dict[str, Any], column: str, error: str
+) -> None:
+    good = [{"value": b"%d" % n} for n in range(30)]
+    given = SinkOptions(cluster.settings(retry_for=0.3), "demo")
+    with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
+        write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
+    assert column in str(caught.value)
+    assert cluster.stored == {row["value"]: 1 for row in good}
+
+
+def test_a_row_without_any_topic_is_named(cluster: FakeCluster) -> None:
+    with pytest.raises(ConfigError, match="row 0 of the task, column 'topic': it is null, and option 'topic' is not"):
+        write_batches(options(cluster, topic=None), [batch([{"value": b"a", "topic": None}])])
+
+
+@pytest.mark.parametrize("year", [1, 999, 9999])
+def test_times_of_any_year_arrive(cluster: FakeCluster, year: int) -> None:
+    moment = datetime(year, 1, 1, tzinfo=timezone.utc)
+    column = pa.array([moment], pa.timestamp("us", tz="UTC"))
+    write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
+    assert [message.msgTime for message in messages(cluster)] == [f"{year:04}01010000"]
+
+
+def test_a_time_beyond_the_calendar_is_named(cluster: FakeCluster) -> None:
+    column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    with pytest.raises(ConfigError, match=r"row 0 of the task, column 'msg_time': .* outside the years 1 to 9999"):
+        write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
+
+
+def test_an_error_of_the_brokers_is_raised_as_it_is(cluster: FakeCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.script = lambda request, n: 400
+    with pytest.raises(ServerError, match="row 0 of the task to broker"):
+        write_batches(options(cluster), [batch([{"value": b"a"}])])
+
+
+def test_rows_are_written_as_batches_are(cluster: FakeCluster) -> None:
+    rows = [Row(value=f"{n}", attributes={"n": f"{n}"}) for n in range(300)]
+    assert sum(write_rows(options(cluster), rows).rows.values()) == 300
+    stored = {body_of(m): decode_attributes(split_payload(m.data, m.flag)[0]).own for m in messages(cluster)}
+    assert stored == {b"%d" % n: {"n": f"{n}"} for n in range(300)}
+
+
+# The driver's part
+
+
+def raw(cluster: FakeCluster, **others: str) -> dict[str, str]:
+    return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
+
+
+def test_a_plan_is_checked_on_the_driver(cluster: FakeCluster) -> None:
+    planned = plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert planned.topic == "demo"
+    with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
+        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
+    with pytest.raises(ConfigError, match="column 'value' has the type int"):
+        plan(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
+    with pytest.raises(ConfigError, match="knows no topic nope"):
+        plan(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
+
+
+def test_planning_again_asks_no_master(cluster: FakeCluster) -> None:
+    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    calls = cluster.calls.total()
+    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert cluster.calls.total() == calls > 0
+
+
+def test_writers_travel_to_the_executors(cluster: FakeCluster) -> None:
+    given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
+    for writer in (
+        TubeMQWriter(given, SCHEMA, False),
+        stream_writer(given, SCHEMA, False),
+    ):
+        assert "geheim" not in repr(writer)
+        arrived = pickle.loads(pickle.dumps(writer))
+        written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
+        assert sum(written.rows.values()) == 1
+    assert cluster.stored == {b"a": 2}
+
+
+def test_what_is_committed_and_aborted_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    given = raw(cluster, topic="demo")
+    done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
+    with caplog.at_level("DEBUG", "tubemq_spark.sink"):
+        writer = TubeMQWriter(given, SCHEMA, False)
+        writer.commit(done)
+        writer.abort(done)
+        stream = TubeMQStreamRowWriter(writer._options)
+        stream.commit(done, 5)
+        stream.abort([], 6)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
+    assert "7 rows in 2 partitions" in caplog.messages[0]
+    assert "batch 5" in caplog.messages[2]
+    assert "batch 6" in caplog.messages[3]

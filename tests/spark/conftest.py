@@ -1,0 +1,23 @@
+"""Sources and queries for the tests that run Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.real.cluster import RealTubeMQ
+from tests.spark.queries import Queries, Source
+
+
+@pytest.fixture
+def source(spark: SparkSession, tubemq: RealTubeMQ, group: str) -> Source:
+    return Source(spark, tubemq, group)
+
+
+@pytest.fixture
+def queries() -> Iterator[Queries]:
+    started = Queries()
+    yield started
+    started.stop()

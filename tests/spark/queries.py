@@ -1,0 +1,220 @@
+"""Queries in tests: started, watched, and stopped whatever happens; and what their checkpoints say."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.messages import Sent
+from tests.reading import end_of
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.protocol.metadata import Partition
+
+T = TypeVar("T")
+
+Positions = dict[Partition, int]
+Sink = Callable[[DataFrame, int], None]
+
+
+class Message(NamedTuple):
+    """What tells messages apart; `offset` is null where the partition shares its store."""
+
+    offset: int | None
+    message_id: int
+    value: bytes
+
+
+class Source:
+    """The `tubemq` source on one cluster, for one group."""
+
+    def __init__(self, spark: SparkSession, cluster: RealTubeMQ, group: str) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.group = group
+
+    def options(self, *topics: str, **others: object) -> dict[str, str]:
+        """Those of all tests, and `others` with `_` for `.` in their names; None leaves one out."""
+        options: dict[str, object] = {
+            "tubemq.master": self.cluster.master,
+            "tubemq.rpc.framing": self.cluster.framing,
+            "tubemq.group": self.group,
+            "subscribe": ",".join(topics),
+        }
+        options.update({name.replace("_", "."): value for name, value in others.items()})
+        return {
+            name: json.dumps(value) if isinstance(value, Mapping) else str(value)
+            for name, value in options.items()
+            if value is not None
+        }
+
+    def stream(self, *topics: str, **options: object) -> DataFrame:
+        return self.spark.readStream.format("tubemq").options(**self.options(*topics, **options)).load()
+
+    def batch(self, *topics: str, **options: object) -> DataFrame:
+        return self.spark.read.format("tubemq").options(**self.options(*topics, **options)).load()
+
+    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        """Where the group stands, as the brokers tell anybody."""
+        return {p: self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id) for p in partitions}
+
+
+class Batches:
+    """A sink that keeps the rows of each micro-batch, in the order they came; a repeated one stands there twice."""
+
+    def __init__(self) -> None:
+        self.brought: list[tuple[int, list[Row]]] = []
+        self.fail_in: int | None = None
+        self._changed = threading.Condition()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        rows = frame.collect()
+        with self._changed:
+            self.brought.append((batch_id, rows))
+        if batch_id == self.fail_in:
+            raise RuntimeError("the sink fails as it was told")
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for _, rows in self.brought for row in rows]
+
+    def rows_of(self, batch_id: int) -> list[list[Row]]:
+        """The rows of each try of a micro-batch."""
+        return [rows for number, rows in self.brought if number == batch_id]
+
+
+class Queries:
+    """Starts queries and knows them all."""
+
+    def __init__(self) -> None:
+        self._started: list[StreamingQuery] = []
+
+    def start(self, frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: Any) -> StreamingQuery:
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+        return self.add((writer.trigger(**trigger) if trigger else writer).start())
+
+    def add(self, query: StreamingQuery) -> StreamingQuery:
+        self._started.append(query)
+        return query
+
+    def stop(self) -> None:
+        for query in self._started:
+            query.stop()
+
+
+def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None = None, timeout: float = 90.0) -> T:
+    """What `condition` gives once it is true; a query that ended meanwhile will not make it so."""
+    deadline = time.monotonic() + timeout
+    while True:
+        alive = query is None or query.isActive
+        if found := condition():
+            return found
+        if not alive:
+            raise AssertionError(f"the query ended before {what}: {query and query.exception()}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout:g} s: {what}; {query and query.status}")
+        time.sleep(0.05)
+
+
+def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:
+    """Until `count` rows came, and the micro-batch that brought the last of them is committed."""
+    wait_for(lambda: len(batches.rows) >= count, f"{count} rows", query)
+    last = batches.brought[-1][0]
+    wait_for(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= last, f"the end of batch {last}", query)
+
+
+def run_to_the_end(query: StreamingQuery, timeout: int = 90) -> None:
+    """For a trigger that ends by itself; raises what the query failed with."""
+    assert query.awaitTermination(timeout), f"it goes on: {query.status}"
+
+
+# Messages
+
+
+def by_partition(rows: Iterable[Row]) -> dict[Partition, list[Message]]:
+    found: dict[Partition, list[Message]] = defaultdict(list)
+    for row in rows:
+        message = Message(row["offset"], row["message_id"], bytes(row["value"]))
+        found[Partition(row["broker_id"], row["topic"], row["partition"])].append(message)
+    return dict(found)
+
+
+def expected(
+    cluster: RealTubeMQ, *parts: Mapping[Partition, Sequence[Sent]], start: Positions | None = None
+) -> dict[Partition, list[Message]]:
+    """What `by_partition` must give for all that was sent, in parts one after another, from `start` on."""
+    found: dict[Partition, list[Message]] = defaultdict(list)
+    for part in parts:
+        for partition, sent in part.items():
+            sole = cluster.topics[partition.topic].partitions == 1
+            found[partition] += [
+                Message(message.position if sole else None, message.message_id, message.body)
+                for message in sent
+                if start is None or message.position >= start[partition]
+            ]
+    return {partition: messages for partition, messages in found.items() if messages}
+
+
+def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
+    """The position behind the last message of each store, for each of its partitions."""
+    stores: dict[tuple[int, str, int], int] = defaultdict(int)
+    for part in parts:
+        for partition, sent in part.items():
+            store = partition.broker_id, partition.topic, partition.store_id
+            stores[store] = max(stores[store], end_of(sent))
+    return {p: stores[p.broker_id, p.topic, p.store_id] for part in parts for p in part}
+
+
+def to_json(positions: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    """As `startingOffsets` has them."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for partition, position in positions.items():
+        found[partition.topic][f"{partition.broker_id}:{partition.partition_id}"] = position
+    return dict(found)
+
+
+# Checkpoints
+
+
+def numbers(folder: Path) -> list[int]:
+    return sorted(int(file.name) for file in folder.glob("[0-9]*"))
+
+
+def logged_end(checkpoint: Path, batch_id: int) -> Positions:
+    """Where a micro-batch ends, by the offset log."""
+    return {
+        Partition(int(key.split(":")[0]), topic, int(key.split(":")[1])): position
+        for topic, keys in _logged_offset(checkpoint, batch_id)["offsets"].items()
+        for key, position in keys.items()
+    }
+
+
+def logged_query(checkpoint: Path) -> str:
+    """The id under which the query claims its partitions."""
+    name = _logged_offset(checkpoint, 0)["query"]
+    assert isinstance(name, str)
+    return name
+
+
+def committed_end(checkpoint: Path) -> Positions:
+    """Where the last committed micro-batch ends."""
+    return logged_end(checkpoint, numbers(checkpoint / "commits")[-1])
+
+
+def forget_commit(checkpoint: Path, batch_id: int) -> None:
+    """As if Spark had crashed between the offset log's entry and the commit log's."""
+    assert numbers(checkpoint / "commits")[-1] == batch_id
+    for name in (str(batch_id), f".{batch_id}.crc"):
+        (checkpoint / "commits" / name).unlink()
+
+
+def _logged_offset(checkpoint: Path, batch_id: int) -> dict[str, Any]:
+    offset: dict[str, Any] = json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1])
+    return offset

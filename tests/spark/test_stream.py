@@ -1,0 +1,245 @@
+"""Streams from a real TubeMQ: what they read, where they begin, and where they leave their group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.conftest import Layout
+from tests.messages import numbered, partitions, send
+from tests.reading import end_of, look, register, unregister
+from tests.spark.queries import (
+    Batches,
+    Queries,
+    Source,
+    by_partition,
+    committed_end,
+    ends_of,
+    expected,
+    forget_commit,
+    logged_query,
+    numbers,
+    run_to_the_end,
+    to_json,
+    wait_for,
+    wait_for_rows,
+)
+from tests.spark.rivals import ServerBalanced, foreign_claim, members
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+
+def start(
+    source: Source, queries: Queries, topic: str, sink: Batches, checkpoint: Path, **options: object
+) -> StreamingQuery:
+    return queries.start(source.stream(topic, **options), sink, checkpoint)
+
+
+def read_available(
+    source: Source, queries: Queries, topic: str, checkpoint: Path, sink: Batches | None = None, **options: object
+) -> Batches:
+    """What a run brings that ends by itself."""
+    batches = Batches() if sink is None else sink
+    run_to_the_end(queries.start(source.stream(topic, **options), batches, checkpoint, availableNow=True))
+    return batches
+
+
+def test_all_kinds_of_topics_in_one_query(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Two brokers, partitions with a store of their own and shared ones, several stores; triggers that end."""
+    topics = [new_topic(layout) for layout in ("one", "three", "stores")]
+    everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
+    frame = source.stream(*topics, startingOffsets="earliest")
+    batches = Batches()
+
+    first = send(source.cluster, numbered(everywhere, 2000))
+    run_to_the_end(queries.start(frame, batches, tmp_path, availableNow=True))
+    assert by_partition(batches.rows) == expected(source.cluster, first)
+
+    second = send(source.cluster, numbered(everywhere, 500))
+    run_to_the_end(queries.start(frame, batches, tmp_path, once=True))
+    assert by_partition(batches.rows) == expected(source.cluster, first, second)
+
+
+# Where a query begins
+
+
+def test_a_stream_without_messages_begins_when_there_are_some(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Even when the first micro-batch, which is empty, is repeated after a crash."""
+    topic, batches = new_topic("one"), Batches()
+    read_available(source, queries, topic, tmp_path, batches, startingOffsets="latest")
+    assert numbers(tmp_path / "commits") == [0]
+    forget_commit(tmp_path, 0)
+
+    sent = send(source.cluster, numbered(partitions(source.cluster, topic), 40))
+    query = start(source, queries, topic, batches, tmp_path, startingOffsets="latest")
+    wait_for_rows(query, batches, 40)
+    assert by_partition(batches.rows) == expected(source.cluster, sent)
+    assert batches.rows_of(0) == []
+
+
+def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """With `latest`: who comes later under the group's name finds it where the store ended when the query began."""
+    topic = new_topic("one")
+    targets = partitions(source.cluster, topic)
+    before = send(source.cluster, numbered(targets, 30))
+    batches = read_available(source, queries, topic, tmp_path / "latest", startingOffsets="latest")
+    after = send(source.cluster, numbered(targets, 50))
+    assert batches.rows == []
+    assert source.positions(targets) == ends_of(before)
+    assert {p: look(source.cluster, source.group, p).group for p in targets} == ends_of(before)
+
+    batches = read_available(source, queries, topic, tmp_path / "group", startingOffsets="group")
+    assert by_partition(batches.rows) == expected(source.cluster, after)
+    assert source.positions(targets) == ends_of(after)
+
+
+def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic("three")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 600))
+    stands = {targets[0]: sent[targets[0]][40].position, targets[4]: end_of(sent[targets[4]])}
+    for partition, position in stands.items():
+        assert register(source.cluster, source.group, partition, "before", position).errCode == 200
+        unregister(source.cluster, source.group, partition, "before")
+
+    batches = read_available(source, queries, topic, tmp_path, startingOffsets="group")
+    assert by_partition(batches.rows) == expected(source.cluster, sent, start=dict.fromkeys(targets, 0) | stands)
+
+
+def test_a_query_begins_at_positions(source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path) -> None:
+    """A number, the earliest, the latest; wherever the group stands."""
+    topic = new_topic("three")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 600))
+    end = ends_of(sent)[targets[2]]
+    begin = dict.fromkeys(targets, 0) | {targets[0]: sent[targets[0]][40].position, targets[2]: end}
+    given = begin | {targets[1]: -2, targets[2]: -1}
+
+    batches = read_available(source, queries, topic, tmp_path, startingOffsets=to_json(given))
+    assert by_partition(batches.rows) == expected(source.cluster, sent, start=begin)
+
+
+# Repeating
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_batch_that_was_logged_but_not_committed_is_read_again(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path, batch_id: int
+) -> None:
+    """Exactly: although more messages came meanwhile, and the query would begin at the latest if it were new."""
+    topic, batches = new_topic("three"), Batches()
+    targets = partitions(source.cluster, topic)
+    sent = []
+    for _ in range(batch_id + 1):
+        sent.append(send(source.cluster, numbered(targets, 1000)))
+        read_available(source, queries, topic, tmp_path, batches, startingOffsets="earliest")
+    (once,) = batches.rows_of(batch_id)
+
+    sent.append(send(source.cluster, numbered(targets, 500)))
+    forget_commit(tmp_path, batch_id)
+    query = start(source, queries, topic, batches, tmp_path, startingOffsets="latest")
+    wait_for_rows(query, batches, len(batches.rows) + len(once) + 500)
+    query.stop()
+
+    assert batches.rows_of(batch_id) == [once, once]
+    others = [row for number, rows in batches.brought if number != batch_id for row in rows]
+    before, meanwhile = sent[:batch_id], sent[-1]
+    assert by_partition(others) == expected(source.cluster, *before, meanwhile)
+
+
+def test_a_batch_that_failed_moves_nothing_and_is_read_again(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, batches = new_topic("one"), Batches()
+    targets = partitions(source.cluster, topic)
+    batches.fail_in = 1
+    first = send(source.cluster, numbered(targets, 100))
+    query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
+    wait_for_rows(query, batches, 100)
+    send(source.cluster, numbered(targets, 100))
+    with pytest.raises(StreamingQueryException, match="the sink fails as it was told"):
+        query.awaitTermination(60)
+
+    assert numbers(tmp_path / "offsets") == [0, 1]
+    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
+    assert source.positions(targets) == ends_of(first) == committed_end(tmp_path)
+
+    batches.fail_in = None
+    read_available(source, queries, topic, tmp_path, batches)
+    assert batches.rows_of(1)[0] == batches.rows_of(1)[1]
+    assert len(batches.rows_of(1)[0]) == 100
+    assert source.positions(targets) == committed_end(tmp_path)
+
+
+# The group
+
+
+def test_the_group_stands_where_the_last_committed_batch_ends(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """While the query runs and when it was stopped."""
+    topic, batches = new_topic("stores"), Batches()
+    targets = partitions(source.cluster, topic)
+    query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
+    for turn in range(1, 4):
+        # Not all partitions of each broker get some: those must not stay behind, for the others move their stores.
+        send(source.cluster, numbered(targets[turn : turn + 3], 90))
+        wait_for_rows(query, batches, 90 * turn)
+        last = committed_end(tmp_path)
+        wait_for(lambda end=last: source.positions(targets) == end, f"the group at {last}", query)
+    query.stop()
+    assert committed_end(tmp_path) == last
+    assert source.positions(targets) == last
+    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
+    assert {p: look(source.cluster, source.group, p).group for p in targets} == last
+
+
+def test_the_last_batch_counts_when_the_query_stops_right_after_it(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Spark commits the last micro-batch of a run only in its log."""
+    topic = new_topic("one")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 100))
+    read_available(source, queries, topic, tmp_path, startingOffsets="earliest")
+    assert source.positions(targets) == committed_end(tmp_path) == ends_of(sent)
+
+
+def test_the_group_is_taken_while_the_query_runs(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """The master shows it and refuses other kinds of consumers, the brokers refuse rivals; until the query stops."""
+    topic, batches = new_topic("one"), Batches()
+    target = partitions(source.cluster, topic)[0]
+    rival = ServerBalanced(source.cluster, source.group, [topic])
+    query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
+    send(source.cluster, numbered([target], 10))
+    wait_for_rows(query, batches, 10)
+
+    group = members(source.cluster, source.group)
+    assert (group["topics"], group["balance"], len(group["clients"])) == ([topic], "client-rebalance", 1)
+    assert rival.register()[0] == 424
+    refused = register(source.cluster, source.group, target, "rival", 0)
+    assert refused.errCode == 410
+    assert logged_query(tmp_path) in refused.errMsg
+
+    query.stop()
+    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
+    assert rival.register()[0] == 200
+    rival.close()
+    with foreign_claim(source.cluster, source.group, target):
+        pass

@@ -1,0 +1,77 @@
+"""What is stored in a topic, read from the first message on in the plainest way there is: to check, not for speed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from tests.messages import broker, partitions, settings
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client.rounds import Call, answer, call_one
+from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, split_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message as a consumer gets it."""
+
+    body: bytes
+    attributes: Attributes
+    partition: Partition
+
+
+def stored_in(cluster: RealTubeMQ, topic: str, broker_id: int | None = None) -> list[Stored]:
+    """All messages of a topic, or of one broker's part of it, partition by partition, in a group made for it."""
+    chosen = [p for p in partitions(cluster, topic) if broker_id in (None, p.broker_id)]
+    return [stored for partition in chosen for stored in _read(cluster, partition)]
+
+
+def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
+    client = group = f"stored_{uuid.uuid4().hex[:12]}"
+    address = broker(cluster, partition.broker_id).address
+
+    def call(method: Method, message: Message) -> Call:
+        return Call(address, ServiceType.BROKER_READ, method, message, f"reading {partition}")
+
+    def claim(op_type: OpType) -> None:
+        message = broker_pb.RegisterRequestC2B(
+            opType=op_type,
+            clientId=client,
+            groupName=group,
+            topicName=partition.topic,
+            partitionId=partition.partition_id,
+            readStatus=ReadStatus.FROM_MAX,
+            currOffset=0,
+            qryPriorityId=READ_EVERYTHING,
+            authInfo=broker_pb.AuthorizedInfo(visitAuthorizedToken=UNKNOWN_ID),
+        )
+        outcome = call_one(settings(cluster), call(Method.PARTITION_REGISTER, message))
+        reply = answer(outcome, broker_pb.RegisterResponseB2C, f"{op_type.name} of {partition}")
+        assert reply.errCode == ErrCode.SUCCESS, reply
+
+    get = broker_pb.GetMessageRequestC2B(
+        clientId=client,
+        partitionId=partition.partition_id,
+        groupName=group,
+        topicName=partition.topic,
+        manualCommitOffset=True,
+    )
+    claim(OpType.REGISTER)
+    while True:
+        outcome = call_one(settings(cluster), call(Method.GET_MESSAGE, get))
+        reply = answer(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")
+        if "reached maxOffset" in reply.errMsg:
+            break
+        assert reply.errCode in (ErrCode.SUCCESS, ErrCode.NOT_FOUND), reply
+        for message in reply.messages:
+            assert message.checkSum == check_sum(message.payLoadData)
+            attributes, body = split_payload(message.payLoadData, message.flag)
+            yield Stored(body, decode_attributes(attributes), partition)
+    claim(OpType.UNREGISTER)
