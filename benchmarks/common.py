@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import string
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +40,12 @@ class Job:
     def partitions(self) -> int:
         return LAYOUTS[self.layout]
 
-    def timed(self, work: Callable[[], object]) -> Rate:
-        begin = time.perf_counter()
+    def timed(self, work: Callable[[], object], *, here: bool = True) -> Rate:
+        """``here``: in this process, whose processor time can be told."""
+        begin, processor = time.perf_counter(), time.process_time()
         work()
-        return Rate(self.count, time.perf_counter() - begin, self.count * self.size / 1e6)
+        seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - processor
+        return Rate(self.count, seconds, self.count * self.size / 1e6, cpu_seconds if here else None)
 
 
 @dataclass(frozen=True)
@@ -111,20 +114,33 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def compare(title: str, runners: Sequence[Runner], given: argparse.Namespace) -> None:
-    """Let the runners take turns and print their medians and bests, and how their medians stand to those of Java."""
+    """Let the runners take turns and print their medians and bests, and how their medians stand to those of Java.
+
+    The client's processor time a message depends less on what else the machine does; Spark's is not measured.
+    """
     rates: dict[str, list[Rate]] = {runner.name: [] for runner in runners}
     for number in range(given.warm_up + given.rounds):
         for runner in runners:
             rate = runner.run()
             if number >= given.warm_up:
                 rates[runner.name].append(rate)
-    median = {name: statistics.median(rate.count / rate.seconds for rate in those) for name, those in rates.items()}
     java = [runner.name for runner in runners if runner.java]
+    speed = {name: statistics.median(rate.count / rate.seconds for rate in those) for name, those in rates.items()}
     print(f"\n{title}")
-    print(f"{'':36}{'messages/s':>12}{'MB/s':>8}{'best':>12}", *(f"{'to ' + chr(97 + n):>8}" for n in range(len(java))))
+    print(
+        f"{'':36}{'messages/s':>12}{'best':>12}{'MB/s':>8}{'CPU µs':>8}",
+        *(f"{'to ' + mark:>7}" for mark in _marks(java)),
+    )
     for name, those in rates.items():
-        megabytes = statistics.median(rate.megabytes / rate.seconds for rate in those)
         best = max(rate.count / rate.seconds for rate in those)
-        ratios = (f"{median[name] / median[other]:8.2f}" for other in java)
-        label = f"{chr(97 + java.index(name))} {name}" if name in java else f"  {name}"
-        print(f"{label:36}{median[name]:12,.0f}{megabytes:8.1f}{best:12,.0f}", *ratios, flush=True)
+        megabytes = statistics.median(rate.megabytes / rate.seconds for rate in those)
+        costs = [rate.cpu_seconds / rate.count * 1e6 for rate in those if rate.cpu_seconds is not None]
+        cpu = f"{statistics.median(costs):.1f}" if costs else "-"
+        label = f"{_marks(java)[java.index(name)] if name in java else ' '} {name}"
+        ratios = (f"{speed[name] / speed[other]:7.2f}" for other in java)
+        print(f"{label:36}{speed[name]:12,.0f}{best:12,.0f}{megabytes:8.1f}{cpu:>8}", *ratios, flush=True)
+
+
+def _marks(names: Sequence[str]) -> str:
+    """A letter for each."""
+    return string.ascii_lowercase[: len(names)]

@@ -43,7 +43,7 @@ def runners(master: str, java: JavaClient, spark: SparkSession, job: Job) -> Ite
             Runner("Java pull client, default settings", usual.run, java=True),
             Runner("Java pull client, fastest settings", fastest.run, java=True),
             Runner("PartitionReader, 1 thread", lambda: job.timed(lambda: read_raw(options, job.count))),
-            Runner("Spark batch, local[2], noop", lambda: job.timed(lambda: drain(spark, options))),
+            Runner("Spark batch, local[2], noop", lambda: job.timed(lambda: drain(spark, options), here=False)),
         ]
 
 

@@ -28,7 +28,7 @@ def runners(master: str, spark: SparkSession, job: Job) -> Iterator[list[Runner]
         yield [
             Runner("Java client, asynchronous sends", sending.run, java=True),
             Runner("Producer, 1 thread", lambda: job.timed(lambda: send(master, job))),
-            Runner("Spark batch, local[2]", lambda: job.timed(lambda: save(spark, master, job))),
+            Runner("Spark batch, local[2]", lambda: job.timed(lambda: save(spark, master, job), here=False)),
         ]
 
 

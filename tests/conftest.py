@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import pytest
@@ -25,19 +25,24 @@ LAYOUTS = {
     "stores": TopicSpec(partitions=2, stores=2, settings=FLUSH_SOON),
 }
 Layout = Literal["one", "three", "stores"]
-_TOPICS_OF_A_LAYOUT = {"one": 24, "three": 24, "stores": 4}
+_TOPICS_OF_A_LAYOUT = {"one": 24, "three": 24, "stores": 12}
 BROKER_OPTIONS = {"maxIndexSegmentSize": str(28 * SEGMENT)}
 
 
 def start_tubemq(
-    *, brokers: int = 2, framing: Literal["standard", "prefixed"] = "standard", topics: dict[str, TopicSpec] | None = None
+    *,
+    brokers: int = 2,
+    framing: Literal["standard", "prefixed"] = "standard",
+    topics: Mapping[str, TopicSpec] | None = None,
+    broker_options: Mapping[str, str] | None = None,
 ) -> Iterator[RealTubeMQ]:
     """A cluster for a fixture to yield. Without Java or Maven the tests are skipped, on CI they fail."""
     if topics is None:
         counts = _TOPICS_OF_A_LAYOUT
         topics = {f"{layout}_{n}": LAYOUTS[layout] for layout in LAYOUTS for n in range(counts[layout])}
     try:
-        cluster = RealTubeMQ(topics=topics, brokers=brokers, framing=framing, broker_options=BROKER_OPTIONS)
+        options = {**BROKER_OPTIONS, **(broker_options or {})}
+        cluster = RealTubeMQ(topics=topics, brokers=brokers, framing=framing, broker_options=options)
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise

@@ -14,13 +14,14 @@ from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.claims import Standing
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.rounds import Call, answer, call_all
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
+UNIT = INDEX_MSG_UNIT_SIZE
 OBSERVER = "observer"
 _attempts = itertools.count()
 
@@ -108,9 +109,7 @@ def register(
     return _registration(cluster, calls(cluster, group).register(broker, partition, client_id, position))
 
 
-def unregister(
-    cluster: RealTubeMQ, group: str, partition: Partition, client_id: str
-) -> broker_pb.RegisterResponseB2C:
+def unregister(cluster: RealTubeMQ, group: str, partition: Partition, client_id: str) -> broker_pb.RegisterResponseB2C:
     broker = messages.broker(cluster, partition.broker_id)
     return _registration(cluster, calls(cluster, group).unregister(broker, partition, client_id))
 

@@ -40,7 +40,7 @@ def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
     def call(method: Method, message: Message) -> Call:
         return Call(address, ServiceType.BROKER_READ, method, message, f"reading {partition}")
 
-    def claim(op_type: OpType) -> None:
+    def claim(op_type: OpType) -> int:
         message = broker_pb.RegisterRequestC2B(
             opType=op_type,
             clientId=client,
@@ -55,6 +55,7 @@ def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
         outcome = call_one(settings(cluster), call(Method.PARTITION_REGISTER, message))
         reply = answer(outcome, broker_pb.RegisterResponseB2C, f"{op_type.name} of {partition}")
         assert reply.errCode == ErrCode.SUCCESS, reply
+        return reply.maxOffset
 
     get = broker_pb.GetMessageRequestC2B(
         clientId=client,
@@ -63,8 +64,8 @@ def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
         topicName=partition.topic,
         manualCommitOffset=True,
     )
-    claim(OpType.REGISTER)
-    while True:
+    begun = claim(OpType.REGISTER) > 0  # a store that nobody has written to gives no end
+    while begun:
         outcome = call_one(settings(cluster), call(Method.GET_MESSAGE, get))
         reply = answer(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")
         if "reached maxOffset" in reply.errMsg:

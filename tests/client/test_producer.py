@@ -88,15 +88,6 @@ def test_sends_are_pipelined(cluster: FakeCluster) -> None:
     assert max(broker.most_at_once for broker in cluster.brokers.values()) > 10
 
 
-def test_long_messages_stay_within_memory_bounds() -> None:
-    with FakeCluster(brokers=1) as cluster, Producer(cluster.settings()) as producer:
-        cluster.brokers[1].script = lambda request, n: OK
-        for _ in range(40):
-            producer.send("demo", bytes(1 << 20))
-            on_the_way = 1 + len(producer._waiting) + sum(link.unanswered for link in producer._links.values())
-            assert on_the_way <= 20
-
-
 FAILURES = [
     503,
     419,
@@ -231,7 +222,9 @@ def test_patience_ends_with_the_last_answer(cluster: FakeCluster) -> None:
     ):
         producer.send("demo", b"a", row=0)
     assert caught.value.code == 419
-    assert all(broker.requests for broker in cluster.brokers.values())
+    requests = [broker.requests for broker in cluster.brokers.values()]
+    assert min(requests) > 0
+    assert sum(requests) <= 10  # there are pauses in between
 
 
 @pytest.mark.parametrize("failure", ["close", "silence", None], ids=["close", "silence", "no broker"])
@@ -241,9 +234,13 @@ def test_patience_ends_without_any_answer(cluster: FakeCluster, failure: Reactio
             broker.server.end()
         else:
             broker.script = lambda request, n: failure
-    with pytest.raises(TransportError, match=r"row 0 for topic demo .* tries .*127.0.0.1"):
-        with Producer(cluster.settings(rpc_timeout=0.1, retry_for=0.3)) as producer:
-            producer.send("demo", b"a", row=0)
+    producer = Producer(cluster.settings(rpc_timeout=0.1, retry_for=0.3))
+    producer.send("demo", b"a", row=0)
+    with pytest.raises(
+        TransportError, match=r"row 0 for topic demo .* in \d tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
+    ):
+        producer.flush()
+    producer.close()
 
 
 def test_no_retries_when_none_are_wanted(cluster: FakeCluster) -> None:
@@ -270,9 +267,11 @@ def test_a_token_that_is_too_old_is_renewed(cluster: FakeCluster) -> None:
 def test_a_token_that_stays_wrong_is_an_error(cluster: FakeCluster) -> None:
     for broker in cluster.brokers.values():
         broker.script = lambda request, n: 415
+    producer = Producer(cluster.settings())
+    producer.send("demo", b"a", row=0)
     with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
-        with Producer(cluster.settings()) as producer:
-            producer.send("demo", b"a", row=0)
+        producer.flush()
+    producer.close()
     assert sum(broker.requests for broker in cluster.brokers.values()) == 2
 
 

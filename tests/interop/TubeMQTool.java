@@ -1,11 +1,13 @@
 import com.google.gson.Gson;
 import com.google.gson.GsonBuilder;
+import com.sun.management.OperatingSystemMXBean;
 import java.io.BufferedReader;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -69,7 +71,7 @@ public final class TubeMQTool {
         int status = 1;
         try {
             status = run(new Arguments(args)) ? 0 : 1;
-        } catch (IllegalArgumentException wrong) {
+        } catch (WrongUsage wrong) {
             System.err.println("TubeMQTool: " + wrong.getMessage() + "; its first comment tells how to call it");
             status = 2;
         } catch (Throwable error) {
@@ -91,7 +93,7 @@ public final class TubeMQTool {
             case "bench-consume":
                 return benchConsume(given);
             default:
-                throw new IllegalArgumentException("there is no command " + command);
+                throw new WrongUsage("there is no command " + command);
         }
     }
 
@@ -358,6 +360,7 @@ public final class TubeMQTool {
         };
         while (INPUT.readLine() != null) {
             Window window = new Window(inFlight);
+            long processor = processorTime();
             long begin = System.nanoTime();
             for (int left = count; left > 0 && failure.get() == null; left = refused.getAndSet(0)) {
                 for (int i = 0; i < left; i++) {
@@ -369,7 +372,7 @@ public final class TubeMQTool {
                 System.err.println("bench-produce: " + failure.get());
                 return false;
             }
-            printRate(count, (long) count * size, System.nanoTime() - begin);
+            printRate(count, (long) count * size, System.nanoTime() - begin, processorTime() - processor);
         }
         session.shutdown();
         return true;
@@ -421,6 +424,7 @@ public final class TubeMQTool {
         AtomicLong seen = new AtomicLong();
         AtomicLong bytes = new AtomicLong();
         AtomicReference<Throwable> failure = new AtomicReference<>();
+        long processor = processorTime();
         long begin = System.nanoTime();
         AtomicLong end = new AtomicLong(begin);
         Runnable fetching = () -> {
@@ -459,16 +463,22 @@ public final class TubeMQTool {
         if (failure.get() != null) {
             throw new IOException("bench-consume", failure.get());
         }
-        printRate(seen.get(), bytes.get(), end.get() - begin);
+        printRate(seen.get(), bytes.get(), end.get() - begin, processorTime() - processor);
     }
 
-    private static void printRate(long count, long bytes, long nanoseconds) {
+    /** Nanoseconds of processor time of all threads so far. */
+    private static long processorTime() {
+        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+    }
+
+    private static void printRate(long count, long bytes, long nanoseconds, long processorNanoseconds) {
         double seconds = nanoseconds / 1e9;
         Map<String, Object> line = new LinkedHashMap<>();
         line.put("count", count);
         line.put("seconds", seconds);
         line.put("messagesPerSecond", count / seconds);
         line.put("mbPerSecond", bytes / seconds / 1e6);
+        line.put("cpuSeconds", processorNanoseconds / 1e9);
         print(line);
         RESULTS.flush(); // who reads it waits for it
     }
@@ -477,6 +487,12 @@ public final class TubeMQTool {
 
     private static void print(Map<String, Object> line) {
         RESULTS.println(JSON.toJson(line));
+    }
+
+    private static final class WrongUsage extends RuntimeException {
+        WrongUsage(String message) {
+            super(message);
+        }
     }
 
     private static final class Arguments {
@@ -488,7 +504,7 @@ public final class TubeMQTool {
 
         String next() {
             if (left.isEmpty() || left.get(0).startsWith("--")) {
-                throw new IllegalArgumentException("an argument is missing");
+                throw new WrongUsage("an argument is missing");
             }
             return left.remove(0);
         }
@@ -500,7 +516,7 @@ public final class TubeMQTool {
                 return otherwise;
             }
             if (at < 0 || at + 1 == left.size()) {
-                throw new IllegalArgumentException("--" + name + " with a value is missing");
+                throw new WrongUsage("--" + name + " with a value is missing");
             }
             left.remove(at);
             return left.remove(at);

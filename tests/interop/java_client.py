@@ -79,11 +79,15 @@ class Received:
 
 @dataclass(frozen=True)
 class Rate:
-    """``count`` messages with ``megabytes`` (of 10^6 bytes) of bodies took ``seconds``."""
+    """``count`` messages with ``megabytes`` (of 10^6 bytes) of bodies took ``seconds``.
+
+    ``cpu_seconds`` is processor time of the client, None where it was not measured.
+    """
 
     count: int
     seconds: float
     megabytes: float
+    cpu_seconds: float | None
 
 
 class JavaClient:
@@ -214,4 +218,4 @@ class Rounds:
             said = self._errors.read().decode(errors="replace")
             raise JavaClientError(f"{self._verb} ended with status {self._process.returncode}\n{said[-_TAIL:]}")
         line = json.loads(text)
-        return Rate(line["count"], line["seconds"], line["mbPerSecond"] * line["seconds"])
+        return Rate(line["count"], line["seconds"], line["mbPerSecond"] * line["seconds"], line["cpuSeconds"])

@@ -397,6 +397,12 @@ def test_keeps_as_many_fetches_under_way_as_allowed(depth: int) -> None:
     assert reader.commands() == [Command(Action.FETCH)]
 
 
+def test_small_answers_make_it_ask_for_more_at_a_time() -> None:
+    session = Session(store_of(*[OURS] * 100, limits=Limits(file_entries=10)), 0, 95 * UNIT, sole=True, depth=4)
+    assert [c.action for c in session.exchange()] == [Action.SEEK, Action.FETCH]
+    assert session.exchange() == [Command(Action.FETCH)] * 4
+
+
 def test_asks_for_no_more_than_is_left() -> None:
     reader = ExactRange(PARTITION, 0, 10 * UNIT, sole_partition=False, depth=4)
     assert reader.commands() == [Command(Action.SEEK, 0), Command(Action.FETCH)]
@@ -450,6 +456,31 @@ def test_comes_to_an_end_although_others_fill_the_store_all_the_time(messages: i
         session.exchange()
     assert session.reader.done
     assert len(session.rows) == messages
+
+
+def session_with_a_message_behind_a_block_without() -> Session:
+    """A filtered reader is told that it passed the block, and nothing of the next one."""
+    store = SimulatedStore(filtered=True)
+    store.append(8, 8, matches=False)
+    store.swap_blocks()
+    store.append(OURS)
+    return Session(store, 0, 3 * UNIT, depth=1)
+
+
+def test_a_block_passed_twice_is_not_taken_for_two() -> None:
+    session = session_with_a_message_behind_a_block_without()
+    session.exchange()
+    assert session.store.move_group(0)
+    assert session.run() == session.expected
+
+
+def test_a_block_passed_before_an_interruption_does_not_count() -> None:
+    session = session_with_a_message_behind_a_block_without()
+    session.exchange()
+    session.interrupt()
+    session.exchange()
+    session.interrupt()
+    assert session.run() == session.expected
 
 
 # Entries are counted from 0; the range of `long_session` is [4, 20) of 30.

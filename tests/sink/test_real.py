@@ -134,7 +134,11 @@ def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, 
     [
         ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' is not available in this release"),
         ("select 1 value", {}, "ConfigError: column 'value' has the type int; expected binary or string"),
-        ("select 'a' value", {"topic": "no_such_topic"}, "knows no topic no_such_topic"),
+        (
+            "select 'a' value",
+            {"topic": "no_such_topic", "tubemq.retry.maxElapsedMs": "100"},
+            "knows no topic no_such_topic",
+        ),
         ("select 'a' value", {"tubemq.masters": "a"}, "'tubemq.masters' is unknown; did you mean 'tubemq.master'"),
     ],
     ids=["column", "type", "topic", "option"],
@@ -202,7 +206,7 @@ def test_passwords_are_in_no_plan(
 
 
 def test_a_broker_is_killed_while_messages_are_sent() -> None:
-    """What it acknowledged and had not written to disk is lost with it, as for every client. The rest is on the other."""
+    """What it had acknowledged and not written to disk is lost with it, for any client. The rest is on the other."""
     rows, dies_at = 60_000, 20_000
     with RealTubeMQ(topics={"demo": TopicSpec(partitions=2)}, brokers=2) as tubemq:
         with Producer(settings(tubemq)) as producer:

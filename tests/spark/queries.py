@@ -65,6 +65,9 @@ class Source:
         """Where the group stands, as the brokers tell anybody."""
         return {p: self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id) for p in partitions}
 
+    def wait_for_positions(self, wanted: Positions) -> None:
+        wait_for(lambda: self.positions(wanted) == wanted, f"group {self.group} at {wanted}")
+
 
 class Batches:
     """A sink that keeps the rows of each micro-batch, in the order they came; a repeated one stands there twice."""
@@ -121,6 +124,10 @@ def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout:g} s: {what}; {query and query.status}")
         time.sleep(0.05)
+
+
+def wait_for_progress(query: StreamingQuery) -> None:
+    wait_for(lambda: query.lastProgress, "the first micro-batch", query)
 
 
 def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:

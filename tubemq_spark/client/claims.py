@@ -21,9 +21,10 @@ from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import CLAIM, ClaimEvent, ClaimId, ClaimState, holder_in
+from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import Broker, Partition
@@ -108,8 +109,9 @@ class DriverClaims:
             if foreign and occupied.passed:
                 partition, holder = next(iter(foreign.items()))
                 raise PartitionOccupiedError(
-                    f"{partition} at {self._broker(partition)}: another consumer of group {self._session.group} holds the "
-                    f"partition for more than {self._claim_timeout:g} s: {holder}. Stop it, or use another tubemq.group",
+                    f"{partition} at {self._broker(partition)}: another consumer of group {self._session.group} holds "
+                    f"the partition for more than {self._claim_timeout:g} s: {holder}. Stop it, or use another "
+                    "tubemq.group",
                     holder=holder,
                 )
             if foreign:
@@ -127,31 +129,28 @@ class DriverClaims:
         Only a register below it tells, which moves the group for the moment until the next request of the same write.
         """
         wanted = list(partitions)
-        found: dict[Partition, int] = {}
         stamina = Stamina(self._session.settings.retry_for)
-        while left := [partition for partition in wanted if partition not in found]:
+        while True:
             calls: list[Call] = []
-            for partition in left:
+            for partition in wanted:
                 claim = self._claims[partition]
                 broker = self._broker(partition)
-                group_calls = self._calls()
-                calls.append(group_calls.register(broker, partition, claim.client_id, 0))
-                calls.append(group_calls.register(broker, partition, claim.client_id, claim.standing.group))
+                calls.append(self._calls().register(broker, partition, claim.client_id, 0))
+                calls.append(self._calls().register(broker, partition, claim.client_id, claim.standing.group))
             outcomes = call_all(self._session.settings, calls)
-            try:
-                for partition, call, outcome in zip(left, calls[::2], outcomes[::2], strict=True):
-                    reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
-                    if reply.errCode != ErrCode.SUCCESS:
-                        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
-                    found[partition] = reply.currOffset
+            try:  # every second one too, for the groups must be back
+                replies = [_registered(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+                return dict(zip(wanted, (reply.currOffset for reply in replies[::2]), strict=True))
             except TransportError:
                 if not stamina.pause():
                     raise
-        return found
 
     def ask(self, heard_since: float) -> None:
-        """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock. One that the broker forgot, or that was moved from outside, is
-        claimed again and the group put back where it was. Raises as `take` does."""
+        """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock.
+
+        One that the broker forgot, or that was moved from outside, is claimed again and the group put back where it
+        was. Raises as `take` does.
+        """
         held = [p for p, claim in self._claims.items() if claim.held and claim.said_at < heard_since]
         calls = [
             self._calls().roll_back(self._broker(partition), partition, self._claims[partition].client_id)
@@ -280,3 +279,13 @@ class DriverClaims:
 
     def _new(self, partition: Partition) -> _Claim:
         return _Claim(Lifecycle(f"the driver's claim on {partition}", ClaimState.FREE, CLAIM))
+
+
+def _registered(
+    call: Call, outcome: Response | Failure | TransportError | ProtocolError
+) -> broker_pb.RegisterResponseB2C:
+    """The answer to a register that nobody but the network can make fail, for the partition is held."""
+    reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+    if reply.errCode != ErrCode.SUCCESS:
+        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+    return reply

@@ -3,6 +3,12 @@
 `PartitionReader` drives a `protocol.exact_range.ExactRange` over a connection: it claims the partition, survives broken
 connections and restarted brokers, keeps the claim alive while its consumer is slow, and leaves the group where it found
 it.
+
+A claim protects from requests that come later, not from a fetch that the broker is handling at the moment: what it read
+is added to the cursor of whoever holds the partition by then, who skips that much and cannot know (wire:
+DefaultOffsetManager.bookOffset). So a reader gives its claim back only when all its fetches are answered; one that
+takes over from a reader that could not do so, or goes on over a new connection, reads twice, the second time just to
+compare.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,14 +29,23 @@ from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, ServerError, TransportError
+from tubemq_spark.errors import (
+    FencedError,
+    PartitionOccupiedError,
+    PositionMovedError,
+    ProtocolError,
+    ServerError,
+    TransportError,
+    TubeMQError,
+)
 from tubemq_spark.protocol.constants import UNKNOWN_ID
-from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
+from tubemq_spark.protocol.consume import DRIVER, ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pieces import Given
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +54,8 @@ M = TypeVar("M", bound=Message)
 DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
 _OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
+_FETCH_ENDS = 0.1  # seconds after which the broker has most likely ended a fetch of a reader that was fenced off
+_PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
 _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
 
 
@@ -90,80 +107,141 @@ class PartitionReader:
         self._wanted = wanted
         self._claim_timeout = claim_timeout
         self._occupied: Deadline | None = None
-        self._held = False  # whether there is a claim to give back
+        self._asked = False  # for the claim: there may be one to give back
+        self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
-        self._range = ExactRange(wanted.partition, wanted.start, wanted.end, sole_partition=wanted.sole, depth=DEPTH)
+        self._unsure = False  # whether a fetch that nobody waited for may have moved the cursor
+        self._complete: deque[Piece] = deque()  # to be given out next
+        self._range = self._new_range()
         self._stamina = Stamina(settings.retry_for)
         self._where = f"{wanted.partition} at {wanted.broker}"
 
     def __repr__(self) -> str:
         return f"<PartitionReader {self._client_id} in {self._group}: {self._range!r}>"
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Generator[Piece, None, None]:
         """The range's messages in order, a few thousand at a time."""
         stop_beating = HEARTBEAT.keep(self._beat)
+        given = Given()
         try:
-            while not self._range.done:
-                try:
-                    with POOL.lease(
-                        self._wanted.broker.address,
-                        self._settings.framing,
-                        timeout=self._settings.rpc_timeout,
-                        idle_for=self._settings.idle_for,
-                    ) as connection:
-                        yield from self._converse(connection)
-                except TransportError as error:
-                    _log.info("%s: %s; trying again", self._where, error)
-                    self._range.interrupt()
-                    if not self._stamina.pause():
-                        raise TransportError(
-                            f"{self._where}: gave up after {self._settings.retry_for:g} s without progress: {error}. "
-                            "Check that the broker runs and can be reached from the executors"
-                        ) from error
+            for piece in self._read():
+                given.add(piece)
+                yield piece
+            while self._unsure:
+                self._read_again(given)
         finally:
             stop_beating()
             self._leave()
 
+    def _new_range(self) -> ExactRange:
+        wanted = self._wanted
+        return ExactRange(wanted.partition, wanted.start, wanted.end, sole_partition=wanted.sole, depth=DEPTH)
+
+    def _read_again(self, given: Given) -> None:
+        """Compares a second reading with what was `given` out."""
+        self._unsure = False
+        self._range = self._new_range()
+        given.read_again()
+        try:
+            same = not [new for piece in self._read() for new in given.add(piece)] and given.awaited is None
+        except ValueError:
+            same = False
+        if not same:
+            raise PositionMovedError(
+                f"{self._where}: two readings of [{self._wanted.start}, {self._wanted.end}) differ, for a fetch of an "
+                "earlier attempt moved the group's position. Run the batch again"
+            )
+
+    def _read(self) -> Iterator[Piece]:
+        while not self._range.done or self._complete:
+            try:
+                with POOL.lease(
+                    self._wanted.broker.address,
+                    self._settings.framing,
+                    timeout=self._settings.rpc_timeout,
+                    idle_for=self._settings.idle_for,
+                ) as connection:
+                    yield from self._converse(connection)
+            except TransportError as error:
+                _log.info("%s: %s; trying again", self._where, error)
+                self._leave_behind()
+                self._range.interrupt()
+                if not self._stamina.pause():
+                    raise TransportError(
+                        f"{self._where}: gave up after {self._settings.retry_for:g} s without progress: {error}. "
+                        "Check that the broker runs and can be reached from the executors"
+                    ) from error
+
     def _converse(self, connection: Connection) -> Iterator[Piece]:
         """Reads until the range is done or the connection breaks."""
+        to_send: deque[Command] = deque()
         sent: deque[tuple[Command, int, float]] = deque()
         handed_over: int | None = None
         if self._wanted.lender is not None and not self._held:
             # In one write with the claim itself, so that no rival can slip in between. Whether the driver still had
             # the claim does not matter.
             handed_over = self._submit(connection, self._release(self._wanted.lender))
-        while True:
-            for command in self._range.commands():
-                sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
-            if not sent:
-                return
-            if handed_over is not None:
-                connection.reply(handed_over)
-                handed_over = None
-            command, serial_no, sent_at = sent.popleft()
-            call = self._call(command)
-            outcome = connection.reply(serial_no)
-            try:
-                pause = self._hear(command, outcome, call)
-            except _OccupiedError as occupied:
-                for _, other, _ in sent:
-                    connection.reply(other)
-                sent.clear()
-                self._make_way(connection, str(occupied))
-                self._range.interrupt()
-                continue
-            self._proven_at = sent_at
-            if pause is not None and not self._stamina.pause(pause):
-                raise ServerError(
-                    f"{self._where}: nothing came for {self._settings.retry_for:g} s, last answer: {outcome}",
-                    code=-1,
-                    name="NO_PROGRESS",
-                    message=str(outcome),
-                )
-            for piece in self._range.take():
-                self._stamina.progress()
-                self._assure(connection)
-                yield piece
+        try:
+            while not self._range.done:
+                to_send += self._range.commands()
+                while to_send and not self._is_premature(to_send[0], sent):
+                    command = to_send.popleft()
+                    self._asked = True
+                    sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
+                if handed_over is not None:
+                    connection.reply(handed_over)
+                    handed_over = None
+                command, serial_no, sent_at = sent.popleft()
+                call = self._call(command)
+                outcome = connection.reply(serial_no)
+                try:
+                    pause = self._hear(command, outcome, call)
+                except _OccupiedError as occupied:
+                    self._drain(connection, sent)
+                    to_send.clear()
+                    self._range.interrupt()
+                    self._make_way(connection, str(occupied))
+                    continue
+                self._proven_at = sent_at
+                if pause is not None and not self._stamina.pause(pause):
+                    raise ServerError(
+                        f"{self._where}: nothing came for {self._settings.retry_for:g} s, last answer: {outcome}",
+                        code=-1,
+                        name="NO_PROGRESS",
+                        message=str(outcome),
+                    )
+                yield from self._give_out(connection)
+            yield from self._give_out(connection)
+        finally:
+            self._drain(connection, sent)
+
+    def _is_premature(self, command: Command, sent: deque[tuple[Command, int, float]]) -> bool:
+        """A seek would claim a partition anew that was taken away: the roll-back before it must be answered first."""
+        return command.action is Action.SEEK and any(other.action is Action.ROLL_BACK for other, _, _ in sent)
+
+    def _drain(self, connection: Connection, sent: deque[tuple[Command, int, float]]) -> None:
+        """Waits until the broker has handled everything, as long as it can be reached."""
+        try:
+            while sent:
+                connection.reply(sent.popleft()[1])
+        except (TransportError, ProtocolError):
+            sent.clear()
+            self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Requests may be under way that nobody waits for. The claim is not given back then, unless it is proven again:
+        who comes next has to know.
+        """
+        self._unsure = self._unsure or self._asked
+        self._asked = False
+
+    def _give_out(self, connection: Connection) -> Iterator[Piece]:
+        self._complete += self._range.take()
+        while self._complete:
+            self._assure(connection)
+            self._stamina.progress()
+            yield self._complete.popleft()
+            self._stamina.progress()  # however long the consumer took
 
     # One answer
 
@@ -222,7 +300,13 @@ class PartitionReader:
         held_by = ClaimId.parse(holder)
         if held_by is not None and self._claim.may_fence(held_by):
             _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
-            connection.reply(self._submit(connection, self._release(holder)))
+            released = self._submit(connection, self._release(holder))
+            if held_by.task != DRIVER:
+                claimed = self._submit(connection, self._call(Command(Action.SEEK, self._wanted.start)))
+                connection.reply(claimed)
+                self._unsure = True
+                time.sleep(_FETCH_ENDS)
+            connection.reply(released)
             return
         if held_by is not None and held_by.query == self._claim.query:
             raise FencedError(
@@ -254,28 +338,29 @@ class PartitionReader:
 
     def _beat(self) -> None:
         if self._held:
-            call_all(
-                self._settings,
-                [self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])],
-                timeout=min(3.0, self._settings.rpc_timeout),
-            )
+            self._call_now([self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])])
 
     def _leave(self) -> None:
-        """Puts the group where it belongs and gives the claim back; a broker that is away forgets the claim by
-        itself.
+        """Puts the group where it belongs and gives the claim back, unless somebody else has it; a broker that is away
+        forgets it by itself.
         """
-        if not self._held:
+        if not self._asked:
             return
-        self._held = False
+        self._asked = self._held = False
+        broker, partition = self._wanted.broker, self._wanted.partition
         position = self._wanted.leave_at if self._wanted.leave_at is not None else self._wanted.start
         calls = [self._release(self._client_id)]
-        if not self._range.done or position != self._wanted.start:
-            calls.insert(
-                0, self._calls.register(self._wanted.broker, self._wanted.partition, self._client_id, position)
-            )
-        for outcome in call_all(self._settings, calls, timeout=min(3.0, self._settings.rpc_timeout)):
-            if isinstance(outcome, (TransportError, ProtocolError)):
-                _log.info("%s: could not give the claim back: %s", self._where, outcome)
+        try:
+            if not self._range.done or position != self._wanted.start:
+                proof = self._calls.roll_back(broker, partition, self._client_id)
+                commit = answer(self._call_now([proof])[0], broker_pb.CommitOffsetResponseB2C, proof.what)
+                if commit.errCode != ErrCode.SUCCESS:
+                    return
+                calls.insert(0, self._calls.register(broker, partition, self._client_id, position))
+            for call, outcome in zip(calls, self._call_now(calls), strict=True):
+                answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+        except TubeMQError as error:
+            _log.info("%s: could not give the claim back: %s", self._where, error)
 
     # Requests
 
@@ -286,6 +371,9 @@ class PartitionReader:
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)
         return self._calls.fetch(broker, partition, self._client_id)
+
+    def _call_now(self, calls: list[Call]) -> list[Response | Failure | TransportError | ProtocolError]:
+        return call_all(self._settings, calls, timeout=min(_PARTING_TIMEOUT, self._settings.rpc_timeout))
 
     def _release(self, client_id: str) -> Call:
         return self._calls.unregister(self._wanted.broker, self._wanted.partition, client_id)

@@ -32,7 +32,7 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
     What a message that never fails does not need stands in the class.
     """
 
-    partition: Partition  # where it went last …
+    partition: Partition  # where it went last, or was to go …
     deadline: float  # … and when an answer is due
     tries = 0  # that failed
     failing_since: float | None = None

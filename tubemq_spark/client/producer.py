@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from tubemq_spark.client.link import Answer, Link, Outcome, Outgoing, wait_for
-from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.routing import FAILING_PARTITION, REFUSING_BROKER, UNREACHABLE_BROKER, Router
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.targets import Targets
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.envelope import Failure
@@ -27,7 +27,7 @@ from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_fai
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.produce import SendEvent, send_event
-from tubemq_spark.protocol.send import encode_content, encode_target
+from tubemq_spark.protocol.send import encode_content
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Producer:
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
         self._router = Router(self._session)
-        self._targets = _Targets(self._session)
+        self._targets = Targets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
         self._waiting: deque[Outgoing] = deque()
         self._waiting_bytes = 0
@@ -203,6 +203,7 @@ class Producer:
             link = Link(self._settings, broker, self._max_in_flight)
         except (TransportError, ProtocolError) as error:
             _log.warning("%s cannot be reached: %s", broker, error)
+            message.partition = partition
             message.failed(error, time.monotonic())
             self._router.avoid_broker(partition.broker_id, UNREACHABLE_BROKER)
             self._router.back_off()
@@ -235,7 +236,7 @@ class Producer:
             message.authorized_anew = self._targets.refresh()
         elif code == ErrCode.SERVICE_UNAVAILABLE or (isinstance(outcome, Failure) and is_elsewhere(outcome)):
             self._router.avoid_broker(message.partition.broker_id, REFUSING_BROKER)
-        else:
+        elif not link.broken:  # else the whole broker is left alone
             self._router.avoid_partition(message.partition, FAILING_PARTITION)
             if code == ErrCode.FORBIDDEN:
                 self._targets.refresh()
@@ -251,9 +252,9 @@ class Producer:
         problem = message.problem
         text = (
             f"{self._name(message.row)} for topic {message.topic} was not acknowledged within {elapsed:.1f} s of its "
-            f"first failure, in {message.tries} tries on all brokers of the topic that could be used; the last one: "
-            f"{problem}. Check that the brokers run and take messages, or give them longer with option "
-            "'tubemq.retry.maxElapsedMs'"
+            f"first failure, in {message.tries} tries on all brokers of the topic that could be used; the last one, to "
+            f"partition {message.partition}: {problem}. Check that the brokers run and take messages, or give them "
+            "longer with option 'tubemq.retry.maxElapsedMs'"
         )
         if isinstance(problem, ServerError):
             raise ServerError(text, code=problem.code, name=problem.name, message=problem.message)
@@ -281,46 +282,3 @@ def _size_problem(topic: str, body: bytes, attributes: bytes, limit: int) -> str
     return (
         f"value and attributes have {len(body) + len(attributes)} bytes, and topic {topic} takes {limit} and a few more"
     )
-
-
-_FRESH = 5.0  # seconds for which an authorisation may be used again; servers take 20
-_REFRESH_PERIOD = 1.0  # seconds between two questions to the master
-
-
-class _Targets(dict[Partition, bytes]):
-    """The encoded target of each partition, made when it is asked for, good while the authorisation in it is."""
-
-    def __init__(self, session: ProducerSession) -> None:
-        super().__init__()
-        self._session = session
-        self._authorization = session.broker_authorization()
-        self._renewed_at = time.monotonic()
-        self._asked_at = float("-inf")
-        self._refreshed = False
-
-    def __missing__(self, partition: Partition) -> bytes:
-        target = self[partition] = encode_target(self._session.client_id, partition, self._authorization)
-        return target
-
-    def renew(self) -> None:
-        """Drops what is too old."""
-        now = time.monotonic()
-        signed = self._authorization.HasField("authAuthorizedToken")
-        if self._authorization.visitAuthorizedToken != self._session.visit_token or (
-            signed and now - self._renewed_at > _FRESH
-        ):
-            self.clear()
-            self._authorization = self._session.broker_authorization()
-            self._renewed_at = now
-
-    def refresh(self) -> bool:
-        """Asks the master for partitions and token, not too often; whether it answered, this time or a moment ago."""
-        if time.monotonic() - self._asked_at > _REFRESH_PERIOD:
-            try:
-                self._session.refresh_once()
-                self._refreshed = True
-            except (TransportError, ServerError) as error:
-                _log.warning("%s", error)
-                self._refreshed = False
-            self._asked_at = time.monotonic()
-        return self._refreshed

@@ -128,17 +128,16 @@ class ExactRange:
         self._ready: list[Piece] = []
         self._given = Given()
         self._held: _Reply | None = None  # the last reply, whose end is not known yet
-        self._bound = end  # CUTTING: no message of the held reply stands here or behind
-        self._located = Located((), start, start)
-        self._ahead = 0  # VERIFYING: messages up to the wanted one
+        self._bound: int  # CUTTING: no message of the held reply stands here or behind
+        self._located: Located  # LOCATING
+        self._ahead: int  # VERIFYING: messages up to the wanted one
         self._unproven: Piece | None = None  # waits for the proof of its leg
         self._doubt: _Doubt | None = None  # CLOSING: what must still prove true
         self._verdict: TubeMQError | None = None  # CLOSING: why the range fails, unless something worse comes up
 
         self._leg_start = start  # where the last seek went, which is the group's confirmed position
-        self._least_begin = start  # the next reply begins here or later …
-        self._fresh = True  # … exactly here, when the cursor was not moved since the seek
-        self._passed = 0  # times that a 404 moved the cursor since the seek
+        self._least_begin: int  # the next reply begins here or later
+        self._passed: int  # how often a 404 moved the cursor since the seek
         self._span = ENTRIES_PER_READ * UNIT  # what one fetch gets on with, as seen last
 
         self._generation = 0  # counts the seeks: what came before the last one does not matter any more
@@ -184,12 +183,11 @@ class ExactRange:
             return
         if begin % UNIT:
             raise ProtocolError(f"{self!r}: a fetch began at {begin}, which is no index position")
-        if begin < self._least_begin or (self._fresh and begin != self._least_begin):
-            self._fail(f"a fetch began at {begin} where {self._least_begin} was due")
+        if begin < self._least_begin:
+            self._fail(f"a fetch began at {begin}, and the one before had come to {self._least_begin}")
             return
         self._span = max(UNIT, begin - self._least_begin + UNIT * len(messages))
         self._least_begin = begin + UNIT * len(messages)  # each message has an entry of its own, at least
-        self._fresh = False
         self._on(Event.FETCHED, _Reply(begin, messages, max_offset))
 
     def not_found(self, kind: NotFound) -> None:
@@ -197,7 +195,6 @@ class ExactRange:
         if self._answered(Action.FETCH) is None:
             return
         if kind is NotFound.PASSED:
-            self._fresh = False
             self._passed += 1
         if kind is NotFound.END or self._passed == _PASSES_TO_END:
             self._on(Event.ENDED, _AT_END)
@@ -235,7 +232,6 @@ class ExactRange:
         self._to_send = [Command(Action.ROLL_BACK, self._leg_start)] if roll_back else []
         self._to_send.append(Command(Action.SEEK, position))
         self._leg_start = self._least_begin = position
-        self._fresh = True
         self._passed = 0
         self._state = state
 
@@ -299,11 +295,6 @@ class ExactRange:
         self._held, self._bound = held, bound
         self._seek(self.end, State.CUTTING)
 
-    def _bind(self, reply: _Reply) -> None:
-        """The store ended at `max_offset` after the held reply was read."""
-        self._bound = min(self._bound, reply.max_offset)
-        self._cut_at(reply)
-
     def _cut_at(self, fence: _Reply) -> None:
         assert self._held is not None
         begin, messages, _ = self._held
@@ -316,7 +307,6 @@ class ExactRange:
 
     def _complete(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:
         """`messages` are all of [begin, upto), the last ones if that is `end`."""
-        self._held = None
         if len(messages) * UNIT > upto - begin:
             self._fail(f"{len(messages)} messages came from the {(upto - begin) // UNIT} entries at {begin}")
         elif self._sole and len(messages) * UNIT < upto - begin:
@@ -428,7 +418,7 @@ _HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, _Reply], None]] = 
     (State.READING, Event.WAITED): ExactRange._ignore,
     (State.READING, Event.ENDED): ExactRange._read,
     (State.CUTTING, Event.ROLLED_BACK): ExactRange._ignore,
-    (State.CUTTING, Event.SOUGHT): ExactRange._bind,
+    (State.CUTTING, Event.SOUGHT): ExactRange._ignore,
     (State.CUTTING, Event.FETCHED): ExactRange._cut_at,
     (State.CUTTING, Event.PASSED): ExactRange._ignore,
     (State.CUTTING, Event.WAITED): ExactRange._ignore,

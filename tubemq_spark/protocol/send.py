@@ -1,8 +1,9 @@
 """A send request in two parts, so that neither is encoded more often than it changes.
 
-What a message is (data, flag, check sum, type, time) stays the same when it is sent again elsewhere; where it goes (client,
-topic, partition, authorisation) is the same for all messages to a partition. Protobuf reads two messages written one
-behind the other as one with the fields of both, so a request is the bytes of its target and those of its content.
+What a message is (data, flag, check sum, type, time) stays the same when it is sent again elsewhere; where it goes
+(client, topic, partition, authorisation) is the same for all messages to a partition. Protobuf reads two messages
+written one behind the other as one with the fields of both, so a request is the bytes of its target and those of its
+content.
 wire: SendMessageRequestP2B.
 """
 

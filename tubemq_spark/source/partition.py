@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -46,7 +46,7 @@ class TubeMQInputPartition(InputPartition):
         for piece in reader.pieces():
             gathered.append(piece)
             rows += len(piece.messages)
-            size += sum(len(message.payLoadData) for message in piece.messages)
+            size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
             if rows >= _ROWS or size >= _BYTES:
                 yield self._batch(gathered)
                 gathered, rows, size = [], 0, 0
@@ -54,7 +54,7 @@ class TubeMQInputPartition(InputPartition):
             yield self._batch(gathered)
 
     def _batch(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
-        messages: list[Any] = [message for piece in pieces for message in piece.messages]
+        messages = [message for piece in pieces for message in _of_the_wire(piece)]
         positions: list[int] | None = None
         if self.wanted.sole:
             positions = [position for piece in pieces for position in piece.positions or ()]
@@ -65,3 +65,8 @@ class TubeMQInputPartition(InputPartition):
         if context is None:
             return replace(self.claim, task=0)
         return replace(self.claim, task=context.partitionId(), attempt=context.taskAttemptId())
+
+
+def _of_the_wire(piece: Piece) -> Sequence[Any]:
+    """A piece needs to know no more of its messages than what tells them apart; these are TransferedMessages."""
+    return cast(Sequence[Any], piece.messages)

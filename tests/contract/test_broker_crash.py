@@ -1,0 +1,207 @@
+"""A broker that dies and comes back: reading goes on with exactly the rest, or an error tells what is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+
+from tests import messages, reading
+from tests.conftest import LAYOUTS, start_tubemq
+from tests.messages import Sent
+from tests.reading import UNIT, Row
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client import backoff, claims, consumer
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+USES = ("kept", "lost", "reused")
+FLUSHED = 12_000  # messages of each topic in the broker's files
+TAIL, TAIL_SIZE = 5_000, 200  # messages sent right before a crash: several fetches, and less than a memory block holds
+RIVAL = "some_java_consumer"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RealTubeMQ]:
+    """One broker for this file alone; it forgets claims as soon as TubeMQ permits, after 20 s."""
+    topics = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in ("one", "three")}
+    yield from start_tubemq(
+        brokers=1, topics={**topics, "claimed": LAYOUTS["three"]}, broker_options={"consumerRegTimeoutMs": "20000"}
+    )
+
+
+@dataclass(frozen=True)
+class Shelf:
+    cluster: RealTubeMQ
+    partition: Partition
+    sent: list[Sent]
+
+    @property
+    def sole(self) -> bool:
+        return reading.is_sole(self.cluster, self.partition)
+
+    def rows(self, start: int, end: int, sent: list[Sent] | None = None) -> list[Row]:
+        return reading.expected(self.sent if sent is None else sent, start, end, sole=self.sole)
+
+    def send(self, count: int) -> list[Sent]:
+        return messages.send(self.cluster, messages.numbered([self.partition], count, TAIL_SIZE))[self.partition]
+
+    def reader_in(self, tail: list[Sent], group: str, start: int, end: int) -> Iterator[Piece]:
+        """One that has given out messages of `tail`."""
+        ids = {sent.message_id for sent in tail}
+        pieces = reading.reader(self.cluster, group, self.partition, start, end).pieces()
+        while reading.rows_of(islice(pieces, 1))[-1].message_id not in ids:
+            pass
+        return pieces
+
+
+@pytest.fixture(scope="module")
+def stored(broker: RealTubeMQ) -> dict[str, list[Shelf]]:
+    shelves: dict[str, list[Shelf]] = {}
+    for use in USES:
+        for layout in ("one", "three"):
+            partition = messages.partitions(broker, f"{use}_{layout}")[0]
+            sent = messages.send(broker, messages.numbered([partition], FLUSHED))[partition]
+            shelves.setdefault(use, []).append(Shelf(broker, partition, sent))
+    messages.send(broker, messages.numbered(messages.partitions(broker, "claimed"), 60))
+    return shelves
+
+
+@pytest.fixture(scope="module")
+def flushed(stored: dict[str, list[Shelf]], broker: RealTubeMQ) -> dict[str, list[Shelf]]:
+    for topic in broker.topics:
+        broker.wait_flushed(topic)
+    return stored
+
+
+def restart(broker: RealTubeMQ) -> None:
+    broker.kill_broker(1)
+    broker.start_broker(1)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens instead of the next pauses between two tries; later pauses are real."""
+    actions: list[Callable[[], object]] = []
+
+    def sleep(seconds: float) -> None:
+        if actions:
+            actions.pop(0)()
+        else:
+            time.sleep(seconds)
+
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return actions
+
+
+def test_heartbeats_keep_claims(
+    broker: RealTubeMQ, stored: dict[str, list[Shelf]], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beating = Heartbeat(period=1.0)
+    monkeypatch.setattr(claims, "HEARTBEAT", beating)
+    monkeypatch.setattr(consumer, "HEARTBEAT", beating)
+    held, lent, silent = messages.partitions(broker, "claimed")
+    session = ConsumerSession(messages.settings(broker), group, ["claimed"])
+    session.register()
+    driver = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
+    driver.take({held: None, lent: None})
+    shelf = stored["kept"][0]
+    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT).pieces()
+    rows = reading.rows_of(islice(reader, 1))
+    driver.lend([lent])
+    assert reading.register(broker, group, silent, "dead").errCode == 200
+
+    for forgotten in (lent, silent):
+        while reading.register(broker, group, forgotten, RIVAL).errCode == 410:
+            time.sleep(0.2)
+
+    for kept in (held, shelf.partition):
+        assert reading.register(broker, group, kept, RIVAL).errCode == 410
+    assert rows + reading.rows_of(reader) == shelf.rows(0, FLUSHED * UNIT)
+    driver.release()
+    session.close()
+
+
+def test_readers_go_on_when_their_broker_comes_back(
+    broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str, pauses: list[Callable[[], object]]
+) -> None:
+    start, end = 100 * UNIT, FLUSHED * UNIT - 100 * UNIT
+    readers = [reading.reader(broker, group, shelf.partition, start, end).pieces() for shelf in flushed["kept"]]
+    begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
+    broker.kill_broker(1)
+    pauses.append(lambda: broker.start_broker(1))
+
+    for shelf, reader, rows in zip(flushed["kept"], readers, begun, strict=True):
+        assert 0 < len(rows) < len(shelf.rows(start, end))
+        assert rows + reading.rows_of(reader) == shelf.rows(start, end)
+        assert reading.look(broker, group, shelf.partition).group == start
+    assert pauses == []
+
+
+def test_a_lost_tail_ends_the_reading(broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str) -> None:
+    start, end = (FLUSHED - 100) * UNIT, (FLUSHED + TAIL) * UNIT
+    tails = [shelf.send(TAIL) for shelf in flushed["lost"]]
+    readers = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["lost"], tails, strict=True)]
+    restart(broker)
+
+    for shelf, reader in zip(flushed["lost"], readers, strict=True):
+        left = reading.look(broker, group, shelf.partition).end
+        assert left == FLUSHED * UNIT, "the tail was not lost, so this proves nothing"
+        with pytest.raises(DataLossError, match=f"{shelf.partition}: .* the store lost its tail") as raised:
+            reading.rows_of(reader)
+        assert (raised.value.asked, raised.value.offered) == (end, left)
+        assert reading.look(broker, group, shelf.partition).group == start
+        assert reading.read(broker, group, shelf.partition, start, left) == shelf.rows(start, left)
+
+
+def test_messages_at_positions_of_lost_ones_do_not_pass_for_them(
+    broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str
+) -> None:
+    start, end = (FLUSHED - 2000) * UNIT, (FLUSHED + TAIL) * UNIT
+    tails = [shelf.send(TAIL) for shelf in flushed["reused"]]
+    in_tail = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["reused"], tails, strict=True)]
+    before = [
+        reading.reader(broker, f"{group}_before", shelf.partition, start, end).pieces() for shelf in flushed["reused"]
+    ]
+    begun = [reading.rows_of(islice(reader, 1)) for reader in before]
+    restart(broker)
+
+    for shelf, reader, other, rows in zip(flushed["reused"], in_tail, before, begun, strict=True):
+        left = reading.look(broker, group, shelf.partition).end
+        assert left == FLUSHED * UNIT, "the tail was not lost, so this proves nothing"
+        now = shelf.sent + shelf.send(TAIL + 100)
+        with pytest.raises(DataLossError, match=f"{shelf.partition}: .* uses the positions for other messages"):
+            reading.rows_of(reader)
+        assert reading.look(broker, group, shelf.partition).group == start
+        # Who had given out nothing of the tail reads what there is.
+        assert rows == shelf.rows(start, left)[: len(rows)]
+        assert rows + reading.rows_of(other) == shelf.rows(start, end, now)
+
+
+def test_a_driver_says_its_positions_again(broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str) -> None:
+    partitions = messages.partitions(broker, "claimed")
+    with_position = dict.fromkeys(partitions, 20 * UNIT)
+    session = ConsumerSession(messages.settings(broker), group, ["claimed"])
+    session.register()
+    driver = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
+    driver.take(with_position)
+    restart(broker)  # before the broker has written the positions down
+
+    driver.ask(time.monotonic())
+
+    assert all(driver.holds(partition) for partition in partitions)
+    assert {partition: driver.standing(partition).group for partition in partitions} == with_position
+    driver.release()
+    session.close()
+    assert {partition: reading.look(broker, group, partition).group for partition in partitions} == with_position

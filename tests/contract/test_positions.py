@@ -1,0 +1,247 @@
+"""Where a group stands and where stores begin and end, as the driver's claims ask and say it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests import messages, reading
+from tests.conftest import Layout
+from tests.reading import UNIT
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client.claims import DriverClaims, Standing
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.errors import FencedError, PartitionOccupiedError
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+STRANGER = "some_java_consumer"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A topic with messages, and a group of its own."""
+
+    cluster: RealTubeMQ
+    group: str
+    partitions: list[Partition]
+    ends: dict[Partition, int]
+
+    @contextmanager
+    def driver(self, claim: ClaimId | None = None, claim_timeout: float = 0.0) -> Iterator[DriverClaims]:
+        """The claims of a driver, `claim` of a new query if none is given."""
+        topic = self.partitions[0].topic
+        session = ConsumerSession(messages.settings(self.cluster), self.group, [topic])
+        session.register()
+        claims = DriverClaims(session, claim or ClaimId(reading.new_query(), run=1, batch=1), claim_timeout)
+        try:
+            yield claims
+        finally:
+            claims.release()
+            session.close()
+
+    def positions(self) -> dict[Partition, int]:
+        """Where the group stands; all partitions must be free."""
+        return {partition: self.look(partition).group for partition in self.partitions}
+
+    def look(self, partition: Partition) -> Standing:
+        return reading.look(self.cluster, self.group, partition)
+
+    def all_at(self, position: int) -> dict[Partition, int | None]:
+        return dict.fromkeys(self.partitions, position)
+
+    def anywhere(self) -> dict[Partition, int | None]:
+        return dict.fromkeys(self.partitions)
+
+    def admin_moves_group(self, partition: Partition, position: int) -> None:
+        self.cluster.broker_admin(
+            partition.broker_id,
+            method="admin_set_offset",
+            groupName=self.group,
+            manualSet=True,
+            offsetJsonInfo=json.dumps({str(partition): position}),
+        )
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: RealTubeMQ, new_topic: NewTopic) -> str:
+    return new_topic("stores")
+
+
+@pytest.fixture
+def scene(cluster: RealTubeMQ, topic: str, group: str) -> Scene:
+    partitions = messages.partitions(cluster, topic)
+    sent = messages.send(cluster, messages.numbered(partitions, 40 * len(partitions)))
+    store_ends: dict[tuple[int, int], int] = {}
+    for (broker_id, _, number), stored in sent.items():
+        store = broker_id, number // STORE_PARTITION_BASE
+        store_ends[store] = max(store_ends.get(store, 0), reading.end_of(stored))
+    ends = {partition: store_ends[partition.broker_id, partition.store_id] for partition in partitions}
+    return Scene(cluster, group, partitions, ends)
+
+
+@pytest.mark.parametrize("status", [ReadStatus.NORMAL, ReadStatus.FROM_MAX], ids=lambda status: status.name)
+def test_a_new_group_begins_where_it_is_told_to(scene: Scene, status: ReadStatus) -> None:
+    begins = dict.fromkeys(scene.partitions, 0) if status is ReadStatus.NORMAL else scene.ends
+    with scene.driver() as claims:
+        claims.take(scene.anywhere(), status)
+        assert {partition: claims.standing(partition).group for partition in scene.partitions} == begins
+        assert {partition: claims.standing(partition).end for partition in scene.partitions} == scene.ends
+    assert scene.positions() == begins
+
+
+@pytest.mark.parametrize("status", [ReadStatus.NORMAL, ReadStatus.FROM_MAX], ids=lambda status: status.name)
+def test_a_known_group_stays_where_it_is_until_it_is_told(scene: Scene, status: ReadStatus) -> None:
+    with scene.driver() as claims:
+        claims.take(scene.all_at(20 * UNIT))
+    with scene.driver() as claims:
+        claims.take(scene.anywhere(), status)
+        claims.ask(time.monotonic())
+        assert {claims.standing(partition).group for partition in scene.partitions} == {20 * UNIT}
+    assert scene.positions() == scene.all_at(20 * UNIT)
+    with scene.driver() as claims:
+        claims.take(scene.all_at(7 * UNIT), status)
+    assert scene.positions() == scene.all_at(7 * UNIT)
+
+
+def test_asking_follows_the_ends_and_leaves_the_group_alone(scene: Scene) -> None:
+    with scene.driver() as claims:
+        claims.take(scene.all_at(5 * UNIT))
+        messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
+        claims.ask(time.monotonic())
+        for partition in scene.partitions:  # two of them share a store
+            assert claims.standing(partition) == (5 * UNIT, scene.ends[partition] + 2 * UNIT)
+    assert scene.positions() == scene.all_at(5 * UNIT)
+
+
+def test_what_was_heard_of_is_not_asked_again(scene: Scene) -> None:
+    with scene.driver() as claims:
+        before = time.monotonic()
+        claims.take(scene.all_at(0))
+        messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
+        claims.ask(before)
+        assert {partition: claims.standing(partition).end for partition in scene.partitions} == scene.ends
+
+
+def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene) -> None:
+    with scene.driver() as claims:
+        claims.take(scene.all_at(9 * UNIT))
+        assert claims.earliest(scene.partitions) == scene.all_at(0)
+        claims.ask(time.monotonic())
+        assert {claims.standing(partition).group for partition in scene.partitions} == {9 * UNIT}
+    assert scene.positions() == scene.all_at(9 * UNIT)
+
+
+def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(scene: Scene) -> None:
+    with scene.driver() as claims:
+        claims.take(scene.all_at(0))
+        for end in (10 * UNIT, 30 * UNIT):
+            start = claims.standing(scene.partitions[0]).group
+            lenders = {partition: claims.client_id(partition) for partition in scene.partitions}
+            claims.lend(scene.partitions)
+            task = replace(claims.next_batch(), task=0)
+            for partition in scene.partitions:
+                reading.rows_of(
+                    reading.reader(
+                        scene.cluster, scene.group, partition, start, end, claim=task, lender=lenders[partition]
+                    ).pieces()
+                )
+            claims.ask(time.monotonic())  # which is not about lent ones
+            assert scene.positions() == scene.all_at(start)
+            claims.take(scene.all_at(end))
+            with pytest.raises(AssertionError, match=f"410 .* {claims.claim}"):
+                scene.look(scene.partitions[0])
+    assert scene.positions() == scene.all_at(30 * UNIT)
+
+
+def test_a_task_that_still_has_a_partition_is_fenced_off(scene: Scene) -> None:
+    partition = scene.partitions[0]
+    with scene.driver() as claims:
+        claims.take(scene.all_at(0))
+        claims.lend(scene.partitions)
+        lender = str(claims.client_id(partition))
+        task = replace(claims.next_batch(), task=0, attempt=7)
+        assert reading.unregister(scene.cluster, scene.group, partition, lender).errCode == 200
+        assert reading.register(scene.cluster, scene.group, partition, str(task), 0).errCode == 200
+        claims.take(scene.all_at(10 * UNIT))
+        assert reading.unregister(scene.cluster, scene.group, partition, str(task)).errCode == 412
+    assert scene.positions() == scene.all_at(10 * UNIT)
+
+
+@pytest.mark.parametrize("position", [0, 30 * UNIT])
+def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, caplog: pytest.LogCaptureFixture) -> None:
+    moved = scene.partitions[0]
+    with scene.driver() as claims:
+        claims.take(scene.all_at(20 * UNIT))
+        scene.admin_moves_group(moved, position)
+        claims.ask(time.monotonic())
+        assert claims.standing(moved).group == 20 * UNIT
+        assert f"{moved}: somebody moved group {scene.group} to {position}" in caplog.text
+    assert scene.positions() == scene.all_at(20 * UNIT)
+
+
+def test_a_claim_that_the_broker_forgot_is_taken_again(scene: Scene) -> None:
+    with scene.driver() as claims:
+        claims.take(scene.all_at(20 * UNIT))
+        for partition in scene.partitions:
+            forgotten = reading.unregister(scene.cluster, scene.group, partition, str(claims.claim))
+            assert forgotten.errCode == 200
+        scene.admin_moves_group(scene.partitions[0], 0)
+        claims.ask(time.monotonic())
+        assert reading.register(scene.cluster, scene.group, scene.partitions[0], STRANGER).errCode == 410
+    assert scene.positions() == scene.all_at(20 * UNIT)
+
+
+def test_a_newer_run_takes_over_and_the_older_notices(scene: Scene) -> None:
+    older = ClaimId(reading.new_query(), run=1, batch=9)
+    newer = ClaimId(older.query, run=2, batch=1)
+    with scene.driver(older) as first, scene.driver(newer) as second:
+        first.take(scene.all_at(0))
+        second.take(scene.all_at(10 * UNIT))
+
+        with pytest.raises(FencedError, match=f"newer run of this query, {newer}") as raised:
+            first.ask(time.monotonic())
+        assert raised.value.holder == str(newer)
+        with pytest.raises(FencedError):
+            first.take(scene.all_at(0))
+        first.release()
+
+        second.ask(time.monotonic())
+        assert all(second.holds(partition) for partition in scene.partitions)
+    assert scene.positions() == scene.all_at(10 * UNIT)
+
+
+def test_two_runs_that_claim_different_partitions_first_do_not_block_each_other(scene: Scene) -> None:
+    older = ClaimId(reading.new_query(), run=1, batch=1)
+    with scene.driver(older) as first, scene.driver(replace(older, run=2)) as second:
+        half = len(scene.partitions) // 2
+        first.take(dict.fromkeys(scene.partitions[:half], 0))
+        second.take(dict.fromkeys(scene.partitions[half:], 0))
+        with pytest.raises(FencedError):
+            first.take(dict.fromkeys(scene.partitions[half:], 0))
+        second.take(dict.fromkeys(scene.partitions[:half], 0))
+        assert all(second.holds(partition) for partition in scene.partitions)
+
+
+def test_another_consumer_keeps_the_driver_out(scene: Scene) -> None:
+    occupied = scene.partitions[-1]
+    assert reading.register(scene.cluster, scene.group, occupied, STRANGER).errCode == 200
+    with scene.driver(claim_timeout=0.1) as claims:
+        with pytest.raises(PartitionOccupiedError, match=f"{occupied} at .*: {STRANGER}. Stop it") as raised:
+            claims.take(scene.anywhere())
+        assert (type(raised.value), raised.value.holder) == (PartitionOccupiedError, STRANGER)
+
+        assert reading.unregister(scene.cluster, scene.group, occupied, STRANGER).errCode == 200
+        claims.take(scene.anywhere())
+        assert all(claims.holds(partition) for partition in scene.partitions)
+    assert scene.positions() == scene.all_at(0)

@@ -1,0 +1,119 @@
+"""Batch reads from a real TubeMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from chispa import assert_df_equality
+
+from tests.conftest import Layout
+from tests.messages import numbered, partitions, send
+from tests.reading import end_of, look, register, unregister
+from tests.spark.queries import Source, by_partition, ends_of, expected, to_json
+from tests.spark.rivals import members
+from tubemq_spark.source.schema import SPARK_SCHEMA
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+
+def test_all_there_is(source: Source, new_topic: NewTopic) -> None:
+    """From the earliest to the latest position by default; every read gives the same rows in the same order."""
+    topics = [new_topic(layout) for layout in ("one", "three", "stores")]
+    everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
+    sent = send(source.cluster, numbered(everywhere, 2800))
+    sent = {p: sent[p] + more for p, more in send(source.cluster, numbered(everywhere, 700, size=3000)).items()}
+
+    frame = source.batch(*topics)
+    assert frame.schema == SPARK_SCHEMA
+    assert frame.count() == 3500
+    assert by_partition(frame.collect()) == expected(source.cluster, sent)
+    assert_df_equality(source.batch(*topics), frame)
+
+
+def test_what_a_row_holds(source: Source, new_topic: NewTopic) -> None:
+    topic = new_topic("one")
+    first, second = partitions(source.cluster, topic)
+    plain = send(source.cluster, [(first, b"plain")])
+    attributes = "$msgType$=order,$msgTime$=202402292359,ключ=値"
+    full = send(source.cluster, [(second, b"full")], attributes=attributes.encode())
+    rows = source.batch(topic).selectExpr("*", "CAST(msg_time AS STRING) AS time").orderBy("broker_id").collect()
+    nothing = {"attributes": None, "msg_type": None, "time": None}
+    something = {"attributes": {"ключ": "値"}, "msg_type": "order", "time": "2024-02-29 23:59:00"}
+    assert [{key: value for key, value in row.asDict().items() if key != "msg_time"} for row in rows] == [
+        {
+            "value": body,
+            "topic": topic,
+            "broker_id": partition.broker_id,
+            "partition": 0,
+            "offset": 0,
+            "message_id": sent[partition][0].message_id,
+            **others,
+        }
+        for partition, body, sent, others in ((first, b"plain", plain, nothing), (second, b"full", full, something))
+    ]
+
+
+def test_between_positions(source: Source, new_topic: NewTopic) -> None:
+    """A number, -2 the earliest, -1 the latest; an empty range among them."""
+    topic = new_topic("one")
+    first, second = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered([first, second], 200))
+
+    def read(starting: dict[str, int], ending: dict[str, int]) -> dict[object, list[int | None]]:
+        frame = source.batch(topic, startingOffsets={topic: starting}, endingOffsets={topic: ending})
+        return {p: [row.offset for row in rows] for p, rows in by_partition(frame.collect()).items()}
+
+    positions = {p: [message.position for message in sent[p]] for p in sent}
+    both = read({"1:0": -2, "2:0": 280}, {"1:0": 560, "2:0": -1})
+    assert both == {first: positions[first][:20], second: positions[second][10:]}
+    assert read({"1:0": 280, "2:0": -1}, {"1:0": 280, "2:0": -1}) == {}
+    assert read({"1:0": 280, "2:0": 0}, {"1:0": 308, "2:0": 0}) == {first: positions[first][10:11]}
+    assert to_json(ends_of(sent)) == {topic: {"1:0": 2800, "2:0": 2800}}
+
+
+def test_a_range_is_the_same_whatever_comes_after_it(source: Source, new_topic: NewTopic) -> None:
+    """Cut anywhere, in partitions that share a store: counts and order do not change."""
+    topic = new_topic("three")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 900))
+    begin = {p: sent[p][40].position for p in targets}
+    end = {p: sent[p][-30].position for p in targets}
+    frame = source.batch(topic, startingOffsets=to_json(begin), endingOffsets=to_json(end))
+    once = frame.collect()
+    wanted = {p: [m for m in sent[p] if begin[p] <= m.position < end[p]] for p in targets}
+    assert by_partition(once) == expected(source.cluster, wanted)
+    send(source.cluster, numbered(targets, 900))
+    assert frame.collect() == once
+    assert frame.count() == len(once)
+
+
+def test_the_group_stays_where_it_stands(source: Source, new_topic: NewTopic) -> None:
+    topic = new_topic("three")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 300))
+    stands = dict.fromkeys(targets, 0) | {
+        targets[0]: sent[targets[0]][7].position,
+        targets[3]: end_of(sent[targets[3]]),
+    }
+    for partition, position in stands.items():
+        assert register(source.cluster, source.group, partition, "before", position).errCode == 200
+        unregister(source.cluster, source.group, partition, "before")
+
+    assert source.batch(topic).count() == 300
+    assert source.positions(targets) == stands
+    rest = source.batch(topic, startingOffsets="group").collect()
+    assert by_partition(rest) == expected(source.cluster, sent, start=stands)
+    assert source.positions(targets) == stands
+    assert {p: look(source.cluster, source.group, p).group for p in targets} == stands
+    assert members(source.cluster, source.group)["clients"] == []
+
+
+def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source, new_topic: NewTopic) -> None:
+    topic = new_topic("one")
+    targets = partitions(source.cluster, topic)
+    sent = send(source.cluster, numbered(targets, 20))
+    assert source.batch(topic, startingOffsets="latest").collect() == []
+    assert source.positions(targets) == ends_of(sent)

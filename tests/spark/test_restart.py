@@ -1,0 +1,207 @@
+"""A query that is stopped or dies again and again while messages come in: each is in its output once.
+
+The output is Parquet files, of which Spark counts those of a committed micro-batch alone. What a repeated micro-batch
+read beyond, or short of, its first try would be there twice, or never.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.conftest import Layout
+from tests.messages import Sent, numbered, partitions, send
+from tests.real.cluster import RealTubeMQ
+from tests.spark.queries import (
+    Queries,
+    Source,
+    ends_of,
+    numbers,
+    run_to_the_end,
+    wait_for,
+    wait_for_progress,
+)
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+NewTopic = Callable[[Layout], str]
+
+ROOT = Path(__file__).parents[2]
+STOPS = 7
+KILLS = 2
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"the moments come from random.Random({seed})")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def topics(new_topic: NewTopic) -> list[str]:
+    return [new_topic("one"), new_topic("three")]
+
+
+class Producer:
+    """Appends to all partitions of some topics, a few messages at a time, in a thread."""
+
+    def __init__(self, cluster: RealTubeMQ, topics: list[str]) -> None:
+        self._cluster = cluster
+        self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
+        self._parts: list[dict[Partition, list[Sent]]] = []
+        self._ended = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Producer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def sent(self) -> list[dict[Partition, list[Sent]]]:
+        """All of them, once they have ended."""
+        assert not self._thread.is_alive()
+        if self._problem is not None:
+            raise self._problem
+        return self._parts
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(0.05):
+                random.shuffle(self._targets)
+                self._parts.append(send(self._cluster, numbered(self._targets, random.randint(1, 60))))
+        except BaseException as problem:
+            self._problem = problem
+
+
+class Output:
+    """A query's folder of Parquet files and its checkpoint."""
+
+    def __init__(self, source: Source, topics: list[str], folder: Path) -> None:
+        self._source = source
+        self.options = source.options(*topics, startingOffsets="earliest")
+        self.folder = str(folder / "output")
+        self.checkpoint = folder / "checkpoint"
+        self._topics = topics
+
+    def write(self, queries: Queries, **trigger: bool) -> StreamingQuery:
+        frame = self._source.stream(*self._topics, startingOffsets="earliest")
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
+        return queries.add((writer.trigger(**trigger) if trigger else writer).start(self.folder))
+
+    def wait_for_more_batches(self, count: int) -> None:
+        """Until so many more are logged than there are now."""
+        log = self.checkpoint / "offsets"
+        enough = len(numbers(log)) + count
+        wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}")
+
+    def check(self, sent: list[dict[Partition, list[Sent]]]) -> None:
+        """Every message once, and the group at the end of them all."""
+        rows = self._source.spark.read.parquet(self.folder).collect()
+        found = Counter(
+            (Partition(row.broker_id, row.topic, row.partition), row.message_id, bytes(row.value)) for row in rows
+        )
+        wanted = {
+            (partition, message.message_id, message.body)
+            for part in sent
+            for partition, messages in part.items()
+            for message in messages
+        }
+        assert [key for key, count in found.items() if count > 1][:5] == [], "more than once"
+        assert sorted(wanted - found.keys())[:5] == [], "missing"
+        assert sorted(found.keys() - wanted)[:5] == [], "never sent"
+        ends = ends_of(*sent)
+        assert self._source.positions(ends) == ends
+
+
+def test_stopped_at_any_moment(
+    source: Source, queries: Queries, topics: list[str], tmp_path: Path, chance: random.Random
+) -> None:
+    output = Output(source, topics, tmp_path)
+    with Producer(source.cluster, topics) as producer:
+        for turn in range(STOPS):
+            query = output.write(queries)
+            if turn % 2:  # the first seconds of a run are its start: let some get beyond it
+                wait_for_progress(query)
+            time.sleep(chance.uniform(0, 2))
+            query.stop()
+            assert query.exception() is None
+    run_to_the_end(output.write(queries, availableNow=True))
+    output.check(producer.sent)
+
+
+@pytest.mark.parametrize("program", [None, "java"])
+def test_killed_at_any_moment(
+    source: Source, queries: Queries, topics: list[str], tmp_path: Path, chance: random.Random, program: str | None
+) -> None:
+    """All processes at once; or the Java process alone, which leaves Python workers that still read."""
+    output = Output(source, topics, tmp_path)
+    given = {"options": output.options, "output": output.folder, "checkpoint": str(output.checkpoint)}
+    command = [sys.executable, "-m", "tests.spark.endless_query", json.dumps(given)]
+    with Producer(source.cluster, topics) as producer:
+        for turn in range(KILLS):
+            with in_a_session(command) as leader:
+                # At first in the middle of the very first micro-batch; then anywhere.
+                output.wait_for_more_batches(chance.randint(1, 4) if turn else 1)
+                time.sleep(chance.uniform(0, 0.5))
+                kill(leader, program)
+                run_to_the_end(output.write(queries, availableNow=True))
+    run_to_the_end(output.write(queries, availableNow=True))
+    output.check(producer.sent)
+
+
+@contextmanager
+def in_a_session(command: list[str]) -> Iterator[int]:
+    """Runs `command` in a session of its own, of which nothing is left afterwards; gives the session's id."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process.pid
+    finally:
+        kill(process.pid)
+        process.wait()
+
+
+def kill(session: int, program: str | None = None) -> None:
+    """SIGKILL to all processes of a session, or to those of one program in it. (Python workers leave the group.)"""
+
+    def alive() -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                head, _, tail = (folder / "stat").read_text().rpartition(") ")
+            except OSError:
+                continue  # it has ended
+            state, _, _, its_session = tail.split()[:4]
+            if int(its_session) == session and state != "Z" and program in (None, head.partition(" (")[2]):
+                found.append(int(folder.name))
+        return found
+
+    def killed() -> bool:
+        pids = alive()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    wait_for(killed, f"the end of session {session}")
