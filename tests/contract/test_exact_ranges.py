@@ -179,7 +179,7 @@ def test_ranges_without_messages(tubemq: RealTubeMQ, new_topic: NewTopic, group:
 def test_large_messages(cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random) -> None:
     scene = Scene(cluster, new_topic("one"), group, rng)
     target = scene.partitions[0]
-    sizes = [1 << 20, *(rng.randint(0, 1 << 16) for _ in range(20)), 0]  # as much as a store takes before it must flush
+    sizes = [1 << 20, *(rng.randint(1, 1 << 16) for _ in range(20)), 1]  # as much as a store takes at once
     scene.sent.update(messages.send(cluster, [(target, rng.randbytes(size)) for size in rng.sample(sizes, len(sizes))]))
     scene.check(10)
 

@@ -62,10 +62,15 @@ def test_only_the_lowest_bit_of_the_flag_counts(flag: int) -> None:
     assert split_payload(b"\0\0\0\1ab", flag | 1) == (b"a", b"b")
 
 
-@pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\xff\xff\xff\xffabcd", b"\x7f\xff\xff\xffabcd"])
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\x7f\xff\xff\xffabcd"])
 def test_a_header_that_does_not_fit_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"a message of {len(payload)} bytes"):
         split_payload(payload, 1)
+
+
+@pytest.mark.parametrize("body", [b"\xff\xff\xff\xffabcd", b"\x80\0\0\0"])
+def test_cleared_attributes_cost_no_byte_of_the_body(body: bytes) -> None:
+    assert split_payload(body, 1) == (b"", body)
 
 
 @given(st.binary(max_size=30), st.integers(-(2**31), 2**31 - 1))
@@ -76,7 +81,7 @@ def test_any_payload_is_split_or_refused(payload: bytes, flag: int) -> None:
         assert flag & 1
     else:
         assert payload.endswith(attributes + body)
-        assert len(payload) - len(attributes + body) == (4 if flag & 1 else 0)
+        assert len(payload) - len(attributes + body) == (4 if flag & 1 and payload[0] < 0x80 else 0)
 
 
 NEW_YEAR = micros(datetime(2024, 1, 1, 0, 5, tzinfo=timezone.utc))

@@ -143,7 +143,7 @@ def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"abc", b"\x00\x00\x00\x05abcd", b"\xff\xff\xff\xffabcd", b"\x7f\xff\xff\xff"]
+    "payload", [b"", b"abc", b"\x00\x00\x00\x05abcd", b"\x7f\xff\xff\xffabcd", b"\x7f\xff\xff\xff"]
 )
 def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.conftest import Layout
+from tests.conftest import START_QUICKLY, Layout
 from tests.messages import Sent, numbered, partitions, send
 from tests.real.cluster import RealTubeMQ
 from tests.spark.queries import (
@@ -155,7 +155,12 @@ def test_killed_at_any_moment(
 ) -> None:
     """All processes at once; or the Java process alone, which leaves Python workers that still read."""
     output = Output(source, topics, tmp_path)
-    given = {"options": output.options, "output": output.folder, "checkpoint": str(output.checkpoint)}
+    given = {
+        "options": output.options,
+        "output": output.folder,
+        "checkpoint": str(output.checkpoint),
+        "java": START_QUICKLY,
+    }
     command = [sys.executable, "-m", "tests.spark.endless_query", json.dumps(given)]
     with Producer(source.cluster, topics) as producer:
         for turn in range(KILLS):

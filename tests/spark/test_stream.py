@@ -200,7 +200,7 @@ def test_the_group_stands_where_the_last_committed_batch_ends(
         send(source.cluster, numbered(targets[turn : turn + 3], 90))
         wait_for_rows(query, batches, 90 * turn)
         last = committed_end(tmp_path)
-        wait_for(lambda end=last: source.positions(targets) == end, f"the group at {last}", query)
+        source.wait_for_positions(last)
     query.stop()
     assert committed_end(tmp_path) == last
     assert source.positions(targets) == last

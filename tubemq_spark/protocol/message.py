@@ -56,14 +56,20 @@ def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
 
 
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
-    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit."""
+    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit.
+
+    A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its place
+    is body. A broker gives such a message out only when that reads as a negative number.
+    """
     if not flag & ATTRIBUTES_FLAG:
         return b"", payload
     if len(payload) < _LENGTH.size:
         raise ProtocolError(f"a message of {len(payload)} bytes says it has attributes, but not how long they are")
     (size,) = _LENGTH.unpack_from(payload)
+    if size < 0:
+        return b"", payload
     end = _LENGTH.size + size
-    if size < 0 or end > len(payload):
+    if end > len(payload):
         raise ProtocolError(f"a message of {len(payload)} bytes says it has {size} bytes of attributes")
     return payload[_LENGTH.size : end], payload[end:]
 

@@ -84,6 +84,8 @@ class Given:
         key, position = key_of(piece.messages[-1]), _position(piece, -1)
         self._marks.append(Mark(key, position, self._seen, len(piece.messages), piece.begin, piece.upto))
         self._met += 1
+        if not known:
+            return [piece]
         positions = None if piece.positions is None else piece.positions[known:]
         return [Piece(piece.messages[known:], positions, piece.begin, piece.upto)]
 

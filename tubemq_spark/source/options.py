@@ -65,8 +65,12 @@ ENDING_OFFSETS: Option[Bound] = Option(
 HEADS_INTERVAL_MS = Option("headsIntervalMs", whole_number(0), "milliseconds", 100)
 METADATA_INTERVAL_MS = Option("metadataIntervalMs", whole_number(100), "milliseconds, at least 100", 30_000)
 
+# A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
+_OF_THE_SINK = (Option("tubemq.producer.maxInFlight", str, "unanswered sends per connection"),)
+
 SOURCE_OPTIONS: tuple[Option[Any] | Planned, ...] = (
     *CLIENT_OPTIONS,
+    *_OF_THE_SINK,
     SUBSCRIBE,
     GROUP_NAME,
     CLAIM_TIMEOUT_MS,

@@ -1,0 +1,1 @@
+"""One connection, against scripted peers."""

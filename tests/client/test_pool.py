@@ -1,0 +1,1 @@
+"""Which connections are used again."""

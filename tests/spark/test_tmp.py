@@ -1,0 +1,315 @@
+"""What cannot work says so at once, on the driver, in a sentence that tells what to do.
+
+The text looked at is that of the exception which the user's program gets from Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.conftest import Layout
+from tests.messages import numbered, partitions, send
+from tests.real.cluster import RealTubeMQ
+from tests.spark.queries import Batches, Queries, Source, ends_of, run_to_the_end, wait_for_progress
+from tests.spark.rivals import ServerBalanced, foreign_claim, members
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+PASSWORD = "p4ssw0rd-of-nobody"
+SECONDS = 20  # a query that has not failed by then hangs; most need two
+
+_RAISED = re.compile(r"tubemq_spark\.errors\.(\w+): (.*)")
+_AT_LOAD = "PYTHON_DATA_SOURCE_ERROR"
+_ON_DRIVER = (_AT_LOAD, "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR")
+
+
+class Complaint(NamedTuple):
+    error: str
+    sentence: str
+
+
+class Failing:
+    """Reads that fail: loads, counts a batch, or runs a stream, and gives what the user is told."""
+
+    def __init__(self, source: Source, queries: Queries, folder: Path, topic: str, kind: str) -> None:
+        self.source = source
+        self.topic = topic
+        self.checkpoint = folder / "checkpoint"
+        self._queries = queries
+        self._kind = kind
+
+    def __call__(self, **options: object) -> Complaint:
+        options = {"subscribe": self.topic, "tubemq.user": "u", "tubemq.password": PASSWORD, **options}
+        return complaint(lambda: self._read(options))
+
+    def load(self, **options: object) -> Complaint:
+        options = {"subscribe": self.topic, "tubemq.user": "u", "tubemq.password": PASSWORD, **options}
+        return complaint(lambda: self._frame(options))
+
+    def _frame(self, options: Mapping[str, object]):  # type: ignore[no-untyped-def]
+        return (self.source.stream if self._kind == "stream" else self.source.batch)(**options)
+
+    def _read(self, options: Mapping[str, object]) -> None:
+        frame = self._frame(options)
+        if self._kind == "stream":
+            run_to_the_end(self._queries.start(frame, Batches(), self.checkpoint), SECONDS)
+        else:
+            frame.count()
+
+
+def complaint(action: Callable[[], object]) -> Complaint:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    text = str(caught.value)
+    assert any(condition in text for condition in _ON_DRIVER), text
+    assert PASSWORD not in text
+    raised = _RAISED.findall(text)
+    assert raised, text
+    print("TOLD", *raised[-1]); return Complaint(*raised[-1])
+
+
+@pytest.fixture(scope="module")
+def topic(_topic_numbers: Callable[[str], int]) -> str:
+    """One topic is enough for all that fails."""
+    return f"three_{_topic_numbers('three')}"
+
+
+@pytest.fixture(params=["batch", "stream"])
+def failing(source: Source, queries: Queries, tmp_path: Path, topic: str, request: pytest.FixtureRequest) -> Failing:
+    return Failing(source, queries, tmp_path, topic, request.param)
+
+
+@pytest.fixture(params=["stream"])
+def failing_stream(
+    source: Source, queries: Queries, tmp_path: Path, topic: str, request: pytest.FixtureRequest
+) -> Failing:
+    return Failing(source, queries, tmp_path, topic, request.param)
+
+
+# Options, at load()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tubemq.master": None}, "option 'tubemq.master' is required: host:port"),
+        ({"tubemq.group": None}, "option 'tubemq.group' is required: the name of a consumer group"),
+        ({"subscribe": None}, "option 'subscribe' is required: topic"),
+        ({"tubemq.mastre": "m"}, "option 'tubemq.mastre' is unknown; did you mean 'tubemq.master'?"),
+        ({"tubemq.rpc.timeoutms": "soon"}, "option 'tubemq.rpc.timeoutMs' is 'soon'; expected milliseconds"),
+        ({"tubemq.rpc.framing": "odd"}, "expected auto, standard or prefixed"),
+        ({"tubemq.group": "a:b"}, "option 'tubemq.group' is 'a:b'; expected"),
+        ({"failOnDataLoss": "false"}, "option 'failOnDataLoss' is not available in this release"),
+        ({"startingOffsets": "first"}, "option 'startingOffsets' is 'first'; expected earliest, latest, group or"),
+        ({"startingOffsets": "{"}, "it is neither one of the words nor JSON"),
+        ({"startingOffsets": {"t": {"1:0": 29}}}, "positions are multiples of 28"),
+        ({"tubemq.password": None, "tubemq.passwordFile": "/no/file"}, "/no/file gives no password"),
+    ],
+)
+def test_options_are_refused_when_the_source_is_loaded(
+    failing: Failing, options: dict[str, object], sentence: str
+) -> None:
+    told = failing.load(**options)
+    assert told.error == "ConfigError"
+    assert sentence in told.sentence
+
+
+def test_a_stream_has_no_end(failing_stream: Failing) -> None:
+    told = failing_stream(endingOffsets="latest")
+    assert told == ("ConfigError", "option 'endingOffsets' is for batch reads: a stream has no end, leave it out")
+
+
+def test_columns_are_the_sources_own(failing: Failing, spark: SparkSession) -> None:
+    reader = spark.readStream if failing._kind == "stream" else spark.read
+    options = failing.source.options(failing.topic)
+
+    def read() -> None:
+        frame = reader.format("tubemq").options(**options).schema("value STRING").load()
+        if frame.isStreaming:
+            run_to_the_end(failing._queries.start(frame, Batches(), failing.checkpoint), SECONDS)
+        else:
+            frame.count()
+
+    told = complaint(read)
+    assert told.error == "ConfigError"
+    assert "leave out .schema(…) and convert `value` with from_json" in told.sentence
+
+
+# The cluster
+
+
+@pytest.fixture(params=["nobody", "silence", "broker", "http", "no name"])
+def wrong_master(request: pytest.FixtureRequest, tubemq: RealTubeMQ) -> Iterator[tuple[str, str, str]]:
+    """An address where no master is; and the error and what it says."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        if request.param == "silence":
+            yield (
+                f"{host}:{port}",
+                "TransportError",
+                "answers nothing within 1 s in either framing; is it the plain port",
+            )
+    check = "Check option 'tubemq.master' and that the master runs"
+    if request.param == "nobody":
+        yield f"{host}:{port}", "TransportError", check
+    elif request.param == "broker":
+        yield tubemq.broker_address(1), "ConfigError", "check option 'tubemq.master', masters listen on 8715 by default"
+    elif request.param == "http":
+        yield tubemq._master.web_address, "ProtocolError", "does not speak TubeMQ's protocol"
+    elif request.param == "no name":
+        yield "nobody.invalid", "TransportError", check
+
+
+def test_a_wrong_master(failing: Failing, wrong_master: tuple[str, str, str]) -> None:
+    address, error, sentence = wrong_master
+    told = failing(**{"tubemq.master": address, "tubemq.rpc.timeoutMs": 1000, "tubemq.rpc.framing": "auto"})
+    assert told.error == error
+    assert address in told.sentence
+    assert sentence in told.sentence
+
+
+def test_the_wrong_framing(failing: Failing, tubemq: RealTubeMQ) -> None:
+    wrong = "prefixed" if tubemq.framing == "standard" else "standard"
+    told = failing(**{"tubemq.rpc.framing": wrong, "tubemq.rpc.timeoutMs": 1000})
+    assert told.error == "TransportError"
+    assert f"is 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
+
+
+def test_an_unknown_topic(failing: Failing) -> None:
+    told = failing(subscribe=f"{failing.topic},nothing")
+    assert told.error == "ConfigError"
+    assert "nothing" in told.sentence
+    assert re.search(r"check (option 'subscribe'|the topic's name), or have (the topic|it) created", told.sentence)
+
+
+# The group
+
+
+def test_a_group_with_other_topics(
+    failing: Failing, queries: Queries, new_topic: Callable[[Layout], str], tmp_path: Path
+) -> None:
+    query = queries.start(failing.source.stream(new_topic("one")), Batches(), tmp_path / "other")
+    wait_for_progress(query)
+    told = failing()
+    assert told.error == "ConfigError"
+    assert "the group is in use with other topics: stop those consumers, or use another tubemq.group" in told.sentence
+    assert query.isActive
+
+
+def test_a_group_of_server_balanced_consumers(failing: Failing) -> None:
+    rival = ServerBalanced(failing.source.cluster, failing.source.group, [failing.topic])
+    assert rival.register()[0] == 200
+    try:
+        told = failing()
+    finally:
+        rival.close()
+    assert told.error == "ConfigError"
+    assert "consumers of another kind (server-side balance): stop them or use another tubemq.group" in told.sentence
+
+
+def test_a_partition_that_somebody_else_holds(failing: Failing) -> None:
+    cluster, group = failing.source.cluster, failing.source.group
+    partition = partitions(cluster, failing.topic)[-1]
+    with foreign_claim(cluster, group, partition) as holder:
+        told = failing(**{"tubemq.claim.timeoutMs": 600})
+    assert told.error == "PartitionOccupiedError"
+    assert told.sentence.startswith(
+        f"{partition} at broker 2 at {cluster.broker_address(2)}: another consumer of group"
+    )
+    assert told.sentence.endswith(f"for more than 0.6 s: {holder}. Stop it, or use another tubemq.group")
+    assert members(cluster, group)["clients"] == []
+
+
+# Positions
+
+
+def test_positions_that_do_not_fit(failing: Failing) -> None:
+    cluster = failing.source.cluster
+    targets = partitions(cluster, failing.topic)
+    end = ends_of(send(cluster, numbered(targets, 6)))[targets[0]]
+    fits = {f"{p.broker_id}:{p.partition_id}": -2 for p in targets}
+
+    def told(positions: dict[str, int]) -> str:
+        complaint = failing(startingOffsets={failing.topic: positions})
+        assert complaint.error == "ConfigError"
+        assert complaint.sentence.startswith("option 'startingOffsets' ")
+        return complaint.sentence
+
+    assert f"names 7:{failing.topic}:0 (brokerId:topic:partitionId), which the subscribed topics" in told(
+        fits | {"7:0": 0}
+    )
+    missing = {key: position for key, position in fits.items() if key != "2:1"}
+    assert f"must name all partitions of the subscribed topics, 2:{failing.topic}:1 (" in told(missing)
+    beyond = told(fits | {"1:0": end + 28})
+    assert f"has {end + 28} for 1:{failing.topic}:0, which lies beyond the end of the store: {end}; use -1" in beyond
+
+
+def test_ends_that_do_not_fit(source: Source, queries: Queries, tmp_path: Path, topic: str) -> None:
+    failing = Failing(source, queries, tmp_path, topic, "batch")
+    targets = partitions(source.cluster, topic)
+    end = ends_of(send(source.cluster, numbered(targets, 60)))[targets[0]]
+    fits = {f"{p.broker_id}:{p.partition_id}": -1 for p in targets}
+    told = failing(endingOffsets={topic: fits | {"1:0": end + 28}})
+    assert f"option 'endingOffsets' has {end + 28} for 1:{topic}:0, which lies beyond the end" in told.sentence
+    told = failing(startingOffsets={topic: fits}, endingOffsets={topic: fits | {"1:0": 28}})
+    assert f"option 'endingOffsets' has 28 for 1:{topic}:0, which lies before the start {end}" in told.sentence
+
+
+# Checkpoints
+
+
+def logged(checkpoint: Path, offset: object) -> None:
+    """A checkpoint whose first micro-batch ended at `offset`."""
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    for folder, lines in (("offsets", ["v1", "{}", json.dumps(offset)]), ("commits", ["v1", "{}"])):
+        (checkpoint / folder).mkdir()
+        (checkpoint / folder / "0").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("offset", "sentence"),
+    [
+        (
+            {"v": 2, "anything": 0},
+            "offset of version 2, this release of tubemq-spark reads 1: use the release that wrote",
+        ),
+        ({"logOffset": 3}, "the checkpoint holds {'logOffset': 3}, which is no offset of the tubemq source"),
+    ],
+)
+def test_a_checkpoint_of_a_newer_release_or_another_source(
+    failing_stream: Failing, offset: object, sentence: str
+) -> None:
+    logged(failing_stream.checkpoint, offset)
+    told = failing_stream()
+    assert told.error == "ConfigError"
+    assert sentence in told.sentence
+
+
+def test_a_checkpoint_of_other_topics(failing_stream: Failing) -> None:
+    offset = {"v": 1, "query": "0123456789abcdef", "offsets": {"gone": {"1:0": 28}}}
+    logged(failing_stream.checkpoint, offset)
+    told = failing_stream()
+    assert told.error == "ConfigError"
+    assert "topic gone" in told.sentence
+    assert "'subscribe'" in told.sentence
+
+
+def test_a_checkpoint_of_another_cluster(failing_stream: Failing) -> None:
+    gone = Partition(77, failing_stream.topic, 0)
+    offsets = {failing_stream.topic: {f"{gone.broker_id}:0": 28}}
+    logged(failing_stream.checkpoint, {"v": 1, "query": "0123456789abcdef", "offsets": offsets})
+    told = failing_stream()
+    assert told.error == "ConfigError"
+    assert f"knows no broker 77, which has {gone}" in told.sentence
