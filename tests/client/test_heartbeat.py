@@ -1,1 +1,125 @@
 """The heartbeat's thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tubemq_spark.client.heartbeat import HEARTBEAT, Heartbeat
+from tubemq_spark.errors import TransportError
+
+SHORT = 0.01  # seconds
+TIMEOUT = 30.0  # seconds after which a beat that does not come is an error
+
+
+class Beats:
+    """Counts calls, and waits for the next ones."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        self._problem = problem
+        self._came = threading.Semaphore(0)
+        self.thread: threading.Thread | None = None
+
+    def __call__(self) -> None:
+        self.thread = threading.current_thread()
+        self._came.release()
+        if self._problem is not None:
+            raise self._problem
+
+    def wait(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self._came.acquire(timeout=TIMEOUT), "the heart does not beat"
+
+
+def ended(beats: Beats) -> bool:
+    assert beats.thread is not None
+    beats.thread.join(TIMEOUT)
+    return not beats.thread.is_alive()
+
+
+def test_all_that_is_kept_is_called_again_and_again_by_one_daemon_thread() -> None:
+    heart = Heartbeat(SHORT)
+    first, second = Beats(), Beats()
+    end_first, end_second = heart.keep(first), heart.keep(second)
+    first.wait(3)
+    second.wait(3)
+    assert first.thread is second.thread
+    assert first.thread is not None
+    assert (first.thread.daemon, first.thread.name) == (True, "tubemq-heartbeat")
+    end_first()
+    second.wait(3)
+    end_second()
+    assert ended(second)
+
+
+def test_the_thread_ends_with_the_last_and_begins_anew_with_the_next() -> None:
+    heart = Heartbeat(SHORT)
+    first = Beats()
+    end = heart.keep(first)
+    first.wait()
+    end()
+    end()  # once more does no harm
+    assert ended(first)
+
+    second = Beats()
+    end = heart.keep(second)
+    second.wait()
+    assert second.thread is not first.thread
+    end()
+    assert ended(second)
+
+
+def test_ending_does_not_wait_for_the_period() -> None:
+    heart = Heartbeat(period=3600.0)
+    end = heart.keep(lambda: None)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "tubemq-heartbeat"]
+    end()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("problem", [TransportError("no route"), KeyError("a bug")], ids=["expected", "unexpected"])
+def test_a_beat_that_fails_is_logged_and_stops_nobody(problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    heart = Heartbeat(SHORT)
+    failing, other = Beats(problem), Beats()
+    end_failing, end_other = heart.keep(failing), heart.keep(other)
+    failing.wait(3)
+    other.wait(3)
+    end_failing()
+    end_other()
+    assert ended(other)
+    assert "a heartbeat failed" in caplog.text
+    assert str(problem) in caplog.text
+
+
+def test_a_beat_may_end_itself_and_begin_others() -> None:
+    heart = Heartbeat(SHORT)
+    ends: list[Callable[[], None]] = []
+    second = Beats()
+
+    def first() -> None:
+        ends.pop()()
+        ends.append(heart.keep(second))
+
+    ends.append(heart.keep(first))
+    second.wait(2)
+    ends.pop()()
+    assert ended(second)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_begins_without_its_parents_beats() -> None:
+    end = HEARTBEAT.keep(lambda: None)
+    child = os.fork()
+    if child == 0:
+        end()  # the parent's: nothing to end here
+        threads = [thread.name for thread in threading.enumerate()]
+        fresh = HEARTBEAT._beats == {} and "tubemq-heartbeat" not in threads
+        HEARTBEAT.keep(lambda: None)
+        end()
+        os._exit(0 if fresh and len(HEARTBEAT._beats) == 1 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    end()

@@ -78,6 +78,12 @@ class Shelf:
         """Where the group stands; the partition must be free."""
         return reading.look(self.cluster, self.group, self.partition).group
 
+    def wait_until_admins_see_the_group(self) -> None:
+        """At once with release 1.2.0, some seconds after the first register with 2.5."""
+        broker_id, topic, number = self.partition
+        while self.cluster.group_offset(self.group, topic, broker_id, number) is None:
+            time.sleep(0.2)
+
     def admin_moves_group(self, position: int) -> None:
         self.cluster.broker_admin(
             self.partition.broker_id,
@@ -104,7 +110,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     actions: list[Callable[[], object]] = []
 
     def sleep(seconds: float) -> None:
-        if seconds == consumer._FETCH_ENDS:
+        if seconds == consumer._SETTLING:
+            time.sleep(seconds)
             return
         assert actions, "the reader waits"
         actions.pop(0)()
@@ -245,6 +252,9 @@ def test_a_group_moved_under_a_reader_is_noticed(shelf: Shelf, where: str) -> No
         "end": shelf.end,
         "latest": shelf.end + 10 * UNIT,
     }
+    if where == "gone":
+        assert shelf.group_position() == 0
+        shelf.wait_until_admins_see_the_group()
     pieces = shelf.reader()
     reading.rows_of(islice(pieces, 1))
     if where == "gone":

@@ -383,6 +383,26 @@ def test_a_range_that_ends_before_a_shared_store_does_is_cut_at_the_first_messag
     assert session.rows == session.expected
 
 
+def test_the_same_when_one_answer_held_all_the_rest_of_the_store() -> None:
+    session = Session(store_of(*[OURS, 8] * 9, flushed=False), 0, 5 * UNIT)
+    assert commands_of(session) == [
+        ["SEEK 0", "FETCH"],
+        ["FETCH"],
+        ["ROLL_BACK", "SEEK 5", "FETCH"],
+        ["ROLL_BACK", "SEEK 0"],
+    ]
+    assert session.rows == session.expected
+
+
+def test_a_range_that_seemed_to_end_with_its_store_is_cut_when_more_came_in() -> None:
+    session = Session(store_of(OURS, 8, OURS, 8, flushed=False), 0, 4 * UNIT)
+    session.exchange()
+    session.exchange()
+    session.store.append(OURS)
+    assert commands_of(session) == [["ROLL_BACK", "SEEK 0"], ["ROLL_BACK", "SEEK 4", "FETCH"], ["ROLL_BACK", "SEEK 0"]]
+    assert session.rows == session.expected
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_keeps_as_many_fetches_under_way_as_allowed(depth: int) -> None:
     store = store_of(*[OURS] * 100_000)
@@ -511,6 +531,19 @@ def test_a_group_moved_between_the_last_fetch_and_its_proof_is_noticed(name: str
         session.exchange()
     assert session.store.move_group(MOVES[name])
     with pytest.raises(PositionMovedError):
+        session.run()
+
+
+def test_a_group_moved_while_the_fence_is_looked_for_is_noticed() -> None:
+    """More messages seem to stand in front of the fence than there are entries."""
+    session = Session(store_of(*[OURS] * 20, limits=Limits(file_entries=8)), 0, 5 * UNIT, depth=1)
+    while session.state is not State.CUTTING:
+        session.exchange()
+    session.send()
+    session.handle()
+    session.handle()
+    assert session.store.move_group(15)
+    with pytest.raises(PositionMovedError, match="8 messages came from the 5 entries at 0"):
         session.run()
 
 

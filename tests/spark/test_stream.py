@@ -133,6 +133,17 @@ def test_a_query_begins_at_positions(source: Source, queries: Queries, new_topic
     assert by_partition(batches.rows) == expected(source.cluster, sent, start=begin)
 
 
+def test_a_topic_that_was_added_is_read_from_its_beginning(
+    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    old, new = new_topic("one"), new_topic("one")
+    first = send(source.cluster, numbered(partitions(source.cluster, old), 20))
+    batches = read_available(source, queries, old, tmp_path, startingOffsets="earliest")
+    second = send(source.cluster, numbered(partitions(source.cluster, old) + partitions(source.cluster, new), 40))
+    run_to_the_end(queries.start(source.stream(old, new), batches, tmp_path, availableNow=True))
+    assert by_partition(batches.rows) == expected(source.cluster, first, second)
+
+
 # Repeating
 
 

@@ -51,7 +51,7 @@ class Connection:
             self._socket = socket.create_connection(address, timeout=connect_timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setblocking(False)
-        except OSError as cause:
+        except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
             raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from cause
         self._selector = selectors.DefaultSelector()
         self._events = selectors.EVENT_READ
@@ -101,9 +101,14 @@ class Connection:
             left = max(deadline, patience) - time.monotonic()
             if left <= 0:
                 self.close()
+                _framings.pop(self.address, None)  # a server may be back as another release
                 raise TransportError(f"{self.address} did not answer in time; {self._silence()}")
-            if self._pump(left):
-                patience = time.monotonic() + _GRACE
+            try:
+                if self._pump(left):
+                    patience = time.monotonic() + _GRACE
+            except (TransportError, ProtocolError):
+                if serial_no not in self._replies:  # it may have come in just before the end
+                    raise
         return self._replies.pop(serial_no)
 
     def call(self, service: ServiceType, method: Method, message: Message, timeout: float) -> Response | Failure:
@@ -143,7 +148,11 @@ class Connection:
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         try:
-            self._write()
+            try:
+                self._write()
+            except OSError:
+                self._read()  # what the peer said before it went
+                raise
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._to_write else 0)
             if events != self._events:
                 self._selector.modify(self._socket, events)
@@ -223,7 +232,7 @@ def connect(address: Address, framing: Framing | None, timeout: float) -> Connec
     standard = Connection(address, Framing.STANDARD, timeout)
     probes = {standard: standard._submit(_PROBE)}
     try:
-        found = _first_answer(probes, min(_SECOND_FRAMING_AFTER, deadline.left))
+        found = _first_answer(probes, min(_SECOND_FRAMING_AFTER, timeout / 2))
         if found is None:
             prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, 0.1))
             probes[prefixed] = prefixed._submit(_PROBE)
@@ -256,5 +265,5 @@ def _first_answer(probes: dict[Connection, int], seconds: float) -> Connection |
     return None
 
 
-def _reason(cause: OSError) -> str:
-    return cause.strerror or str(cause) or type(cause).__name__
+def _reason(cause: OSError | UnicodeError) -> str:
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

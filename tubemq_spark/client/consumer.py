@@ -54,7 +54,8 @@ M = TypeVar("M", bound=Message)
 DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
 _OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
-_FETCH_ENDS = 0.1  # seconds after which the broker has most likely ended a fetch of a reader that was fenced off
+_SETTLING = 0.1  # seconds to let a fetch of a reader that was fenced off come to its end
+_SOME_FETCHES = (Command(Action.FETCH),) * 2
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
 _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
 
@@ -300,13 +301,14 @@ class PartitionReader:
         held_by = ClaimId.parse(holder)
         if held_by is not None and self._claim.may_fence(held_by):
             _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
-            released = self._submit(connection, self._release(holder))
-            if held_by.task != DRIVER:
-                claimed = self._submit(connection, self._call(Command(Action.SEEK, self._wanted.start)))
-                connection.reply(claimed)
+            commands = [] if held_by.task == DRIVER else [Command(Action.SEEK, self._wanted.start), *_SOME_FETCHES]
+            calls = [self._release(holder), *map(self._call, commands)]
+            for serial_no in [self._submit(connection, call) for call in calls]:
+                connection.reply(serial_no)
+            if commands:
+                # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
                 self._unsure = True
-                time.sleep(_FETCH_ENDS)
-            connection.reply(released)
+                time.sleep(_SETTLING)
             return
         if held_by is not None and held_by.query == self._claim.query:
             raise FencedError(

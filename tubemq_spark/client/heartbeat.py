@@ -22,11 +22,11 @@ class Heartbeat:
 
     def __init__(self, period: float = PERIOD) -> None:
         self._period = period
+        self._last_key = 0  # goes on after a fork, so that who ends a beat of the parent's hits none of the child's
         self._reset()
 
     def _reset(self) -> None:
         self._beats: dict[int, Callable[[], None]] = {}
-        self._last_key = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 

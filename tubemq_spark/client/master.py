@@ -160,6 +160,11 @@ class MasterSession:
         if code != ErrCode.SUCCESS:
             raise error_for_code(code, message, f"{what} at the master {self._masters[0]}")
 
+    def _known(self) -> None:
+        """The master that answered knows this client, be it another one than the last."""
+        known = self._member.state is MemberState.REGISTERED
+        self._member.on(MemberEvent.ANSWERED if known else MemberEvent.REGISTERED)
+
     def _learn(self, brokers: Sequence[str], layouts: Iterable[TopicOnBroker]) -> None:
         self.cluster = self.cluster.with_more(parse_brokers(brokers), layouts)
 
@@ -268,7 +273,7 @@ class ConsumerSession(MasterSession):
             self._member.on(MemberEvent.FORGOTTEN)
             raise TransportError(f"{what}: the master has forgotten this client")
         self._check(reply.errCode, reply.errMsg, what)
-        self._member.on(MemberEvent.ANSWERED)
+        self._known()
         layouts = [layout for text in reply.topicMetaInfoList for layout in parse_consumer_topic(text)]
         self._learn(reply.brokerConfigList, layouts)
         return reply
@@ -300,7 +305,7 @@ class ConsumerSession(MasterSession):
                 self._register()
                 return
             self._check(reply.errCode, reply.errMsg, what)
-            self._member.on(MemberEvent.ANSWERED)
+            self._known()
             self._note_token(reply)
             self._learn(reply.brokerConfigList, ())
 
@@ -386,7 +391,7 @@ class ProducerSession(MasterSession):
             self._member.on(MemberEvent.FORGOTTEN)
             raise TransportError(f"{what}: the master has forgotten this client")
         self._check(reply.errCode, reply.errMsg, what)
-        self._member.on(MemberEvent.ANSWERED)
+        self._known()
         self._note(reply)
         self._learn((), [layout for text in reply.topicInfos for layout in parse_producer_topic(text)])
         return reply

@@ -42,13 +42,17 @@ def call_all(
     with ExitStack() as leases:
         connections: dict[Address, Connection] = {}
         serials: list[int] = []
+        # First all connections: while one is waited for, no request's time must run.
+        for address in dict.fromkeys(call.address for call in calls):
+            try:
+                lease = POOL.lease(address, settings.framing, timeout=seconds, idle_for=settings.idle_for)
+                connections[address] = leases.enter_context(lease)
+            except (TransportError, ProtocolError) as error:
+                broken[address] = error
         for call in calls:
             serial_no = -1
             if call.address not in broken:
                 try:
-                    if call.address not in connections:
-                        lease = POOL.lease(call.address, settings.framing, timeout=seconds, idle_for=settings.idle_for)
-                        connections[call.address] = leases.enter_context(lease)
                     serial_no = connections[call.address].submit(call.service, call.method, call.message, seconds)
                 except (TransportError, ProtocolError) as error:
                     broken[call.address] = error

@@ -135,7 +135,7 @@ class ExactRange:
         self._doubt: _Doubt | None = None  # CLOSING: what must still prove true
         self._verdict: TubeMQError | None = None  # CLOSING: why the range fails, unless something worse comes up
 
-        self._leg_start = start  # where the last seek went, which is the group's confirmed position
+        self._leg_start: int  # where the last seek went, which is the group's confirmed position
         self._least_begin: int  # the next reply begins here or later
         self._passed: int  # how often a 404 moved the cursor since the seek
         self._span = ENTRIES_PER_READ * UNIT  # what one fetch gets on with, as seen last

@@ -58,8 +58,8 @@ def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
     """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit.
 
-    A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its place
-    is body. A broker gives such a message out only when that reads as a negative number.
+    A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its
+    place is body. A broker gives such a message out only when that reads as a negative number.
     """
     if not flag & ATTRIBUTES_FLAG:
         return b"", payload

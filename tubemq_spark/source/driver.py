@@ -84,6 +84,7 @@ class StreamDriver:
             and now - self._answer[2] < self._options.heads_interval
         ):
             return self._answer[1]
+        self._check_topics(start)
         claims = self._claims_of(start.query)
         if start.positions:
             begin, first = start.positions, None
@@ -140,6 +141,7 @@ class StreamDriver:
                 f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
                 "query"
             )
+        self._check_topics(end)
         claims = self._claims_of(end.query)
         to_read = ranges(begin, end.positions)
         lenders = {partition: claims.client_id(partition) for partition in to_read}
@@ -181,6 +183,13 @@ class StreamDriver:
             self._query = query
             self._claims = DriverClaims(self._session, first_claim(query), self._options.claim_timeout)
         return self._claims
+
+    def _check_topics(self, offset: StreamOffset) -> None:
+        if left_out := sorted({partition.topic for partition in offset.positions} - set(self._options.topics)):
+            raise ConfigError(
+                f"the checkpoint has positions of topic {', '.join(left_out)}, which option 'subscribe' does not name "
+                "any more: subscribe to it again, or use another checkpoint"
+            )
 
     def _first_positions(self, claims: DriverClaims) -> Positions:
         """Where a new query begins, as `startingOffsets` says; looked up once."""

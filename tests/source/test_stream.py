@@ -1,0 +1,38 @@
+"""The stream's reader as Spark treats it, without a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_READER = """
+import os, signal, time
+from tubemq_spark.source import stream
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.schema import SPARK_SCHEMA
+
+class Driver:
+    def __init__(self, options):
+        pass
+    def initial(self):
+        return StreamOffset("q", {})
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("everything was given back", flush=True)
+
+stream.StreamDriver = Driver
+reader = stream.TubeMQStreamReader({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, SPARK_SCHEMA)
+reader.initialOffset()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_a_second_sigterm_does_not_break_into_the_good_byes() -> None:
+    """Spark ends the reader's process with one or two of them. `stop` runs, once and to its end."""
+    command = [sys.executable, "-W", "error", "-c", _READER]
+    done = subprocess.run(command, cwd=ROOT, timeout=50, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "everything was given back\n", "")

@@ -1,0 +1,222 @@
+"""Servers killed under a query: it goes on by itself, or fails with the exact loss; nothing comes twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.conftest import start_tubemq
+from tests.messages import Sent, numbered, partitions, send
+from tests.reading import register
+from tests.real.cluster import RealTubeMQ, TopicSpec
+from tests.spark.queries import (
+    Batches,
+    Queries,
+    Source,
+    by_partition,
+    committed_end,
+    ends_of,
+    expected,
+    forget_commit,
+    numbers,
+    run_to_the_end,
+    wait_for,
+    wait_for_rows,
+)
+from tests.spark.rivals import members
+from tubemq_spark.protocol.metadata import Partition
+
+pytestmark = pytest.mark.real
+
+Stored = dict[Partition, list[Sent]]
+
+TOPICS = {
+    "running": TopicSpec(partitions=3),
+    "midway": TopicSpec(partitions=1, brokers=(1,)),
+    "tail_read": TopicSpec(partitions=1, brokers=(1,)),
+    "tail_not_read": TopicSpec(partitions=2, brokers=(1,)),
+    "masterless": TopicSpec(partitions=1),
+}
+SIZES = {"midway": 4096}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealTubeMQ]:
+    yield from start_tubemq(topics=TOPICS)
+
+
+@pytest.fixture(scope="module")
+def flushed(cluster: RealTubeMQ) -> dict[str, Stored]:
+    """Messages of each topic that are in broker 1's files, for it was stopped in peace; what comes later is not."""
+    stored = {
+        topic: send(cluster, numbered(partitions(cluster, topic), 12_000, SIZES.get(topic, 40))) for topic in TOPICS
+    }
+    cluster.stop_broker(1)
+    cluster.start_broker(1)
+    return stored
+
+
+@pytest.fixture
+def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
+    """Rows pass from Python to Python a few hundred at a time, not all at once."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.fixture
+def source(spark: SparkSession, cluster: RealTubeMQ, group: str, flushed: dict[str, Stored]) -> Source:
+    return Source(spark, cluster, group)
+
+
+def start(source: Source, queries: Queries, topic: str, sink: Batches, checkpoint: Path) -> StreamingQuery:
+    return queries.start(source.stream(topic, startingOffsets="earliest"), sink, checkpoint)
+
+
+def test_a_broker_is_killed_under_an_idle_query(
+    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
+) -> None:
+    """The group's last moves, which the broker had not written down, are said again."""
+    cluster, batches = source.cluster, Batches()
+    query = start(source, queries, "running", batches, tmp_path)
+    wait_for_rows(query, batches, 12_000)
+    source.wait_for_positions(committed_end(tmp_path))
+
+    cluster.kill_broker(1)
+    cluster.start_broker(1)
+    source.wait_for_positions(committed_end(tmp_path))
+    more = send(cluster, numbered(partitions(cluster, "running"), 600))
+    wait_for_rows(query, batches, 12_600)
+    assert by_partition(batches.rows) == expected(cluster, flushed["running"], more)
+    source.wait_for_positions(ends_of(flushed["running"], more))
+
+
+@pytest.mark.usefixtures("small_arrow_batches")
+def test_a_broker_is_killed_under_a_task(
+    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
+) -> None:
+    """In the middle of its range: it goes on where it was, and what it gave out already is not given out again."""
+    cluster, batches = source.cluster, Batches()
+    (partition,) = partitions(cluster, "midway")
+    reached, gate = tmp_path / "reached", tmp_path / "gate"
+    slow = source.stream("midway", startingOffsets="earliest").mapInArrow(
+        held_back(reached, gate), "offset LONG, message_id LONG"
+    )
+    query = queries.start(slow, batches, tmp_path / "checkpoint")
+    try:
+        wait_for(reached.exists, "the first rows", query)
+        assert "_p0_a" in register(cluster, source.group, partition, "observer").errMsg, "no task holds the partition"
+        cluster.kill_broker(1)
+        cluster.start_broker(1)
+    finally:
+        gate.touch()
+    wait_for_rows(query, batches, 12_000)
+    assert [tuple(row) for row in batches.rows] == [
+        (message.position, message.message_id) for message in flushed["midway"][partition]
+    ]
+    source.wait_for_positions(ends_of(flushed["midway"]))
+
+
+def test_what_was_lost_with_the_broker_before_it_was_read_does_no_harm(
+    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
+) -> None:
+    cluster, batches = source.cluster, Batches()
+    query = start(source, queries, "tail_not_read", batches, tmp_path)
+    wait_for_rows(query, batches, 12_000)
+    query.stop()
+
+    targets = partitions(cluster, "tail_not_read")
+    lost = send(cluster, numbered(targets, 100))
+    cluster.kill_broker(1)
+    cluster.start_broker(1)
+    new = send(cluster, numbered(targets, 300))
+    assert new[targets[0]][0].position == lost[targets[0]][0].position, "nothing was lost"
+
+    query = start(source, queries, "tail_not_read", batches, tmp_path)
+    wait_for_rows(query, batches, 12_300)
+    assert by_partition(batches.rows) == expected(cluster, flushed["tail_not_read"], new)
+
+
+def test_a_lost_tail_that_was_read_ends_the_query_with_the_range(
+    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
+) -> None:
+    """Those positions will be other messages': to go on would leave some out. Every restart says so again."""
+    cluster, batches = source.cluster, Batches()
+    (partition,) = partitions(cluster, "tail_read")
+    query = start(source, queries, "tail_read", batches, tmp_path)
+    wait_for_rows(query, batches, 12_000)
+    lost = send(cluster, numbered([partition], 100))
+    wait_for_rows(query, batches, 12_100)
+    kept, read = ends_of(flushed["tail_read"])[partition], ends_of(lost)[partition]
+
+    cluster.kill_broker(1)
+    cluster.start_broker(1)
+    told = data_loss(query)
+    assert told.startswith(f"{partition}: the store ends at {kept}, but the query has read up to {read}: ")
+    assert f"[{kept}, {read})" in told
+    assert data_loss(start(source, queries, "tail_read", batches, tmp_path)) == told
+    assert by_partition(batches.rows) == expected(cluster, flushed["tail_read"], lost)
+
+    # The same for a batch that has to be read again.
+    forget_commit(tmp_path, numbers(tmp_path / "commits")[-1])
+    told = data_loss(start(source, queries, "tail_read", batches, tmp_path))
+    assert str(partition) in told
+    assert str(kept) in told
+    assert str(read) in told
+    assert by_partition(batches.rows) == expected(cluster, flushed["tail_read"], lost)
+
+
+def test_the_master_is_killed_under_a_query(
+    source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
+) -> None:
+    """The brokers are enough to go on; the group is there again when the master is."""
+    cluster, batches = source.cluster, Batches()
+    targets = partitions(cluster, "masterless")
+    query = start(source, queries, "masterless", batches, tmp_path)
+    wait_for_rows(query, batches, 12_000)
+
+    cluster.kill_master()
+    meanwhile = send(cluster, numbered(targets, 100))
+    wait_for_rows(query, batches, 12_100)
+    source.wait_for_positions(committed_end(tmp_path))
+
+    cluster.start_master()
+    wait_for(lambda: members(cluster, source.group)["clients"], "the group at the new master", query)
+    after = send(cluster, numbered(targets, 100))
+    wait_for_rows(query, batches, 12_200)
+    assert by_partition(batches.rows) == expected(cluster, flushed["masterless"], meanwhile, after)
+    source.wait_for_positions(ends_of(after))
+
+
+def data_loss(query: StreamingQuery) -> str:
+    """The sentence of the DataLossError that ends `query`."""
+    with pytest.raises(StreamingQueryException) as caught:
+        run_to_the_end(query)
+    (told,) = set(re.findall(r"tubemq_spark\.errors\.DataLossError: (.*)", str(caught.value)))
+    assert isinstance(told, str)
+    return told
+
+
+def held_back(reached: Path, gate: Path):  # type: ignore[no-untyped-def]
+    """Takes rows, and tells of the first; takes no more until it is let."""
+    first, permission = str(reached), str(gate)
+
+    def ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+        import time
+
+        for batch in batches:
+            yield batch.select(["offset", "message_id"])
+            open(first, "w").close()
+            deadline = time.monotonic() + 120
+            while not os.path.exists(permission) and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    return ids
