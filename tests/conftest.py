@@ -11,6 +11,7 @@ from typing import Literal
 
 import pytest
 from pyspark.sql import SparkSession
+
 from tests.real.cluster import FLUSH_SOON, RealTubeMQ, TopicSpec
 from tests.real.jars import MissingTool
 

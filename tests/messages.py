@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-
-from tests.real.cluster import RealTubeMQ
 
 _ROUND = 2000  # messages on their way at once
 _numbers = itertools.count()
@@ -71,9 +70,7 @@ def send(
 
 def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[tuple[Partition, bytes]]:
     """`count` messages of about `size` bytes, no two alike, dealt to `targets` in turn."""
-    return [
-        (targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)
-    ]
+    return [(targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)]
 
 
 def _send_call(cluster: RealTubeMQ, partition: Partition, body: bytes, attributes: bytes, flag: int | None) -> Call:
@@ -89,5 +86,3 @@ def _send_call(cluster: RealTubeMQ, partition: Partition, body: bytes, attribute
     )
     address = broker(cluster, partition.broker_id).address
     return Call(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending to {partition}")
-
-

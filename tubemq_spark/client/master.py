@@ -231,8 +231,8 @@ class ConsumerSession(MasterSession):
             return self.cluster.brokers[partition.broker_id]
         except KeyError:
             raise ConfigError(
-                f"the master {self._masters[0]} knows no broker {partition.broker_id}, which has {partition}: was it taken "
-                "out of the cluster, or is 'tubemq.master' another cluster's?"
+                f"the master {self._masters[0]} knows no broker {partition.broker_id}, which has {partition}: was it "
+                "taken out of the cluster, or is 'tubemq.master' another cluster's?"
             ) from None
 
     def close(self) -> None:
