@@ -71,6 +71,7 @@ class Peer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets.append(connection)
             self._threads.append(threading.Thread(target=self._run, args=(connection,)))
             self._threads[-1].start()

@@ -74,8 +74,9 @@ def test_the_thread_ends_with_the_last_and_begins_anew_with_the_next() -> None:
 
 def test_ending_does_not_wait_for_the_period() -> None:
     heart = Heartbeat(period=3600.0)
+    before = set(threading.enumerate())
     end = heart.keep(lambda: None)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "tubemq-heartbeat"]
+    (thread,) = set(threading.enumerate()) - before
     end()
     thread.join(TIMEOUT)
     assert not thread.is_alive()

@@ -247,7 +247,7 @@ def scenario(rng: random.Random, kinds: Sequence[str]) -> Scenario:
 scenarios = st.randoms(use_true_random=False)
 
 
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(scenarios)
 def test_gives_exactly_the_range_whatever_comes_in_and_however_often_the_connection_breaks(rng: random.Random) -> None:
     played = scenario(rng, HARMLESS)
@@ -392,6 +392,29 @@ def test_the_same_when_one_answer_held_all_the_rest_of_the_store() -> None:
         ["ROLL_BACK", "SEEK 0"],
     ]
     assert session.rows == session.expected
+
+
+def test_a_range_without_messages_ends_with_the_first_answer_from_behind_it() -> None:
+    session = Session(store_of(8, 8, 8, 8, *[OURS] * 8, limits=Limits(file_entries=4)), 0, 4 * UNIT, depth=1)
+    assert commands_of(session) == [["SEEK 0", "FETCH"], ["FETCH"], ["ROLL_BACK", "SEEK 0"]]
+    assert session.rows == []
+
+
+def test_the_fence_is_looked_for_while_answers_to_earlier_fetches_are_on_the_way() -> None:
+    store = store_of(*[OURS, 8] * 50, limits=Limits(file_entries=4, first_messages=1))
+    session = Session(store, 0, 6 * UNIT, depth=4)
+    while session.state is not State.CUTTING:
+        if not session.requests and not session.answers:
+            session.send()
+        while session.requests:
+            session.handle()
+        session.hear()
+    assert session.answers
+    assert session.reader.commands() == [
+        Command(Action.ROLL_BACK, 0),
+        Command(Action.SEEK, 6 * UNIT),
+        Command(Action.FETCH),
+    ]
 
 
 def test_a_range_that_seemed_to_end_with_its_store_is_cut_when_more_came_in() -> None:
@@ -581,6 +604,18 @@ def test_messages_left_out_before_an_interruption_fail_the_range() -> None:
         session.run()
 
 
+def test_what_was_given_out_last_is_found_again_in_smaller_answers() -> None:
+    session = long_session()
+    session.store.limits = Limits(file_entries=4, first_messages=1)
+    session.exchange()
+    assert session.store.move_group(8)
+    while len(session.rows) < 6:
+        session.exchange()
+    session.interrupt()
+    with pytest.raises(PositionMovedError, match="not in the order"):
+        session.run()
+
+
 def test_positions_given_out_before_an_interruption_must_still_be_right() -> None:
     """A move back by as many entries as hold no message makes the stretch look as if it had none such."""
     store = store_of(OURS, OURS, limits=Limits(memory_entries=5), flushed=False)
@@ -621,6 +656,14 @@ def test_a_lost_tail_is_a_loss() -> None:
     with pytest.raises(DataLossError, match="lost its tail") as caught:
         session.run()
     assert (caught.value.asked, caught.value.offered) == (20 * UNIT, 11 * UNIT)
+
+
+def test_a_store_that_grows_while_it_answers_lost_what_it_had_not_then() -> None:
+    reader = ExactRange(PARTITION, 10 * UNIT, 20 * UNIT, sole_partition=True)
+    reader.commands()
+    with pytest.raises(DataLossError) as caught:
+        reader.sought(5 * UNIT, 6 * UNIT)
+    assert (caught.value.asked, caught.value.offered) == (20 * UNIT, 5 * UNIT)
 
 
 def test_a_tail_lost_behind_the_range_is_nobodys_loss() -> None:

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.messages import Sent
-from tests.reading import end_of
+from tests.reading import end_of, look
 from tests.real.cluster import RealTubeMQ
+from tests.spark.rivals import members
 from tubemq_spark.protocol.metadata import Partition
 
 T = TypeVar("T")
@@ -61,12 +62,18 @@ class Source:
     def batch(self, *topics: str, **options: object) -> DataFrame:
         return self.spark.read.format("tubemq").options(**self.options(*topics, **options)).load()
 
-    def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Where the group stands, as the brokers tell anybody."""
-        return {p: self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id) for p in partitions}
-
     def wait_for_positions(self, wanted: Positions) -> None:
-        wait_for(lambda: self.positions(wanted) == wanted, f"group {self.group} at {wanted}")
+        """Until the group stands there, as the brokers tell anybody; release 2.5 tells of a new group after 7 s."""
+
+        def told(p: Partition) -> int | None:
+            return self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id)
+
+        wait_for(lambda: {p: told(p) for p in wanted} == wanted, f"group {self.group} at {wanted}")
+
+    def left_at(self, partitions: Iterable[Partition]) -> Positions:
+        """Where the group stands when all its members have left."""
+        wait_for(lambda: not members(self.cluster, self.group)["clients"], f"the end of group {self.group}")
+        return {partition: look(self.cluster, self.group, partition).group for partition in partitions}
 
 
 class Batches:

@@ -130,7 +130,7 @@ class Output:
         assert sorted(wanted - found.keys())[:5] == [], "missing"
         assert sorted(found.keys() - wanted)[:5] == [], "never sent"
         ends = ends_of(*sent)
-        assert self._source.positions(ends) == ends
+        assert self._source.left_at(ends) == ends
 
 
 def test_stopped_at_any_moment(

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.conftest import Layout
 from tests.messages import numbered, partitions, send
-from tests.reading import end_of, look, register, unregister
+from tests.reading import end_of, register, unregister
 from tests.spark.queries import (
     Batches,
     Queries,
@@ -25,10 +25,9 @@ from tests.spark.queries import (
     numbers,
     run_to_the_end,
     to_json,
-    wait_for,
     wait_for_rows,
 )
-from tests.spark.rivals import ServerBalanced, foreign_claim, members
+from tests.spark.rivals import ServerBalanced, members
 
 pytestmark = pytest.mark.real
 
@@ -97,12 +96,11 @@ def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
     batches = read_available(source, queries, topic, tmp_path / "latest", startingOffsets="latest")
     after = send(source.cluster, numbered(targets, 50))
     assert batches.rows == []
-    assert source.positions(targets) == ends_of(before)
-    assert {p: look(source.cluster, source.group, p).group for p in targets} == ends_of(before)
+    assert source.left_at(targets) == ends_of(before)
 
     batches = read_available(source, queries, topic, tmp_path / "group", startingOffsets="group")
     assert by_partition(batches.rows) == expected(source.cluster, after)
-    assert source.positions(targets) == ends_of(after)
+    assert source.left_at(targets) == ends_of(after)
 
 
 def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
@@ -186,14 +184,13 @@ def test_a_batch_that_failed_moves_nothing_and_is_read_again(
         query.awaitTermination(60)
 
     assert numbers(tmp_path / "offsets") == [0, 1]
-    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
-    assert source.positions(targets) == ends_of(first) == committed_end(tmp_path)
+    assert source.left_at(targets) == ends_of(first) == committed_end(tmp_path)
 
     batches.fail_in = None
     read_available(source, queries, topic, tmp_path, batches)
     assert batches.rows_of(1)[0] == batches.rows_of(1)[1]
     assert len(batches.rows_of(1)[0]) == 100
-    assert source.positions(targets) == committed_end(tmp_path)
+    assert source.left_at(targets) == committed_end(tmp_path)
 
 
 # The group
@@ -214,9 +211,7 @@ def test_the_group_stands_where_the_last_committed_batch_ends(
         source.wait_for_positions(last)
     query.stop()
     assert committed_end(tmp_path) == last
-    assert source.positions(targets) == last
-    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
-    assert {p: look(source.cluster, source.group, p).group for p in targets} == last
+    assert source.left_at(targets) == last
 
 
 def test_the_last_batch_counts_when_the_query_stops_right_after_it(
@@ -227,7 +222,7 @@ def test_the_last_batch_counts_when_the_query_stops_right_after_it(
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 100))
     read_available(source, queries, topic, tmp_path, startingOffsets="earliest")
-    assert source.positions(targets) == committed_end(tmp_path) == ends_of(sent)
+    assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)
 
 
 def test_the_group_is_taken_while_the_query_runs(
@@ -249,8 +244,6 @@ def test_the_group_is_taken_while_the_query_runs(
     assert logged_query(tmp_path) in refused.errMsg
 
     query.stop()
-    wait_for(lambda: not members(source.cluster, source.group)["clients"], "the end of the query's process")
+    assert source.left_at([target])[target] == committed_end(tmp_path)[target]
     assert rival.register()[0] == 200
     rival.close()
-    with foreign_claim(source.cluster, source.group, target):
-        pass

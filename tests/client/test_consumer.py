@@ -1,0 +1,410 @@
+"""A reader and its broker, with faults at moments that a real broker would choose itself."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.peers import Peer, answering, message_reply, refused_address
+from tests.protocol.simulated_store import UNIT, Fetched, Limits, SimulatedStore
+from tubemq_spark.client import backoff, consumer
+from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import FencedError, PositionMovedError, ServerError, TransportError
+from tubemq_spark.protocol.constants import Framing, Method, OpType
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.envelope import Request, Response
+from tubemq_spark.protocol.exact_range import NotFound, Piece
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+
+OURS = 7
+PARTITION = Partition(1, "demo", OURS)
+OLD = ClaimId("query", run=1, batch=1, task=0, attempt=0)
+NEW = replace(OLD, attempt=1)
+TEXTS = {
+    NotFound.END: "The request offset reached maxOffset!",
+    NotFound.PASSED: "Can't found Message by index!",
+    NotFound.WAIT: "current data is being flushed",
+}
+
+
+@dataclass
+class FakeBroker:
+    """One partition of a simulated store, with one group. `log` tells what was handled, and `script` hears of each such
+    step before: it may break the connection by an error, or change things. A number it gives is the code of the answer.
+    """
+
+    store: SimulatedStore
+    holder: str | None = None
+    script: Callable[[str], int | None] = lambda step: None
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.peer = Peer(answering(self._answer))
+
+    def _answer(self, request: Request) -> Response:
+        match request.method:
+            case Method.PARTITION_REGISTER:
+                return message_reply(request, self._register(pb.RegisterRequestC2B.FromString(request.data)))
+            case Method.GET_MESSAGE:
+                return message_reply(request, self._fetch(pb.GetMessageRequestC2B.FromString(request.data)))
+            case Method.COMMIT_OFFSET:
+                return message_reply(request, self._roll_back(pb.CommitOffsetRequestC2B.FromString(request.data)))
+            case _:
+                return message_reply(request, self._beat(pb.HeartBeatRequestC2B.FromString(request.data)))
+
+    def _step(self, step: str) -> int | None:
+        code = self.script(step)
+        self.log.append(step)
+        return code
+
+    def _register(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
+        release = request.opType == OpType.UNREGISTER
+        code = self._step("release" if release else "seek")
+        text = ""
+        found = SimpleNamespace(curr_offset=-1, max_offset=-1)
+        if release and self.holder == request.clientId:
+            self.holder = None
+        elif release:
+            code = 412
+        elif self.holder in (None, request.clientId):
+            self.holder = request.clientId
+            found = cast(Any, self.store.seek(request.currOffset))
+        else:
+            code, text = 410, f"[Duplicated Register] Partition x has been registered by {self.holder}"
+        return pb.RegisterResponseB2C(
+            success=code is None,
+            errCode=code or 200,
+            errMsg=text,
+            currOffset=found.curr_offset,
+            maxOffset=found.max_offset,
+        )
+
+    def _fetch(self, request: pb.GetMessageRequestC2B) -> pb.GetMessageResponseB2C:
+        code = self._step("fetch") or self._not_held_by(request.clientId)
+        found = NotFound.WAIT if code else self.store.fetch(OURS)
+        if not isinstance(found, Fetched):
+            return pb.GetMessageResponseB2C(success=False, errCode=code or 404, errMsg=TEXTS[found], currOffset=-1)
+        return pb.GetMessageResponseB2C(
+            success=True,
+            errCode=200,
+            errMsg="",
+            currOffset=found.begin,
+            maxOffset=found.max_offset,
+            messages=[
+                pb.TransferedMessage(messageId=m.messageId, checkSum=m.checkSum, flag=0, payLoadData=b"x")
+                for m in found.messages
+            ],
+        )
+
+    def _roll_back(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
+        code = self._step("roll back") or (401 if self._not_held_by(request.clientId) else None)
+        position = -1 if code else self.store.roll_back()
+        return pb.CommitOffsetResponseB2C(success=code is None, errCode=code or 200, errMsg="", currOffset=position)
+
+    def _beat(self, request: pb.HeartBeatRequestC2B) -> pb.HeartBeatResponseB2C:
+        self._step("beat")
+        code = self._not_held_by(request.clientId)
+        return pb.HeartBeatResponseB2C(
+            success=True,
+            errCode=200,
+            errMsg="",
+            hasPartFailure=code is not None,
+            failureInfo=[f"{code}:{info}" for info in request.partitionInfo if code is not None],
+        )
+
+    def _not_held_by(self, client_id: str) -> int | None:
+        if self.holder == client_id:
+            return None
+        return 411 if self.holder is None else 412
+
+
+@dataclass
+class Scene:
+    """A broker, and a range with the end of a flushed block in it."""
+
+    broker: FakeBroker
+    sole: bool
+    start: int = 5 * UNIT
+    end: int = 300 * UNIT
+
+    def reader(
+        self, claim: ClaimId = NEW, address: Address | None = None, *, lender: str | None = None, **settings: Any
+    ) -> Generator[Piece, None, None]:
+        settings = {"framing": Framing.STANDARD, "retry_for": 30.0, **settings}
+        where = Broker(1, address or self.broker.peer.address)
+        wanted = RangeToRead(where, PARTITION, self.start, self.end, self.sole, lender=lender)
+        return PartitionReader(ClientSettings(masters=(), **settings), "g", claim, wanted, claim_timeout=0.0).pieces()
+
+    @property
+    def expected(self) -> list[tuple[int | None, int]]:
+        found = self.broker.store.readable(OURS, self.start, self.end)
+        return [(position if self.sole else None, message.messageId) for position, message in found]
+
+
+def rows_of(pieces: Iterator[Piece]) -> list[tuple[int | None, int]]:
+    rows: list[tuple[int | None, int]] = []
+    for piece in pieces:
+        positions: Sequence[int | None] = piece.positions or [None] * len(piece.messages)
+        rows += [(position, message.messageId) for position, message in zip(positions, piece.messages, strict=True)]
+    return rows
+
+
+@pytest.fixture(params=[True, False], ids=["sole", "shared"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    store = SimulatedStore(Limits(file_entries=20, memory_entries=30))
+    for number in range(320):
+        store.append(OURS if request.param or number % 3 else OURS + 1)
+        if number == 150:
+            store.swap_blocks()
+            store.flush()
+    broker = FakeBroker(store)
+    with broker.peer:
+        yield Scene(broker, request.param)
+        POOL.close()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """`advance` is how many seconds the reader's clocks are ahead. Its pauses are short."""
+    ahead = SimpleNamespace(advance=0.0)
+    fake = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead.advance, sleep=lambda seconds: time.sleep(0.001))
+    monkeypatch.setattr(consumer, "time", fake)
+    monkeypatch.setattr(backoff, "time", fake)
+    return ahead
+
+
+class Break:
+    """Breaks the connection at the n-th `step`, counted from 0."""
+
+    def __init__(self, step: str, number: int = 0) -> None:
+        self.step, self.left = step, number
+
+    def __call__(self, step: str) -> None:
+        if step == self.step:
+            self.left -= 1
+            if self.left == -1:
+                raise ConnectionError
+
+
+def test_a_range_is_read_and_left_behind(scene: Scene) -> None:
+    assert rows_of(scene.reader()) == scene.expected
+    broker = scene.broker
+    assert (broker.holder, broker.store.confirmed, broker.log[-1]) == (None, scene.start // UNIT, "release")
+
+
+def test_the_lenders_claim_goes_right_before_our_own(scene: Scene) -> None:
+    scene.broker.holder = "driver"
+    assert rows_of(scene.reader(lender="driver")) == scene.expected
+    assert scene.broker.log[:3] == ["release", "seek", "fetch"]
+
+
+# Fetches that nobody waited for
+
+
+class Landing:
+    """A fetch of a former holder comes to its end before the n-th fetch: what it read is added to the cursor."""
+
+    def __init__(self, scene: Scene, fetch: int, entries: int) -> None:
+        self.scene, self.left, self.entries = scene, fetch, entries
+        self.landed = False
+
+    def __call__(self, step: str) -> None:
+        if step == "fetch":
+            self.left -= 1
+            if self.left == -1:
+                self.scene.broker.store.in_flight += self.entries
+                self.landed = True
+
+
+@pytest.mark.parametrize("entries", [1, 20, 30])
+def test_a_fetch_of_a_fenced_reader_loses_nothing(scene: Scene, entries: int) -> None:
+    moved = 0
+    for fetch in range(60):
+        scene.broker.holder = str(OLD)
+        landing = Landing(scene, fetch, entries)
+        scene.broker.script = landing
+        try:
+            rows = rows_of(scene.reader())
+        except PositionMovedError:
+            moved += 1
+        else:
+            assert rows == scene.expected, fetch
+        assert not scene.broker.holder
+        if not landing.landed:
+            break
+    assert moved > 0
+    assert fetch > 20  # so many fetches are made by a reader that takes over
+
+
+def test_a_fetch_of_its_own_over_a_broken_connection_loses_nothing(scene: Scene) -> None:
+    moved = 0
+    for fetch in range(4, 60):
+        landing, broken = Landing(scene, fetch, 20), Break("fetch", 3)
+
+        def both(step: str, landing: Landing = landing, broken: Break = broken) -> None:
+            landing(step)
+            broken(step)
+
+        scene.broker.script = both
+        try:
+            rows = rows_of(scene.reader())
+        except PositionMovedError:
+            moved += 1
+        else:
+            assert rows == scene.expected, fetch
+        scene.broker.holder = None
+        if not landing.landed:
+            break
+    assert moved > 0
+    assert fetch > 20
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, pieces: int) -> None:
+    under_way = 0
+
+    def slow(step: str) -> None:
+        nonlocal under_way
+        under_way += step == "fetch"
+        time.sleep(0.02 if step == "fetch" else 0)
+        under_way -= step == "fetch"
+        assert step != "release" or under_way == 0
+
+    reader = scene.reader()
+    rows_of(islice(reader, pieces))
+    scene.broker.script = slow
+    reader.close()
+    assert scene.broker.holder is None
+    assert "fetch" not in scene.broker.log[scene.broker.log.index("release") :]
+
+
+def test_a_claim_whose_fetches_are_not_answered_is_left_to_the_successor(scene: Scene) -> None:
+    given = threading.Event()
+
+    def break_third_fetch(step: str) -> None:
+        if step == "fetch" and scene.broker.log.count("fetch") == 2:
+            given.wait(30)
+            raise ConnectionError
+
+    scene.broker.script = break_third_fetch
+    reader = scene.reader()
+    rows_of(islice(reader, 1))
+    given.set()
+    reader.close()
+    assert "release" not in scene.broker.log
+    assert scene.broker.holder == str(NEW)
+
+
+# Claims that are gone
+
+
+@pytest.mark.parametrize("holder", [None, str(replace(NEW, attempt=2))], ids=["free", "taken"])
+@pytest.mark.parametrize("step", ["fetch", "roll back"])
+def test_who_lost_its_claim_claims_nothing_any_more(scene: Scene, holder: str | None, step: str) -> None:
+    def take(happens: str) -> None:
+        if happens == step and len(scene.broker.log) > 4:
+            scene.broker.holder = holder
+
+    scene.broker.script = take
+    with pytest.raises(FencedError):
+        rows_of(scene.reader())
+    assert scene.broker.holder == holder
+    assert scene.broker.log.count("seek") == 1
+
+
+def test_after_a_stand_still_nothing_is_given_out_without_proof(scene: Scene, clock: SimpleNamespace) -> None:
+    reader = scene.reader()
+    rows_of(islice(reader, 1))
+    assert "beat" not in scene.broker.log
+    clock.advance += 3600
+    rows_of(islice(reader, 1))
+    assert scene.broker.log.count("beat") == 1
+    clock.advance += 3600
+    scene.broker.holder = str(replace(NEW, attempt=2))
+    with pytest.raises(FencedError, match="does not hold the partition any more"):
+        next(reader)
+
+
+# Connections that break
+
+
+@pytest.mark.parametrize("step", ["seek", "fetch", "roll back", "release"])
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_a_broken_connection_costs_nothing(scene: Scene, step: str, number: int) -> None:
+    scene.broker.script = Break(step, number)
+    assert rows_of(scene.reader()) == scene.expected
+    assert scene.broker.store.confirmed == scene.start // UNIT
+
+
+def test_many_broken_connections_cost_nothing(scene: Scene) -> None:
+    for seed in range(20):
+        dice = random.Random(seed)
+
+        def tear(step: str, dice: random.Random = dice) -> None:
+            if dice.random() < 0.03:
+                raise ConnectionError
+
+        scene.broker.script = tear
+        assert rows_of(scene.reader()) == scene.expected, seed
+
+
+def test_what_is_ready_survives_the_proof_that_fails(scene: Scene, clock: SimpleNamespace) -> None:
+    """The consumer was slow, so the claim is proven before the next piece, and just then the connection breaks."""
+    for number in range(4):
+        scene.broker.script = Break("beat", number)
+        rows: list[tuple[int | None, int]] = []
+        reader = scene.reader()
+        for piece in reader:
+            rows += rows_of(iter([piece]))
+            clock.advance += 3600
+        assert rows == scene.expected, number
+        assert scene.broker.log.count("beat") > number
+
+
+def test_the_time_its_consumer_takes_is_not_the_readers(scene: Scene, clock: SimpleNamespace) -> None:
+    reader = scene.reader()
+    rows = rows_of(islice(reader, 1))
+    clock.advance += 3600  # far more than it tries on without progress
+    scene.broker.script = Break("fetch", 2)
+    assert rows + rows_of(reader) == scene.expected
+
+
+@pytest.mark.parametrize("code", [500, 503, 419, 403, 452])
+def test_a_broker_in_trouble_is_given_time(scene: Scene, code: int) -> None:
+    refusals = 2
+
+    def refuse(step: str) -> int | None:
+        nonlocal refusals
+        if step != "fetch" or refusals == 0:
+            return None
+        refusals -= 1
+        return code
+
+    scene.broker.script = refuse
+    assert rows_of(scene.reader()) == scene.expected
+    assert refusals == 0
+
+
+def test_a_broker_that_gives_nothing_for_too_long(scene: Scene) -> None:
+    scene.broker.script = lambda step: 503 if step == "fetch" else None
+    with pytest.raises(ServerError, match=r"1:demo:7 at broker 1 at .*: nothing came for 0\.3 s"):
+        rows_of(scene.reader(retry_for=0.3))
+    assert scene.broker.holder is None
+
+
+def test_a_broker_that_stays_away(scene: Scene) -> None:
+    address = refused_address()
+    said = rf"1:demo:7 at broker 1 at {address}: gave up after 0\.3 s without progress: cannot connect.*Check that"
+    with pytest.raises(TransportError, match=said):
+        rows_of(scene.reader(address=address, retry_for=0.3))
