@@ -17,6 +17,7 @@ from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
 from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client import consumer
+from tubemq_spark.client.calls import SETTLING
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
@@ -110,7 +111,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     actions: list[Callable[[], object]] = []
 
     def sleep(seconds: float) -> None:
-        if seconds == consumer._SETTLING:
+        if seconds == SETTLING:
             time.sleep(seconds)
             return
         assert actions, "the reader waits"

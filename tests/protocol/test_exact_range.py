@@ -255,7 +255,7 @@ def test_gives_exactly_the_range_whatever_comes_in_and_however_often_the_connect
     assert played.session.group == played.session.start
 
 
-@settings(max_examples=600)
+@settings(max_examples=1200)
 @given(scenarios)
 def test_gives_exactly_the_range_or_an_error_that_is_true(rng: random.Random) -> None:
     check(scenario(rng, HARMLESS + HARMFUL * 2))

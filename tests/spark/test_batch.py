@@ -114,3 +114,12 @@ def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source, new_to
     sent = send(source.cluster, numbered(targets, 20))
     assert source.batch(topic, startingOffsets="latest").collect() == []
     assert source.left_at(targets) == ends_of(sent)
+
+
+def test_the_password_is_in_no_plan(source: Source, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"tubemq.user": "u", "tubemq.password": "p4ssw0rd-of-nobody"}
+    for read in (source.stream, source.batch):
+        read(new_topic("one"), **options).explain(True)
+        shown = capsys.readouterr().out
+        assert "tubemq" in shown
+        assert "p4ssw0rd" not in shown

@@ -129,8 +129,7 @@ class Output:
         assert [key for key, count in found.items() if count > 1][:5] == [], "more than once"
         assert sorted(wanted - found.keys())[:5] == [], "missing"
         assert sorted(found.keys() - wanted)[:5] == [], "never sent"
-        ends = ends_of(*sent)
-        assert self._source.left_at(ends) == ends
+        self._source.wait_for_positions(ends_of(*sent))
 
 
 def test_stopped_at_any_moment(

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Deadline, Stamina
-from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.calls import SETTLING, GroupCalls
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consume import CLAIM, ClaimEvent, ClaimId, ClaimState, holder_in
+from tubemq_spark.protocol.consume import CLAIM, DRIVER, ClaimEvent, ClaimId, ClaimState, holder_in
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle
@@ -70,6 +70,7 @@ class DriverClaims:
         self._claims: dict[Partition, _Claim] = {}
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
         self._stop_beating: Callable[[], None] | None = None
+        self._fenced_readers = False  # whose last fetches may be under way
 
     def __repr__(self) -> str:
         states = [claim.life.state.name for claim in self._claims.values()]
@@ -122,6 +123,9 @@ class DriverClaims:
                     f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and "
                     "can be reached from the driver"
                 ) from trouble
+        if self._fenced_readers:
+            self._fenced_readers = False
+            time.sleep(SETTLING)  # a fetch that ends later would move the cursor of the next reader
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first position of each held partition's store.
@@ -251,6 +255,7 @@ class DriverClaims:
             if held_by is not None and self._claim.may_fence(held_by):
                 _log.info("%s: taking over from the earlier attempt %s", partition, holder)
                 calls.append(self._calls().unregister(self._broker(partition), partition, holder))
+                self._fenced_readers = self._fenced_readers or held_by.task != DRIVER
             elif held_by is not None and held_by.query == self._claim.query:
                 raise FencedError(
                     f"{partition}: a newer run of this query, {holder}, has the partition; does the query run twice?",

@@ -23,7 +23,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline, Stamina
-from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.calls import SETTLING, GroupCalls
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.pool import POOL
@@ -54,7 +54,6 @@ M = TypeVar("M", bound=Message)
 DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
 _OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
-_SETTLING = 0.1  # seconds to let a fetch of a reader that was fenced off come to its end
 _SOME_FETCHES = (Command(Action.FETCH),) * 2
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
 _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
@@ -308,7 +307,7 @@ class PartitionReader:
             if commands:
                 # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
                 self._unsure = True
-                time.sleep(_SETTLING)
+                time.sleep(SETTLING)
             return
         if held_by is not None and held_by.query == self._claim.query:
             raise FencedError(

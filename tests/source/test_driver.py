@@ -1,0 +1,266 @@
+"""The driver's side of a query between Spark's calls and a cluster that is a few numbers here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tubemq_spark.client.claims import Standing
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.source import driver
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.options import SourceOptions
+
+A, B = Partition(1, "t", 0), Partition(2, "t", 0)
+
+
+class World:
+    """The partitions with the ends of their stores, where the group stands, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.ends = {A: 280, B: 56}
+        self.earliest = {A: 28, B: 0}
+        self.group: dict[Partition, int] = {}
+        self.asked = 0
+        self.taken: list[dict[Partition, int | None]] = []
+        self.holders: dict[Partition, str] = {}
+
+
+class Claims:
+    def __init__(self, world: World, claim: ClaimId) -> None:
+        self._world = world
+        self._claim = claim
+        self._held: set[Partition] = set()
+
+    def take(self, positions: Mapping[Partition, int | None], status: ReadStatus = ReadStatus.NORMAL) -> None:
+        if positions:
+            self._world.taken.append(dict(positions))
+        for partition, position in positions.items():
+            new = self._world.ends[partition] if status is ReadStatus.FROM_MAX else self._world.earliest[partition]
+            stands = self._world.group.get(partition, new)
+            self._world.group[partition] = stands if position is None else position
+            self._world.holders[partition] = str(self._claim)
+            self._held.add(partition)
+
+    def holds(self, partition: Partition) -> bool:
+        return partition in self._held
+
+    def standing(self, partition: Partition) -> Standing:
+        return Standing(self._world.group[partition], self._world.ends[partition])
+
+    def client_id(self, partition: Partition) -> str | None:
+        return self._world.holders.get(partition)
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {partition: self._world.earliest[partition] for partition in partitions}
+
+    def ask(self, heard_since: float) -> None:
+        self._world.asked += 1
+
+    def lend(self, partitions: Collection[Partition]) -> None:
+        self._held -= set(partitions)
+
+    def next_batch(self) -> ClaimId:
+        return self._claim
+
+    def release(self) -> None:
+        self._held.clear()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StreamDriver]:
+    """A driver, as each run of a query has one; it begins at the earliest and always asks, unless told otherwise."""
+
+    def cluster() -> SimpleNamespace:
+        known = sorted(world.ends)
+        return SimpleNamespace(partitions=lambda topic: known, is_sole=lambda partition: True)
+
+    class Session:
+        visit_token = -2
+
+        def __init__(self, *_: object) -> None:
+            self.cluster = cluster()
+
+        def register(self) -> None: ...
+
+        def refresh(self) -> None:
+            self.cluster = cluster()
+
+        def broker(self, partition: Partition) -> Broker:
+            return Broker(partition.broker_id, Address("b", 8123))
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(driver, "ConsumerSession", Session)
+    monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
+
+    def create(**options: Any) -> StreamDriver:
+        raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
+        given: dict[str, Any] = {"starting": "earliest", "heads_interval": 0.0, "metadata_interval": 0.0} | options
+        return StreamDriver(replace(SourceOptions.read(raw, streaming=True), **given))
+
+    return create
+
+
+NewDriver = Callable[..., StreamDriver]
+
+
+def ranges_of(driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
+    return {task.wanted.partition: (task.wanted.start, task.wanted.end) for task in driver.plan(start, end)}
+
+
+def test_the_first_batch(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver()
+    start = driver.initial()
+    end = driver.latest(start)
+    assert end == StreamOffset(start.query, {A: 280, B: 56}, initial={A: 28, B: 0})
+    assert ranges_of(driver, driver.initial(), end) == {A: (28, 280), B: (0, 56)}
+
+
+def test_a_first_batch_with_nothing_in_it_says_where_the_query_began(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver(starting="latest")
+    end = driver.latest(driver.initial())
+    assert end.initial == end.positions == {A: 280, B: 56}
+    assert world.group == {A: 280, B: 56}
+    world.ends = {A: 308, B: 84}
+    assert new_driver().plan(new_driver().initial(), end) == []
+
+
+def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World) -> None:
+    """By a new run, which asks for another initial offset; nothing is claimed under that one's id."""
+    first = new_driver()
+    end = first.latest(first.initial())
+    once = ranges_of(first, first.initial(), end)
+    world.ends, world.earliest = {A: 336, B: 84}, {A: 56, B: 28}
+    second = new_driver(starting="latest")
+    start = second.initial()
+    assert start.query != end.query
+    assert ranges_of(second, start, end) == once
+    assert all(end.query in holder for holder in world.holders.values())
+    assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84})
+
+
+def test_offsets_of_two_queries_do_not_mix(new_driver: NewDriver) -> None:
+    with pytest.raises(ConfigError, match="mixes offsets of two queries"):
+        new_driver().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
+
+
+def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> None:
+    gone = StreamOffset("q", {A: 28, Partition(1, "gone", 0): 28})
+    with pytest.raises(ConfigError, match="positions of topic gone, which option 'subscribe' does not name"):
+        new_driver().latest(gone)
+    with pytest.raises(ConfigError, match="positions of topic gone"):
+        new_driver().plan(gone, gone)
+
+
+def test_nothing_new_is_the_same_offset(new_driver: NewDriver) -> None:
+    """Spark compares the text."""
+    driver = new_driver()
+    end = driver.latest(driver.initial())
+    assert driver.latest(end) is end
+
+
+def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver()
+    start = driver.initial()
+    end = driver.latest(start)
+    driver.plan(start, end)
+    assert world.group == {A: 28, B: 0}
+    world.ends = {A: 308, B: 56}
+    following = driver.latest(end)
+    assert world.group == {A: 280, B: 56}
+    driver.plan(end, following)
+    driver.confirm(end)  # Spark's own commit comes when the next batch is planned already
+    assert world.group == {A: 280, B: 56}
+    driver.confirm(following)
+    assert world.group == {A: 308, B: 56}
+
+
+def test_the_group_is_never_moved_backwards(new_driver: NewDriver, world: World) -> None:
+    world.group = {A: 280, B: 28}
+    driver = new_driver()
+    driver.latest(StreamOffset("q", {A: 140, B: 56}))
+    assert world.group == {A: 280, B: 56}
+
+
+def test_a_restarted_query_confirms_what_its_last_run_could_not(new_driver: NewDriver, world: World) -> None:
+    world.group = {A: 28, B: 0}
+    new_driver().latest(StreamOffset("q", {A: 280, B: 56}))
+    assert world.group == {A: 280, B: 56}
+
+
+@pytest.mark.parametrize(("interval", "times"), [(1000.0, 1), (0.0, 3)])
+def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World, interval: float, times: int) -> None:
+    driver = new_driver(heads_interval=interval)
+    start = StreamOffset("q", {A: 280, B: 56})
+    assert [driver.latest(start) for _ in range(3)] == [start] * 3
+    assert world.asked == times
+    assert driver.last_answer == start
+
+
+def test_what_is_committed_is_confirmed_at_once(new_driver: NewDriver, world: World) -> None:
+    """However seldom the brokers are asked."""
+    driver = new_driver(heads_interval=1000.0)
+    start = driver.initial()
+    end = driver.latest(start)
+    driver.plan(start, end)
+    driver.latest(end)
+    assert world.group == end.positions
+
+
+def test_new_partitions_are_read_from_their_beginning(new_driver: NewDriver, world: World) -> None:
+    """They enter where they begin, so that the checkpoint has both ends of their first range."""
+    driver = new_driver()
+    end = driver.latest(driver.initial())
+    new = Partition(3, "t", 0)
+    world.ends[new], world.earliest[new] = 140, 84
+    entered = driver.latest(end)
+    assert entered == StreamOffset(end.query, {**end.positions, new: 84})
+    assert ranges_of(driver, end, entered) == {}
+    following = driver.latest(entered)
+    assert ranges_of(driver, entered, following) == {new: (84, 140)}
+
+
+def test_new_partitions_are_looked_for_now_and_then(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver(metadata_interval=1000.0)
+    end = driver.latest(driver.initial())
+    new = Partition(3, "t", 0)
+    world.ends[new], world.earliest[new] = 140, 84
+    assert driver.latest(end) is end
+
+
+def test_a_run_that_ends_by_itself_ends(new_driver: NewDriver, world: World) -> None:
+    """With what there was at its first look, new partitions included, however fast the stores grow."""
+    driver = new_driver()
+    driver.stop_at_the_next_ends()
+    offset = StreamOffset("q", {A: 28})
+    ends = []
+    while (end := driver.latest(offset)) != offset:
+        ends.append(end.positions)
+        driver.plan(offset, end)
+        offset = end
+        world.ends = {partition: position + 28 for partition, position in world.ends.items()}
+        world.ends[Partition(4 + len(ends), "t", 0)] = 28
+        world.earliest[Partition(4 + len(ends), "t", 0)] = 0
+    assert ends == [{A: 280, B: 0}, {A: 280, B: 56}]
+    assert world.group == {A: 280, B: 56}
+
+
+def test_stop_may_come_twice(new_driver: NewDriver) -> None:
+    driver = new_driver()
+    driver.latest(driver.initial())
+    driver.stop()
+    driver.stop()
