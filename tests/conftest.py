@@ -26,7 +26,7 @@ LAYOUTS = {
     "stores": TopicSpec(partitions=2, stores=2, settings=FLUSH_SOON),
 }
 Layout = Literal["one", "three", "stores"]
-_TOPICS_OF_A_LAYOUT = {"one": 24, "three": 24, "stores": 12}
+_TOPICS_OF_A_LAYOUT = {"one": 48, "three": 48, "stores": 16}
 START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time, and enough for tests
 BROKER_OPTIONS = {"maxIndexSegmentSize": str(28 * SEGMENT)}
 

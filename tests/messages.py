@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,13 @@ from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _ROUND = 2000  # messages on their way at once
+_PATIENCE = 30.0  # seconds
 _numbers = itertools.count()
 
 
@@ -55,16 +58,25 @@ def send(
     attributes: bytes = b"",
     flag: int | None = None,
 ) -> dict[Partition, list[Sent]]:
-    """Stores messages in their order. `flag` 1 without attributes makes an entry that no fetch ever returns."""
+    """Stores messages, as far as the broker lets them pass in their order; gives them in the order of their positions.
+
+    `flag` 1 without attributes makes an entry that no fetch ever returns.
+    """
     stored: dict[Partition, list[Sent]] = defaultdict(list)
-    pending = list(messages)
-    for begin in range(0, len(pending), _ROUND):
-        part = pending[begin : begin + _ROUND]
+    pending = deque(messages)
+    deadline = time.monotonic() + _PATIENCE
+    while pending:
+        part = [pending.popleft() for _ in range(min(_ROUND, len(pending)))]
         calls = [_send_call(cluster, partition, body, attributes, flag) for partition, body in part]
         for (partition, body), outcome in zip(part, call_all(settings(cluster), calls), strict=True):
             reply = answer(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
+            if reply.errCode == ErrCode.SERVER_RECEIVE_OVERFLOW and time.monotonic() < deadline:
+                pending.append((partition, body))  # nothing is stored while the broker writes its memory down
+                continue
             assert reply.success, reply
             stored[partition].append(Sent(reply.appendOffset, reply.messageId, body))
+    for sent in stored.values():
+        sent.sort(key=lambda message: message.position)
     return stored
 
 

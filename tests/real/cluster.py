@@ -24,7 +24,7 @@ START_TIMEOUT = 120.0
 _JVM = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",  # else a changed memory block of a live topic loses its messages
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "-XX:MaxDirectMemorySize=512m",
+    "-XX:MaxDirectMemorySize=2g",  # every store that is opened takes some 7 MB of it
     "-XX:-UsePerfData",
     "-Dorg.apache.logging.log4j.level=WARN",
     "-Dtubemq.home=.",
