@@ -24,8 +24,8 @@ In a store with one partition every index entry is a message of this partition a
 the store holds entries that no fetch returns; those gaps are found by bisection (`located`), so that a message's
 position never depends on how it was fetched.
 
-Two things show in no answer: a group that is moved away and back to where the last seek had put it between two requests,
-and messages whose data file retention removed before their index (MsgFileStore skips their entries).
+Two things show in no answer: that a group is moved away and back to where the last seek had put it between two
+requests, and that retention removed messages' data files before their index (MsgFileStore skips such entries).
 
 `ExactRange` knows no sockets: it says what to send and is told what was answered, in order.
 """
