@@ -62,6 +62,10 @@ def test_only_the_lowest_bit_of_the_flag_counts(flag: int) -> None:
     assert split_payload(b"\0\0\0\1ab", flag | 1) == (b"a", b"b")
 
 
+def test_a_header_may_be_empty() -> None:
+    assert split_payload(b"\0\0\0\0body", 1) == (b"", b"body")
+
+
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\x7f\xff\xff\xffabcd"])
 def test_a_header_that_does_not_fit_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"a message of {len(payload)} bytes"):

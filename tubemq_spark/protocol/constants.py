@@ -48,6 +48,8 @@ class Method(IntEnum):
     PRODUCER_REGISTER = 1
     PRODUCER_HEARTBEAT = 2
     PRODUCER_CLOSE = 3
+    CONSUMER_REGISTER = 4  # with the master's balance; our client keeps its own (V2)
+    CONSUMER_HEARTBEAT = 5
     CONSUMER_CLOSE = 6
     SEND_MESSAGE = 13
     PARTITION_REGISTER = 15  # and unregister

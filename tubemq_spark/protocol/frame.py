@@ -124,7 +124,7 @@ class FrameDecoder:
         _, serial_no, count = _HEAD.unpack_from(buffer, start)
         if not 0 < count <= MAX_FRAME_MAX_LIST_SIZE:
             raise ProtocolError(f"frame {serial_no} has {count} blocks; 1 to {MAX_FRAME_MAX_LIST_SIZE} are allowed")
-        blocks = []
+        blocks: list[slice] = []  # copied when all are there, for a long frame is walked again for each piece of it
         for left in range(count, 0, -1):
             if cursor + _LENGTH.size > limit:
                 self._needed = cursor - start + left * _LENGTH.size
@@ -136,13 +136,11 @@ class FrameDecoder:
                 )
             cursor += _LENGTH.size
             if cursor + size > limit:
-                # Every block but the last is full on all known servers: wait for that much at once, so that a long
-                # reply that trickles in is not walked again for each piece.
                 self._needed = cursor - start + size + (left - 1) * _LENGTH.size
                 return None
-            blocks.append(buffer[cursor : cursor + size])
+            blocks.append(slice(cursor, cursor + size))
             cursor += size
-        return Frame(serial_no, b"".join(blocks)), cursor
+        return Frame(serial_no, b"".join([buffer[block] for block in blocks])), cursor
 
     def _shown(self, start: int) -> str:
         return f"; the peer sent {bytes(self._buffer[start : start + 16])!r}"

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 
@@ -46,6 +47,16 @@ NO_ATTRIBUTES = Attributes()
 def check_sum(payload: bytes) -> int:
     """CRC-32 of the whole payload, 31 bits of it (wire: CheckSum)."""
     return zlib.crc32(payload) & 0x7FFFFFFF
+
+
+@lru_cache(maxsize=1024)
+def filter_code(msg_type: str) -> int:
+    """What a broker keeps of a message type and compares with the filters of a consumer: Java's `String.hashCode`."""
+    units = msg_type.encode("utf-16-le", "surrogatepass")
+    code = 0
+    for (unit,) in struct.iter_unpack("<H", units):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - (1 << 32) if code >> 31 else code
 
 
 def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:

@@ -3,7 +3,9 @@
     broker                      brokerId:host:port            a blank port means 8123 (wire: BrokerInfo)
     topics, for producers       topic#brokerId:partitions:stores,…[#maxMessageSize]
     topics, for consumers (V2)  topic#brokerId:stores:partitions:status,…
+    what a consumer has (V2)    topic#brokerId:partitionId,…
     a claim, in heartbeats      brokerId:host:port#topic:partitionId
+    one member's claim          clientId@group#brokerId:host:port#topic:partitionId     (wire: SubscribeInfo)
 
 Mind the order of partitions and stores: it differs between the two lists (wire: TopicInfo, ConsumeGroupInfo).
 """
@@ -11,7 +13,7 @@ Mind the order of partitions and stores: it differs between the two lists (wire:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,6 +106,12 @@ def parse_brokers(texts: Iterable[str]) -> dict[int, Broker]:
     return {broker.broker_id: broker for broker in found if broker is not None}
 
 
+def format_broker(broker: Broker, default_port: int = BROKER_PORT) -> str:
+    """The port stays blank where it is what the reader takes it to be."""
+    port = " " if broker.address.port == default_port else str(broker.address.port)
+    return f"{broker.broker_id}:{broker.address.host}:{port}"
+
+
 def parse_producer_topic(text: str) -> list[TopicOnBroker]:
     """The layouts in `topic#brokerId:partitions:stores,…[#maxMessageSize]`, one a broker."""
     topic, layouts, limit = _segments(text)
@@ -115,6 +123,13 @@ def parse_producer_topic(text: str) -> list[TopicOnBroker]:
     return found
 
 
+def format_producer_topic(layouts: Sequence[TopicOnBroker], *, with_size: bool) -> str:
+    """One topic's `layouts`, at least one. Releases from 1.4 on add the size, which may be empty."""
+    parts = ",".join(f"{layout.broker_id}:{layout.partitions}:{layout.stores}" for layout in layouts)
+    size = layouts[0].max_message_size
+    return f"{layouts[0].topic}#{parts}" + (f"#{'' if size is None else size}" if with_size else "")
+
+
 def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
     """The layouts in `topic#brokerId:stores:partitions:status,…`, one a broker."""
     topic, layouts, _ = _segments(text)
@@ -123,6 +138,53 @@ def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
         broker_id, stores, partitions, status = _numbers(layout, 4, text)
         found.append(TopicOnBroker(topic, broker_id, stores, partitions, available=status == 1))
     return found
+
+
+def format_consumer_topic(layouts: Sequence[TopicOnBroker]) -> str:
+    """One topic's `layouts`, at least one."""
+    parts = ",".join(f"{one.broker_id}:{one.stores}:{one.partitions}:{int(one.available)}" for one in layouts)
+    return f"{layouts[0].topic}#{parts}"
+
+
+def parse_held_partitions(text: str) -> list[Partition]:
+    """The partitions in `topic#brokerId:partitionId,…` of a V2 report."""
+    topic, hash_, rest = text.partition("#")
+    found = []
+    for item in rest.partition("#")[0].split(","):
+        broker_id, colon, partition_id = item.partition(":")
+        if not hash_ or not colon:
+            raise ProtocolError(f"{text!r} is no topic#brokerId:partitionId,…")
+        found.append(Partition(_number(broker_id, text), topic, _number(partition_id.partition(":")[0], text)))
+    return found
+
+
+def format_held_partitions(partitions: Sequence[Partition]) -> str:
+    """`partitions` of one topic, at least one."""
+    return f"{partitions[0].topic}#" + ",".join(f"{one.broker_id}:{one.partition_id}" for one in partitions)
+
+
+class SubscribeInfo(NamedTuple):
+    """One partition of one member of a group, as the rounds of server-side balance speak of it."""
+
+    client_id: str
+    group: str
+    broker: Broker
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.client_id}@{self.group}#{partition_info(self.broker, self.partition)}"
+
+
+def parse_subscribe_info(text: str) -> SubscribeInfo:
+    try:
+        member, at, claim, *_ = text.split("#")
+        client_id, group, *_ = member.split("@")
+        broker_id, host, port, *_ = at.split(":")
+        topic, partition_id, *_ = claim.split(":")
+    except ValueError:
+        raise ProtocolError(f"{text!r} is no clientId@group#brokerId:host:port#topic:partitionId") from None
+    broker = Broker(_number(broker_id, text), Address(host, _number(port, text)))
+    return SubscribeInfo(client_id, group, broker, Partition(broker.broker_id, topic, _number(partition_id, text)))
 
 
 def partition_info(broker: Broker, partition: Partition) -> str:

@@ -1,0 +1,9 @@
+"""TubeMQ for tests: a master and brokers in this process that speak the wire protocol as the real ones do."""
+
+from tubemq_spark.testing.cluster import EmbeddedTubeMQ
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.faults import Calls, Fault
+from tubemq_spark.testing.messages import StoredMessage
+from tubemq_spark.testing.tls import TLSFiles
+
+__all__ = ["Calls", "EmbeddedTubeMQ", "Fault", "Release", "ServerConfig", "StoredMessage", "TLSFiles"]

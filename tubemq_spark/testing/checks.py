@@ -1,0 +1,155 @@
+"""The checks of what a request to a master says, before anything is done about it (wire: PBParameterUtils).
+
+Each gives the value to work with, or raises `DeclinedError` in the words of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+
+from tubemq_spark.protocol.constants import MAX_CLIENT_ID
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.testing.catalog import GroupRules
+from tubemq_spark.testing.config import Release
+from tubemq_spark.testing.java import hash_order, is_blank, list_text, map_text, parse_long, set_text, split, trim
+from tubemq_spark.testing.replies import DeclinedError, bad_request
+from tubemq_spark.testing.service import bad_shape
+
+OFFSET_HISTORY = "__offset_history__"  # the brokers' own topic, which no client writes to
+_MAX_TOPICS = 1024
+_PARTITION_OFFSETS = "[Parameter error] unformatted Partition-Offset value : {} must be aa:bbb:ccc=val1,ddd:eee:ff=val2"
+
+
+class Field(Enum):
+    """A required text, and how long it may be."""
+
+    CLIENT_ID = "clientId", MAX_CLIENT_ID
+    GROUP_NAME = "groupName", MAX_CLIENT_ID
+    HOST_NAME = "hostName", 256
+    TOPIC_NAME = "topicName", 64
+
+
+def required_text(field: Field, value: str, release: Release) -> str:
+    """`value` without blanks around it."""
+    name, limit = field.value
+    if is_blank(value):
+        raise bad_request(f"Request miss necessary {name} data!")
+    text = trim(value)
+    if len(text) > limit:
+        word = "required" if release is Release.V1_2 else "allowed"
+        raise bad_request(f"{name}'s length over max value, {word} max length is {limit}")
+    return text
+
+
+def producer_topics(names: Iterable[str]) -> tuple[str, ...]:
+    topics = _names(names)
+    if OFFSET_HISTORY in topics:
+        raise bad_request(f"System Topic {OFFSET_HISTORY} does not allow client produce data!")
+    if len(topics) > _MAX_TOPICS:
+        raise bad_request(f"Booked topic's count over max value, required max count is {_MAX_TOPICS}")
+    return topics
+
+
+def consumer_topics(names: Collection[str], deployed: Collection[str] | None) -> tuple[str, ...]:
+    """`deployed` is None where the server does not ask whether a topic exists."""
+    if not names:
+        raise bad_request("Request miss necessary subscribed topicList data!")
+    topics = _names(names)
+    if not topics:
+        raise bad_request("Request subscribed topicList data must not Blank!")
+    if len(topics) > _MAX_TOPICS:
+        raise bad_request(f"Subscribed topicList size over max value, required max count is {_MAX_TOPICS}")
+    missing = [] if deployed is None else [topic for topic in topics if topic not in deployed]
+    if missing:
+        raise DeclinedError(ErrCode.TOPIC_NOT_DEPLOYED, f"Requested topic [{set_text(missing)}] not deployed!")
+    return topics
+
+
+def topic_filters(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The filters of each topic, sorted, from texts `topic#condition,condition`. `RefusalError` for other shapes."""
+    found: dict[str, set[str]] = {}
+    for text in conditions:
+        if is_blank(text):
+            continue
+        parts = split(text, "#")
+        if len(parts) < 2:
+            raise bad_shape()
+        if is_blank(parts[0]) or is_blank(parts[1]):
+            continue
+        of_topic = found.setdefault(trim(parts[0]), set())
+        of_topic.update(trim(item) for item in split(parts[1], ",") if not is_blank(item))
+    return {topic: tuple(sorted(items, key=lambda item: item.encode("utf-16-be"))) for topic, items in found.items()}
+
+
+def required_partitions(text: str, topics: Collection[str]) -> dict[str, int]:
+    """Offsets by partition key, from `brokerId:topic:partitionId=offset,…`. `RefusalError` for a lone `=`."""
+    offsets: dict[str, int] = {}
+    if is_blank(text):
+        return offsets
+    for item in split(trim(text), ","):
+        parts = split(item, "=")
+        if not parts:
+            raise bad_shape()
+        key = trim(parts[0])
+        names = split(key, ":")
+        if len(parts) == 1 or len(names) != 3:
+            raise bad_request(_PARTITION_OFFSETS.format(item))
+        if trim(names[1]) not in topics:
+            raise bad_request(
+                f"[Parameter error] wrong offset reset for unsubscribed topic: reset item is {item}, "
+                f"request topicList are {set_text(topics)}"
+            )
+        try:
+            offsets[key] = parse_long(trim(parts[1]))
+        except ValueError:
+            raise bad_request(f"[Parameter error] required long type value of {item}' Offset!") from None
+    return offsets
+
+
+def check_rules(
+    rules: GroupRules,
+    release: Release,
+    group: str,
+    client_id: str,
+    topics: Iterable[str],
+    filters: Mapping[str, Collection[str]],
+) -> None:
+    """What administrators have to say to a consumer (wire: DefaultMetaDataService)."""
+    topics = hash_order(topics)
+    if strange := [topic for topic in hash_order(filters) if topic not in topics]:
+        raise bad_request(f"Filter's Topic not subscribed :{list_text(strange)}")
+    controlled = [topic for topic in topics if topic in rules.authorized]
+    forbidden = [
+        topic for topic in controlled if group not in rules.authorized[topic] or rules.is_disabled(topic, group)
+    ]
+    if forbidden:
+        space = " " if release is Release.V1_2 else ""
+        raise DeclinedError(
+            ErrCode.CONSUME_GROUP_FORBIDDEN,
+            f"[unAuthorized Group] {client_id}'s consumerGroup not authorized by administrator, "
+            f"unAuthorizedTopics{space}: {set_text(forbidden)}",
+        )
+    for topic in controlled:
+        if (topic, group) in rules.filters:
+            _check_filters(rules.filters[topic, group], f"[Restricted Group] {client_id} : ", group, topic, filters)
+
+
+def _check_filters(
+    allowed: Collection[str], who: str, group: str, topic: str, filters: Mapping[str, Collection[str]]
+) -> None:
+    asked = filters.get(topic, ())
+    strange = [item for item in asked if item not in allowed]
+    if not allowed:
+        text = f"{group} not allowed to consume any data of topic {topic}"
+    elif not asked:
+        text = f"{group} must set the filter conditions of topic {topic}"
+    elif strange:
+        text = f"unAuthorized filter conditions {map_text({topic: strange})}"
+    else:
+        return
+    raise DeclinedError(ErrCode.CONSUME_CONTENT_FORBIDDEN, who + text)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(trim(name) for name in names if not is_blank(name)))

@@ -1,0 +1,202 @@
+"""Consumers that share partitions out among themselves: V2 register and heartbeat, and what a master tells them.
+
+wire: TMaster, ClientSyncInfo, OpsSyncInfo.
+"""
+
+from __future__ import annotations
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import UNKNOWN_ID
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Partition, parse_held_partitions
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.catalog import Catalog
+from tubemq_spark.testing.checks import Field, check_rules, consumer_topics, required_text, topic_filters
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.consumer_groups import ConsumerGroups, Holding
+from tubemq_spark.testing.gate import Gate
+from tubemq_spark.testing.java import hash_order, is_blank
+from tubemq_spark.testing.lists import Lists
+from tubemq_spark.testing.replies import DeclinedError, answering, bad_request
+from tubemq_spark.testing.service import bad_shape
+
+
+class ClientBalance:
+    def __init__(
+        self, gate: Gate, groups: ConsumerGroups, lists: Lists, catalog: Catalog, clock: Clock, config: ServerConfig
+    ) -> None:
+        self._gate = gate
+        self._groups = groups
+        self._lists = lists
+        self._catalog = catalog
+        self._clock = clock
+        self._config = config
+        self._release = config.release
+
+    def register(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> master_pb.RegisterResponseM2CV2:
+        reply = master_pb.RegisterResponseM2CV2()
+        with answering(reply):
+            member, reported = self._check(request, tls)
+            group = self._groups.join(member, not_allocated=False)
+            member = group.members[member.client_id]
+            self._groups.held[member.client_id] = self._holding(reported) if request.subRepInfo.reportSubInfo else {}
+            reply.brokerConfigId, texts = self._lists.brokers(tls)
+            if reply.brokerConfigId != _broker_list_id(request.subRepInfo):
+                reply.brokerConfigList.extend(texts)
+            reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
+            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+        return reply
+
+    def heartbeat(self, request: master_pb.HeartRequestC2MV2, tls: bool) -> master_pb.HeartResponseM2CV2:
+        reply = master_pb.HeartResponseM2CV2()
+        with answering(reply):
+            client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
+            report = request.subRepInfo
+            reported = _reported(report)
+            group, member = self._find(group_name, client_id)
+            member.learn(_from_max_id(request.opsTaskInfo), _assigned_at(report))
+            if report.reportSubInfo:
+                self._groups.held[client_id] = self._holding(reported)
+            reply.brokerConfigId, texts = self._lists.brokers(tls)
+            if reply.brokerConfigId != _broker_list_id(report):
+                reply.brokerConfigList.extend(texts)
+            if self._is_overdue(member):
+                reply.topicMetaInfoId = group.meta_id
+                if group.meta_id != (report.topicMetaInfoId if report.HasField("topicMetaInfoId") else UNKNOWN_ID):
+                    reply.topicMetaInfoList.extend(_meta(group))
+            reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
+            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+        return reply
+
+    def partition_meta(self, request: master_pb.GetPartMetaRequestC2M, tls: bool) -> master_pb.GetPartMetaResponseM2C:
+        """Also a sign of life. What it tells is as old as the last round, or as the group."""
+        reply = master_pb.GetPartMetaResponseM2C()
+        with answering(reply):
+            client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
+            group, _ = self._find(group_name, client_id)
+            if group.meta_id == UNKNOWN_ID:
+                self._refresh(group)
+            reply.topicMetaInfoId = group.meta_id
+            if group.meta_id != request.topicMetaInfoId:
+                reply.topicMetaInfoList.extend(_meta(group))
+            reply.brokerConfigId, texts = self._lists.brokers(tls)
+            if reply.brokerConfigId != request.brokerConfigId:
+                reply.brokerConfigList.extend(texts)
+        return reply
+
+    def round(self) -> None:
+        """Brings what the groups are told up to date."""
+        for name in self._groups.names(client_balance=True):
+            if (group := self._groups.get(name)) is not None:
+                self._refresh(group)
+
+    def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
+        self._gate.admit(request.authInfo, produce=False)
+        client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
+        required_text(Field.HOST_NAME, request.hostName, self._release)
+        group = required_text(Field.GROUP_NAME, request.groupName, self._release)
+        is_old = self._release is Release.V1_2
+        if not is_old:
+            self._gate.check_active(client_id)
+        topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
+        filters = topic_filters(request.topicCondition)
+        if request.sourceCount > 0 and not 0 <= request.nodeId < request.sourceCount:
+            raise bad_request("Request nodeId value must be between in [0, sourceCount-1]!")
+        if is_old:
+            self._gate.check_active(client_id)
+        reported = _reported(request.subRepInfo)
+        check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
+        member = Member(
+            client_id,
+            group,
+            ConsumeType.CLIENT_BALANCE,
+            topics,
+            filters,
+            tls,
+            request.sourceCount,
+            node_id=request.nodeId,
+            from_max_id=_from_max_id(request.opsTaskInfo),
+            assigned_at=_assigned_at(request.subRepInfo),
+        )
+        return member, reported
+
+    def _admit(self, auth: master_pb.MasterCertificateInfo, client_id: str, group: str) -> tuple[str, str]:
+        self._gate.admit(auth, produce=False)
+        client_id = required_text(Field.CLIENT_ID, client_id, self._release)
+        group = required_text(Field.GROUP_NAME, group, self._release)
+        self._gate.check_active(client_id)
+        return client_id, group
+
+    def _find(self, group_name: str, client_id: str) -> tuple[ConsumerGroup, Member]:
+        group = self._groups.find(group_name)
+        member = group.members.get(client_id)
+        if member is None:
+            raise DeclinedError(ErrCode.HB_NO_NODE, f"Not found client {client_id} in group({group_name})")
+        self._groups.beat(group_name, client_id)
+        return group, member
+
+    def _holding(self, reported: list[Partition]) -> Holding:
+        """Of the partitions that a member reports those on brokers that run."""
+        holding: Holding = {}
+        for partition in reported:
+            if (broker := self._lists.broker(partition.broker_id)) is not None:
+                holding.setdefault(partition.topic, {})[partition] = broker
+        return holding
+
+    def _is_overdue(self, member: Member) -> bool:
+        """Whether the member goes by old news: it is told the metadata unasked."""
+        age = self._clock.wall_ms() - member.assigned_at
+        limit = self._config.max_meta_force_update_period * 1000
+        return member.assigned_at >= 0 and age > limit and bool(self._groups.held.get(member.client_id))
+
+    def _refresh(self, group: ConsumerGroup) -> None:
+        """Topics that are no more stay in what the group is told."""
+        meta = self._lists.consumer_topics(group.topics, group.name)
+        if meta and meta != group.meta:
+            group.meta.update(meta)
+            group.meta_id = self._lists.new_id(group.meta_id)
+
+    def _tasks(self, group: ConsumerGroup, member: Member, known: master_pb.OpsTaskInfo) -> master_pb.OpsTaskInfo:
+        tasks = master_pb.OpsTaskInfo()
+        order = self._catalog.rules.from_max.get(group.name, UNKNOWN_ID)
+        if order not in (UNKNOWN_ID, group.old_from_max_id, member.from_max_id):
+            tasks.csmFrmMaxOffsetCtrlId = order
+        if (rule := self._catalog.default_flow) is not None:
+            tasks.defFlowCheckId = rule.rule_id
+            if rule.rule_id != (known.defFlowCheckId if known.HasField("defFlowCheckId") else UNKNOWN_ID):
+                tasks.defFlowControlInfo = rule.info
+        if (rule := self._catalog.group_flows.get(group.name)) is not None:
+            tasks.groupFlowCheckId = rule.rule_id
+            tasks.qryPriorityId = rule.qry_priority_id
+            if rule.rule_id != (known.groupFlowCheckId if known.HasField("groupFlowCheckId") else UNKNOWN_ID):
+                tasks.groupFlowControlInfo = rule.info
+        return tasks
+
+
+def _meta(group: ConsumerGroup) -> list[str]:
+    return [group.meta[topic] for topic in hash_order(group.meta)]
+
+
+def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
+    """`RefusalError` for other shapes than `topic#brokerId:partitionId,…`."""
+    if not report.reportSubInfo:
+        return []
+    try:
+        return [one for text in report.partSubInfo if not is_blank(text) for one in parse_held_partitions(text)]
+    except ProtocolError:
+        raise bad_shape() from None
+
+
+def _broker_list_id(report: master_pb.ClientSubRepInfo) -> int:
+    return report.brokerConfigId if report.HasField("brokerConfigId") else UNKNOWN_ID
+
+
+def _assigned_at(report: master_pb.ClientSubRepInfo) -> int:
+    return report.lstAssignedTime if report.HasField("lstAssignedTime") else UNKNOWN_ID
+
+
+def _from_max_id(known: master_pb.OpsTaskInfo) -> int:
+    has_one = known.HasField("csmFrmMaxOffsetCtrlId") and known.csmFrmMaxOffsetCtrlId >= 0
+    return known.csmFrmMaxOffsetCtrlId if has_one else UNKNOWN_ID

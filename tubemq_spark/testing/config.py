@@ -1,0 +1,57 @@
+"""What an administrator sets in `master.ini` and `broker.ini`, under those files' names in snake case and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tubemq_spark.protocol.constants import Framing
+
+
+class Release(str, Enum):
+    """The server whose behaviour is shown where the releases differ."""
+
+    V1_2 = "1.2"
+    V2_5 = "2.5"
+
+    @property
+    def framing(self) -> Framing:
+        """What this release speaks unless its RPC classes were exchanged."""
+        return Framing.PREFIXED if self is Release.V1_2 else Framing.STANDARD
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The settings of all servers of an embedded cluster. All times are seconds on its clock, all sizes bytes."""
+
+    release: Release = Release.V2_5
+
+    # master.ini
+    consumer_balance_period: float = 1.0
+    first_balance_delay: float = 0.0
+    consumer_heartbeat_timeout: float = 30.0
+    producer_heartbeat_timeout: float = 30.0
+    broker_heartbeat_timeout: float = 25.0
+    start_produce_authenticate: bool = False
+    start_consume_authenticate: bool = False
+    start_visit_token_check: bool = False
+    auth_valid_time_stamp_period: float = 20.0
+    visit_token_valid_period: float = 300.0
+    max_meta_force_update_period: float = 180.0
+    max_msg_size: int = 1024 * 1024
+
+    # broker.ini
+    consumer_reg_timeout: float = 35.0
+    transfer_size: int = 512 * 1024
+    max_segment_size: int = 1024 * 1024 * 1024
+    max_index_segment_entries: int = 786_432
+    mem_cache_msg_size: int = 1_583_104  # of one of the two blocks, of which each has half of what the topic is set to
+    mem_cache_msg_count: int = 5_120
+    mem_cache_flush_interval: float = 20.0
+    offset_flush_interval: float = 5.0  # confirmed positions become durable: the table every 5 s
+    offset_file_interval: float = 6.0  # and, from 2.1 on, the file
+    visit_token_check_in_valid_time: float = 120.0  # after its registration a broker takes any visit token so long
+    group_offset_expiry: float = 20 * 24 * 3600.0  # from 2.1 on
+
+    # The embedded server's own: what a topic may keep on one broker, in memory.
+    topic_max_bytes: int = 256 * 1024 * 1024

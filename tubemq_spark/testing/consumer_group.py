@@ -1,0 +1,190 @@
+"""One consumer group as a master knows it: its members, and what all of them must have in common.
+
+wire: ConsumeGroupInfo, ConsumerInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tubemq_spark.protocol.constants import UNKNOWN_ID
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.testing.config import Release
+from tubemq_spark.testing.java import hash_order, map_text, set_text
+from tubemq_spark.testing.replies import DeclinedError
+
+_DIFFERS = "is inconsistency with other consumers in the group"
+
+
+class ConsumeType(Enum):
+    """How the members of a group come by their partitions, in the words of the server's messages."""
+
+    NORMAL = "unbound"  # the master deals them out
+    BOUND = "bound"  # likewise, but first those for which members gave offsets
+    CLIENT_BALANCE = "client-rebalance"
+
+
+@dataclass
+class Member:
+    client_id: str
+    group: str
+    consume_type: ConsumeType
+    topics: tuple[str, ...]
+    filters: Mapping[str, tuple[str, ...]]
+    tls: bool = False
+    source_count: int = -1
+    # client-side balance
+    node_id: int = -1
+    from_max_id: int = UNKNOWN_ID  # the last order to go to the latest message that it followed
+    assigned_at: int = UNKNOWN_ID  # ms
+    # bound consumption
+    session_key: str = ""
+    select_big: bool = True
+    offsets: Mapping[str, int] = field(default_factory=dict)  # by partition key
+
+    def learn(self, from_max_id: int, assigned_at: int) -> None:
+        """What a member with client-side balance reports."""
+        if from_max_id >= 0:
+            self.from_max_id = from_max_id
+        if assigned_at != UNKNOWN_ID:
+            self.assigned_at = assigned_at
+
+
+class ConsumerGroup:
+    """A group from its first member to its last. The first one's ways bind the others."""
+
+    def __init__(self, first: Member, release: Release, old_from_max_id: int = UNKNOWN_ID) -> None:
+        self.name = first.group
+        self.consume_type = first.consume_type
+        self.topics = first.topics
+        self.members: dict[str, Member] = {}
+        self.not_allocated = True  # no member has said yet that it did what the balance told it
+        self.bound_rounds = 0
+        self.booked: dict[str, str] = {}  # partition key -> the member whose offset counts
+        self.old_from_max_id = old_from_max_id  # an order to the group as it was before does not concern this one
+        self.meta_id = UNKNOWN_ID
+        self.meta: dict[str, str] = {}  # topic -> text
+        self._release = release
+        self._filters = first.filters
+        self._source_count = first.source_count
+        self._session_key = first.session_key
+        self._select_big = first.select_big
+
+    def __repr__(self) -> str:
+        return f"<group {self.name} {self.consume_type.value} {sorted(self.members)}>"
+
+    @property
+    def client_ids(self) -> list[str]:
+        return hash_order(self.members)
+
+    @property
+    def waits_for_bound_round(self) -> bool:
+        """Whether partitions with given offsets are still to be dealt out."""
+        return (
+            self.consume_type is ConsumeType.BOUND
+            and self.not_allocated
+            and bool(self.booked)
+            and self.bound_rounds < 2
+        )
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= self._source_count
+
+    def add(self, member: Member) -> None:
+        """`DeclinedError` when the member's ways are not the group's."""
+        if self.members:
+            self._check(member)
+        known = self.members.get(member.client_id)
+        if known is None:
+            self.members[member.client_id] = member
+            self._book(member)
+        elif member.consume_type is ConsumeType.CLIENT_BALANCE:
+            known.tls, known.node_id = member.tls, member.node_id
+            known.learn(member.from_max_id, member.assigned_at)
+
+    def remove(self, client_id: str) -> None:
+        self.members.pop(client_id, None)
+        self.booked = {key: holder for key, holder in self.booked.items() if holder != client_id}
+
+    def _book(self, member: Member) -> None:
+        if self.consume_type is not ConsumeType.BOUND:
+            return
+        for key in hash_order(member.offsets):
+            holder = self.members.get(self.booked.get(key, ""))
+            other = None if holder is None else holder.offsets.get(key)
+            offset = member.offsets[key]
+            if other is None or (offset >= other if self._select_big else offset < other):
+                self.booked[key] = member.client_id
+
+    def _check(self, member: Member) -> None:
+        who = f"[Inconsistency subscribe] {member.client_id}"
+        if member.consume_type is not self.consume_type:
+            raise DeclinedError(
+                ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
+                f"{who} using {member.consume_type.value} subscribe is inconsistency with other consumers using "
+                f"{self.consume_type.value} subscribe in the group",
+            )
+        if set(member.topics) != set(self.topics):
+            raise DeclinedError(
+                ErrCode.CLIENT_INCONSISTENT_TOPICSET,
+                f"{who} subscribed topics {set_text(member.topics)} {_DIFFERS}, existedTopics: {set_text(self.topics)}",
+            )
+        self._check_filters(member, who)
+        if self.consume_type is ConsumeType.BOUND:
+            self._check_bound(member, who)
+        elif self.consume_type is ConsumeType.CLIENT_BALANCE and self._source_count > 0:
+            self._check_source_count(member, who)
+            self._check_node_id(member, who)
+
+    def _check_filters(self, member: Member, who: str) -> None:
+        if member.filters == self._filters:
+            return
+        text = f"{who} subscribe with filter condition {map_text(member.filters)} {_DIFFERS}"
+        if not self._filters:
+            text += ": topic without conditions"
+        elif not member.filters:
+            text = (
+                f"{who} subscribe without filter condition  {_DIFFERS}, "
+                f"existed topic conditions is {map_text(self._filters)}"
+            )
+        else:
+            text += f", existed topic conditions is {map_text(self._filters)}"
+        raise DeclinedError(ErrCode.CLIENT_INCONSISTENT_FILTERSET, text)
+
+    def _check_bound(self, member: Member, who: str) -> None:
+        if member.session_key != self._session_key:
+            raise DeclinedError(
+                ErrCode.CLIENT_INCONSISTENT_SESSIONKEY,
+                f"{who}'s sessionKey {_DIFFERS}, required is {self._session_key}, request is {member.session_key}",
+            )
+        if member.select_big != self._select_big:
+            raise DeclinedError(
+                ErrCode.CLIENT_INCONSISTENT_SELECTBIG,
+                f"{who}'s isSelectBig {_DIFFERS}, "
+                f"required is {_java_bool(self._select_big)}, request is {_java_bool(member.select_big)}",
+            )
+        self._check_source_count(member, who)
+
+    def _check_source_count(self, member: Member, who: str) -> None:
+        if member.source_count != self._source_count:
+            raise DeclinedError(
+                ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT,
+                f"{who}'s sourceCount {_DIFFERS}, required is {self._source_count}, request is {member.source_count}",
+            )
+
+    def _check_node_id(self, member: Member, who: str) -> None:
+        for client_id in self.client_ids:
+            other = self.members[client_id]
+            if other.node_id == member.node_id and client_id != member.client_id:
+                value = "" if self._release is Release.V1_2 else f"'s nodeId value({other.node_id})"
+                raise DeclinedError(
+                    ErrCode.CLIENT_DUPLICATE_INDEXID,
+                    f"{who}'s nodeId value({member.node_id}) is occupied by {client_id}{value} in the group!",
+                )
+
+
+def _java_bool(value: bool) -> str:
+    return "true" if value else "false"

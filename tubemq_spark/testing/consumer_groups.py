@@ -1,0 +1,118 @@
+"""All consumer groups of a master, who of their members is alive, and what each last said it holds.
+
+wire: ConsumerInfoHolder, HeartbeatManager, TMaster.
+"""
+
+from __future__ import annotations
+
+from tubemq_spark.protocol.constants import UNKNOWN_ID
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.balance import Orders
+from tubemq_spark.testing.catalog import Catalog
+from tubemq_spark.testing.checks import Field, required_text
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.gate import Gate
+from tubemq_spark.testing.heartbeats import Heartbeats
+from tubemq_spark.testing.java import hash_order, split
+from tubemq_spark.testing.replies import DeclinedError, answering
+
+Holding = dict[str, dict[Partition, Broker]]
+"""What a member holds, by topic, and where it said the partition's broker is."""
+
+
+class ConsumerGroups:
+    def __init__(self, gate: Gate, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
+        self._gate = gate
+        self._catalog = catalog
+        self._config = config
+        self._heartbeats = Heartbeats(clock, config.consumer_heartbeat_timeout)
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._group_of: dict[str, str] = {}  # client id -> the group that it registered for last
+        self.held: dict[str, Holding] = {}  # by client id
+        self.orders = Orders()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._groups)} groups, {len(self._group_of)} members>"
+
+    def names(self, *, client_balance: bool) -> list[str]:
+        """The groups of one of the two kinds."""
+        kinds = {ConsumeType.CLIENT_BALANCE} if client_balance else {ConsumeType.NORMAL, ConsumeType.BOUND}
+        return hash_order(name for name, group in self._groups.items() if group.consume_type in kinds)
+
+    def get(self, name: str) -> ConsumerGroup | None:
+        return self._groups.get(name)
+
+    def find(self, name: str) -> ConsumerGroup:
+        """`DeclinedError` with 411 when there is no such group."""
+        group = self._groups.get(name)
+        if group is None:
+            raise DeclinedError(ErrCode.HB_NO_NODE, f"Not found groupName {name} in holder!")
+        return group
+
+    def group_of(self, client_id: str) -> ConsumerGroup | None:
+        return self._groups.get(self._group_of.get(client_id, ""))
+
+    def join(self, member: Member, *, not_allocated: bool) -> ConsumerGroup:
+        """`DeclinedError` with 424 to 430 when the member does not fit into its group."""
+        name = member.group
+        group = self._groups.get(name)
+        if group is None:
+            old_order = self._catalog.rules.from_max.get(name, UNKNOWN_ID)
+            group = ConsumerGroup(member, self._config.release, old_order)
+        group.add(member)
+        self._groups[name] = group
+        if not not_allocated:
+            group.not_allocated = False
+        self._group_of[member.client_id] = name
+        self._heartbeats.start(_key(name, member.client_id))
+        return group
+
+    def beat(self, group: str, client_id: str) -> None:
+        """`DeclinedError` with 411 when the member is unknown."""
+        if unknown := self._heartbeats.beat(_key(group, client_id)):
+            raise DeclinedError(ErrCode.HB_NO_NODE, f"Update consumer node exception:{unknown}")
+
+    def is_alive(self, group: str, client_id: str) -> bool:
+        return _key(group, client_id) in self._heartbeats
+
+    def close(self, request: master_pb.CloseRequestC2M) -> master_pb.CloseResponseM2C:
+        """Of members of either kind; succeeds for unknown ones too."""
+        reply = master_pb.CloseResponseM2C()
+        with answering(reply):
+            self._gate.admit(request.authInfo, produce=False)
+            client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
+            group = required_text(Field.GROUP_NAME, request.groupName, self._config.release)
+            self._gate.check_active(client_id)
+            self._release(_key(group, client_id))
+            self._heartbeats.stop(_key(group, client_id))
+        return reply
+
+    def tick(self) -> None:
+        for key in self._heartbeats.scan():
+            self._release(key)
+
+    def forget(self) -> None:
+        self._heartbeats.clear()
+        self._groups.clear()
+        self._group_of.clear()
+        self.held.clear()
+        self.orders.clear()
+
+    def _release(self, key: str) -> None:
+        client_id, name = split(key, "@")[:2]  # as the server does, to whom names with an @ are lost
+        group = self._groups.get(name)
+        if group is not None:
+            group.remove(client_id)
+            if not group.members:
+                del self._groups[name]
+        self._group_of.pop(client_id, None)
+        self.held.pop(client_id, None)
+        self.orders.drop(client_id)
+
+
+def _key(group: str, client_id: str) -> str:
+    return f"{client_id}@{group}"

@@ -1,0 +1,226 @@
+"""Faults a test asks for: which calls they meet, and what happens to those.
+
+Every rule is one `Fault`, which counts the calls it met, so that a test can assert that its fault happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from tubemq_spark.protocol.constants import Method, OpType
+from tubemq_spark.protocol.envelope import Failure, Request, Response
+from tubemq_spark.protocol.errcode import code_name
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+
+_MESSAGES: Mapping[Method, tuple[type[Message], type[Message]]] = {
+    Method.PRODUCER_REGISTER: (master_pb.RegisterRequestP2M, master_pb.RegisterResponseM2P),
+    Method.PRODUCER_HEARTBEAT: (master_pb.HeartRequestP2M, master_pb.HeartResponseM2P),
+    Method.PRODUCER_CLOSE: (master_pb.CloseRequestP2M, master_pb.CloseResponseM2P),
+    Method.CONSUMER_REGISTER: (master_pb.RegisterRequestC2M, master_pb.RegisterResponseM2C),
+    Method.CONSUMER_HEARTBEAT: (master_pb.HeartRequestC2M, master_pb.HeartResponseM2C),
+    Method.CONSUMER_CLOSE: (master_pb.CloseRequestC2M, master_pb.CloseResponseM2C),
+    Method.CONSUMER_REGISTER_V2: (master_pb.RegisterRequestC2MV2, master_pb.RegisterResponseM2CV2),
+    Method.CONSUMER_HEARTBEAT_V2: (master_pb.HeartRequestC2MV2, master_pb.HeartResponseM2CV2),
+    Method.GET_PARTITION_META: (master_pb.GetPartMetaRequestC2M, master_pb.GetPartMetaResponseM2C),
+    Method.SEND_MESSAGE: (broker_pb.SendMessageRequestP2B, broker_pb.SendMessageResponseB2P),
+    Method.PARTITION_REGISTER: (broker_pb.RegisterRequestC2B, broker_pb.RegisterResponseB2C),
+    Method.PARTITION_HEARTBEAT: (broker_pb.HeartBeatRequestC2B, broker_pb.HeartBeatResponseB2C),
+    Method.GET_MESSAGE: (broker_pb.GetMessageRequestC2B, broker_pb.GetMessageResponseB2C),
+    Method.COMMIT_OFFSET: (broker_pb.CommitOffsetRequestC2B, broker_pb.CommitOffsetResponseB2C),
+}
+_UNREGISTER = "partition_unregister"  # the same method as a register on the wire
+_NAMES = sorted([method.name.lower() for method in Method] + [_UNREGISTER])
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What becomes of a call. Without anything said it is handled and answered as ever."""
+
+    work: bool = True  # whether the server does what it is asked
+    reply: Callable[[Request], Response | Failure] | None = None  # in place of the server's own
+    delay: float = 0.0  # seconds on the clock before all else; what follows on the connection waits too
+    before: Callable[[], object] | None = None  # run ahead of the work
+    after: Callable[[], object] | None = None  # run between the work and the reply
+    damage: Callable[[bytes], bytes] | None = None  # from the reply's frame to what is sent of it
+    close: bool = False  # the connection ends after that
+    silence: bool = False  # nothing more is answered on the connection, and nothing done
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Which calls a rule is for: those of `method` that fit all that is said, from the `nth` of them on, `times` of them.
+
+    `server` is "master 1" or "broker 1"; `client` is a part of the client id.
+    """
+
+    method: str
+    server: str | None = None
+    client: str | None = None
+    group: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    nth: int = 1
+    times: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in _NAMES:
+            raise ValueError(f"there is no call {self.method!r}; the calls are {', '.join(_NAMES)}")
+        if self.nth < 1 or (self.times is not None and self.times < 1):
+            raise ValueError(f"nth and times count from 1, not {self.nth} and {self.times}")
+
+    def fit(self, server: str, name: str, fields: Message) -> bool:
+        return (
+            self.method == name
+            and self.server in (None, server)
+            and (self.client is None or self.client in _get(fields, "clientId", ""))
+            and self.group in (None, _get(fields, "groupName", None))
+            and self.topic in (None, _get(fields, "topicName", None))
+            and self.partition in (None, _get(fields, "partitionId", None))
+        )
+
+
+class Fault:
+    """A rule at work. `fired` says how many calls met it. `remove()` ends it, and so does the end of a `with` block."""
+
+    def __init__(self, conditions: Conditions, effect: Effect) -> None:
+        self.fired = 0
+        self.removed = False
+        self.effect = effect
+        self._conditions = conditions
+        self._seen = 0
+
+    def remove(self) -> None:
+        self.removed = True
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        return f"<Fault {self._conditions} fired {self.fired} times>"
+
+    def meets(self, server: str, name: str, fields: Message) -> bool:
+        """Whether this call has the effect. Counts it."""
+        conditions = self._conditions
+        if self.removed or not conditions.fit(server, name, fields):
+            return False
+        self._seen += 1
+        if self._seen < conditions.nth or (conditions.times is not None and self.fired >= conditions.times):
+            return False
+        self.fired += 1
+        return True
+
+
+class Calls:
+    """Some calls, and what may become of them. Each method makes one rule."""
+
+    def __init__(self, faults: Faults, conditions: Conditions) -> None:
+        self._faults = faults
+        self._conditions = conditions
+
+    def fail(self, code: int, text: str = "") -> Fault:
+        """They are answered with an error code (`ErrCode`), and not done."""
+        return self._add(Effect(work=False, reply=answer_with(code, text)))
+
+    def throw(self, exception_name: str, text: str = "") -> Fault:
+        """They are answered with a Java exception, and not done."""
+        return self._add(Effect(work=False, reply=lambda request: Failure(exception_name, text)))
+
+    def drop_request(self) -> Fault:
+        """They are neither done nor answered."""
+        return self._add(Effect(work=False))
+
+    def drop_reply(self) -> Fault:
+        """They are done and not answered."""
+        return self._add(Effect(damage=lambda frame: b""))
+
+    def delay(self, seconds: float) -> Fault:
+        """They, and what follows them on their connection, are taken up later, by the cluster's clock."""
+        return self._add(Effect(delay=seconds))
+
+    def close_mid_frame(self) -> Fault:
+        """They are done, and the connection ends in the middle of the answer."""
+        return self._add(Effect(damage=lambda frame: frame[: len(frame) // 2], close=True))
+
+    def corrupt(self, at: int) -> Fault:
+        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted."""
+        return self._add(Effect(damage=lambda frame: _invert(frame, at)))
+
+    def silence(self) -> Fault:
+        """Their connection stays open, and nothing that comes over it is done or answered from then on."""
+        return self._add(Effect(work=False, silence=True))
+
+    def run(self, function: Callable[[], object], *, after: bool = False) -> Fault:
+        """`function` runs before they are done, or after and ahead of the answer; what it stops answers no more."""
+        return self._add(Effect(after=function) if after else Effect(before=function))
+
+    def _add(self, effect: Effect) -> Fault:
+        return self._faults.add(Fault(self._conditions, effect))
+
+
+class Faults:
+    """The rules of a cluster. The first that fits a call is the one it meets."""
+
+    def __init__(self) -> None:
+        self._rules: list[Fault] = []
+
+    def add(self, fault: Fault) -> Fault:
+        self._rules.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        self._rules.clear()
+
+    def effect_on(self, server: str, request: Request) -> Effect | None:
+        if not self._rules:
+            return None
+        self._rules = [rule for rule in self._rules if not rule.removed]
+        name, fields = _read(request)
+        if fields is None:
+            return None
+        return next((rule.effect for rule in self._rules if rule.meets(server, name, fields)), None)
+
+
+def answer_with(code: int, text: str) -> Callable[[Request], Response]:
+    """A reply of the request's own kind that carries an error code."""
+
+    def reply(request: Request) -> Response:
+        message = _MESSAGES[Method(request.method)][1]()
+        values: dict[str, Any] = {
+            "success": False, "errCode": code, "errMsg": text or code_name(code), "currOffset": -1
+        }  # fmt: skip
+        for name, value in values.items():
+            if name in message.DESCRIPTOR.fields_by_name:
+                setattr(message, name, value)
+        return Response(request.method, message.SerializePartialToString())
+
+    return reply
+
+
+def _invert(frame: bytes, at: int) -> bytes:
+    damaged = bytearray(frame)
+    damaged[at] ^= 0xFF
+    return bytes(damaged)
+
+
+def _read(request: Request) -> tuple[str, Message | None]:
+    try:
+        method = Method(request.method)
+        fields = _MESSAGES[method][0]()
+        fields.MergeFromString(request.data)
+    except (ValueError, DecodeError):
+        return "", None  # the server will say so itself
+    if method is Method.PARTITION_REGISTER and _get(fields, "opType", None) == OpType.UNREGISTER:
+        return _UNREGISTER, fields
+    return method.name.lower(), fields
+
+
+def _get(fields: Message, name: str, default: Any) -> Any:
+    return getattr(fields, name, default)

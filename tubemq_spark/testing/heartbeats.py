@@ -1,0 +1,46 @@
+"""Who is alive, by the time of the last sign of life (wire: HeartbeatManager)."""
+
+from __future__ import annotations
+
+from tubemq_spark.testing.clock import Clock, Period
+
+_SCAN_PERIOD = 1.0
+
+
+class Heartbeats:
+    """Keys that must be heard of every `timeout` seconds. One that was not is still known until the next scan."""
+
+    def __init__(self, clock: Clock, timeout: float) -> None:
+        self._clock = clock
+        self._timeout = timeout
+        self._deadlines: dict[str, float] = {}
+        self._scan = Period(clock, _SCAN_PERIOD)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._deadlines
+
+    def start(self, key: str) -> None:
+        self._deadlines[key] = self._clock.now() + self._timeout
+
+    def beat(self, key: str) -> str | None:
+        """None, or what a master says to a key that it does not know."""
+        if key not in self._deadlines:
+            return f"Invalid node id:{key}, you have to append node first!"
+        self.start(key)
+        return None
+
+    def stop(self, key: str) -> None:
+        self._deadlines.pop(key, None)
+
+    def clear(self) -> None:
+        self._deadlines.clear()
+
+    def scan(self) -> list[str]:
+        """The keys whose time is over, which are then unknown; none while no scan is due."""
+        if not self._scan.is_due():
+            return []
+        now = self._clock.now()
+        silent = [key for key, deadline in self._deadlines.items() if now >= deadline]
+        for key in silent:
+            del self._deadlines[key]
+        return silent

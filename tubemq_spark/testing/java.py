@@ -1,0 +1,76 @@
+"""Java's ways with texts, numbers and hash tables, where they show in a server's answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+K = TypeVar("K")
+
+_CONTROLS_AND_BLANK = "".join(map(chr, range(0x21)))
+_NOT_WHITE = "\x85\u00a0\u2007\u202f"  # blank to Python alone
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+def is_blank(text: str) -> bool:
+    """`StringUtils.isBlank`."""
+    return all(char.isspace() and char not in _NOT_WHITE for char in text)
+
+
+def trim(text: str) -> str:
+    """`String.trim`."""
+    return text.strip(_CONTROLS_AND_BLANK)
+
+
+def split(text: str, separator: str) -> list[str]:
+    """`String.split`: empty parts at the end are left out, and a text without the separator is one part."""
+    parts = text.split(separator)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return [] if parts == [""] and text else parts
+
+
+def parse_long(text: str) -> int:
+    """`Long.parseLong`; `ValueError` for anything else."""
+    if _NUMBER.fullmatch(text) is None or not -(1 << 63) <= (value := int(text)) < 1 << 63:
+        raise ValueError(f"{text!r} is no long")
+    return value
+
+
+def hash_code(text: str) -> int:
+    """`String.hashCode`, unsigned."""
+    data = text.encode("utf-16-le", "surrogatepass")
+    value = 0
+    for at in range(0, len(data), 2):
+        value = (31 * value + data[at] + (data[at + 1] << 8)) & 0xFFFFFFFF
+    return value
+
+
+def hash_order(keys: Iterable[K]) -> list[K]:
+    """`keys`, numbers or what has the hash code of its text, in the order in which a `HashMap` that they were put into
+    one after the other goes through them."""
+    found = list(keys)
+    size = 16
+    while len(found) > size * 3 // 4:
+        size *= 2
+
+    def bucket(key: K) -> int:
+        code = key & 0xFFFFFFFF if isinstance(key, int) else hash_code(str(key))
+        return (code ^ code >> 16) & (size - 1)
+
+    return sorted(found, key=bucket)
+
+
+def list_text(items: Iterable[str]) -> str:
+    return f"[{', '.join(items)}]"
+
+
+def set_text(items: Iterable[str]) -> str:
+    """A `HashSet` in a message."""
+    return list_text(hash_order(items))
+
+
+def map_text(lists: Mapping[str, Iterable[str]]) -> str:
+    """A `HashMap` of lists in a message."""
+    return "{" + ", ".join(f"{key}={list_text(lists[key])}" for key in hash_order(lists)) + "}"

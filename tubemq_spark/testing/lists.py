@@ -1,0 +1,146 @@
+"""The lists of brokers and topics that a master hands out, in the texts and with the ids of its replies.
+
+wire: DefBrokerRunManager, BrokerTopicInfoView, TMaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from tubemq_spark.protocol.constants import BROKER_PORT
+from tubemq_spark.protocol.metadata import (
+    Address,
+    Broker,
+    Partition,
+    TopicOnBroker,
+    format_broker,
+    format_consumer_topic,
+    format_producer_topic,
+)
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.java import hash_order
+
+_BROKER_TLS_PORT = 8124  # of brokers that name none
+
+
+class ListOfBrokers(NamedTuple):
+    list_id: int
+    texts: list[str]
+
+
+class Lists:
+    """What is deployed as the masters tell it; of a master that has just taken over, the brokers come after a while."""
+
+    def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._release = config.release
+        self._max_msg_size = config.max_msg_size
+        self._filled_at = clock.now()
+        self._known: tuple[list[str], list[str]] = ([], [])
+        self._list_id = clock.wall_ms()
+
+    def forget(self, fill_after: float) -> None:
+        """Brokers are unknown for so many seconds, and with them what is on them."""
+        self._filled_at = self._clock.now() + fill_after
+        self._known = ([], [])
+        self._list_id = self.new_id(self._list_id)
+
+    def new_id(self, last: int) -> int:
+        """An id for a list that changed (wire: SerialIdUtils)."""
+        now = self._clock.wall_ms()
+        return now if now > last else last + 10
+
+    @property
+    def deployed(self) -> Collection[str]:
+        """The topics that brokers are to have, whether they run or not."""
+        return [topic for topic, layouts in self._catalog.topics.items() if layouts]
+
+    def brokers(self, tls: bool) -> ListOfBrokers:
+        """All configured brokers. One id serves both kinds of connection, and changes with either list."""
+        entries = self._entries()
+        blank_tls = BROKER_PORT if self._release is Release.V1_2 else _BROKER_TLS_PORT
+        lists = (
+            [format_broker(_broker(entry, tls=False)) for entry in entries],
+            [format_broker(_broker(entry, tls=True), blank_tls) for entry in entries],
+        )
+        if lists != self._known:
+            self._known = lists
+            self._list_id = self.new_id(self._list_id)
+        return ListOfBrokers(self._list_id, list(lists[tls]))
+
+    def broker(self, broker_id: int, *, tls: bool = False) -> Broker | None:
+        """A broker that runs, as clients reach it."""
+        entry = self._running(broker_id)
+        return None if entry is None else _broker(entry, tls)
+
+    def producer_topics(self, topics: Iterable[str]) -> list[str]:
+        """One text for each of `topics` that takes messages somewhere."""
+        texts = []
+        for topic in hash_order(topics):
+            size = self._topic_size(topic)
+            layouts = [
+                TopicOnBroker(topic, entry.broker_id, layout.stores, layout.partitions, max_message_size=size)
+                for entry, layout in self._on_running(topic)
+                if entry.accept_publish and layout.accept_publish
+            ]
+            if layouts:
+                texts.append(format_producer_topic(layouts, with_size=self._release is not Release.V1_2))
+        return texts
+
+    def consumer_topics(self, topics: Iterable[str], group: str) -> dict[str, str]:
+        """The text of each of `topics` that is deployed, whether or not it can be read now."""
+        keys = [f"{broker_id}:{topic}" for topic in topics for broker_id in self._catalog.topics.get(topic, {})]
+        found: dict[str, list[TopicOnBroker]] = {}
+        for key in hash_order(keys):
+            broker_id, topic = key.split(":", 1)
+            layout = self._catalog.topics[topic][int(broker_id)]
+            of_topic = found.setdefault(topic, [])
+            available = self._is_readable(int(broker_id), layout) and not self._catalog.rules.is_disabled(topic, group)
+            if self._release is Release.V1_2:
+                # Its builder does not take the status back: what follows an available broker is called available.
+                available = available or any(one.available for one in of_topic)
+            of_topic.append(TopicOnBroker(topic, int(broker_id), layout.stores, layout.partitions, available))
+        return {topic: format_consumer_topic(layouts) for topic, layouts in found.items()}
+
+    def subscribable(self, topic: str) -> list[Partition]:
+        """The partitions of `topic` that the master's balance may give to members."""
+        return [
+            partition
+            for entry, layout in self._on_running(topic)
+            if entry.accept_subscribe and layout.accept_subscribe
+            for partition in TopicOnBroker(topic, entry.broker_id, layout.stores, layout.partitions).all_partitions()
+        ]
+
+    def _entries(self) -> list[BrokerEntry]:
+        if self._clock.now() < self._filled_at:
+            return []
+        return [self._catalog.brokers[broker_id] for broker_id in hash_order(self._catalog.brokers)]
+
+    def _running(self, broker_id: int) -> BrokerEntry | None:
+        entry = self._catalog.brokers.get(broker_id)
+        return entry if entry is not None and entry.online and self._clock.now() >= self._filled_at else None
+
+    def _on_running(self, topic: str) -> list[tuple[BrokerEntry, Layout]]:
+        layouts = self._catalog.topics.get(topic, {})
+        found = [(self._running(broker_id), layouts[broker_id]) for broker_id in hash_order(layouts)]
+        return [(entry, layout) for entry, layout in found if entry is not None]
+
+    def _is_readable(self, broker_id: int, layout: Layout) -> bool:
+        entry = self._running(broker_id)
+        if entry is None or not layout.accept_subscribe:
+            return False
+        return entry.accept_subscribe or self._release is Release.V1_2  # which looks at the topic alone
+
+    def _topic_size(self, topic: str) -> int | None:
+        """The topic's own limit, None where it is the cluster's."""
+        sizes = [layout.max_msg_size for layout in self._catalog.topics.get(topic, {}).values()]
+        return next((size for size in sizes if size is not None and size != self._max_msg_size), None)
+
+
+def _broker(entry: BrokerEntry, tls: bool) -> Broker:
+    port = (entry.tls_port or _BROKER_TLS_PORT) if tls else entry.port
+    return Broker(entry.broker_id, Address(entry.host, port))

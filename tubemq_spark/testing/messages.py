@@ -1,0 +1,53 @@
+"""Messages as a test looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tubemq_spark.protocol.message import decode_attributes, split_payload
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.store import Entry
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as it stands in a topic. `offset` is its own position, `msg_time` in microseconds since the epoch."""
+
+    broker_id: int
+    partition: int
+    offset: int
+    message_id: int
+    body: bytes
+    attributes: Mapping[str, str] | None
+    msg_type: str | None
+    msg_time: int | None
+
+    @classmethod
+    def of_payload(
+        cls, broker_id: int, partition: int, offset: int, message_id: int, payload: bytes, flag: int
+    ) -> StoredMessage:
+        header, body = split_payload(payload, flag)
+        attributes = decode_attributes(header)
+        return cls(
+            broker_id,
+            partition,
+            offset,
+            message_id,
+            body,
+            attributes.own,
+            attributes.msg_type,
+            attributes.msg_time,
+        )
+
+    @classmethod
+    def of_entry(cls, broker_id: int, offset: int, entry: Entry) -> StoredMessage:
+        """`entry` is one that readers are given."""
+        assert entry.wire is not None
+        (message,) = pb.GetMessageResponseB2C.FromString(_REST_OF_A_REPLY + entry.wire).messages
+        return cls.of_payload(
+            broker_id, entry.partition_id, offset, message.messageId, message.payLoadData, message.flag
+        )
+
+
+_REST_OF_A_REPLY = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()  # it must be there to parse

@@ -1,0 +1,80 @@
+"""The life of producers at a master: register, heartbeat, close (wire: TMaster, ProducerInfoHolder)."""
+
+from __future__ import annotations
+
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.checks import Field, producer_topics, required_text
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.gate import Gate
+from tubemq_spark.testing.heartbeats import Heartbeats
+from tubemq_spark.testing.lists import Lists
+from tubemq_spark.testing.replies import DeclinedError, answering
+
+_SETTINGS_ID = 1  # of the cluster's settings, which stay as they are while the servers run
+
+
+class Producers:
+    def __init__(self, gate: Gate, lists: Lists, clock: Clock, config: ServerConfig) -> None:
+        self._gate = gate
+        self._lists = lists
+        self._config = config
+        self._heartbeats = Heartbeats(clock, config.producer_heartbeat_timeout)
+
+    def register(self, request: master_pb.RegisterRequestP2M, tls: bool) -> master_pb.RegisterResponseM2P:
+        """Gives the brokers; topics come with the first heartbeat."""
+        reply = master_pb.RegisterResponseM2P(brokerCheckSum=-1)
+        with answering(reply):
+            client_id, _ = self._check(request)
+            self._heartbeats.start(client_id)
+            reply.brokerCheckSum, texts = self._lists.brokers(tls)
+            reply.brokerInfos.extend(texts)
+            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
+        return reply
+
+    def heartbeat(self, request: master_pb.HeartRequestP2M, tls: bool) -> master_pb.HeartResponseM2P:
+        reply = master_pb.HeartResponseM2P(brokerCheckSum=-1)
+        with answering(reply):
+            client_id, topics = self._check(request)
+            if unknown := self._heartbeats.beat(client_id):
+                raise DeclinedError(ErrCode.HB_NO_NODE, unknown)
+            reply.brokerCheckSum, texts = self._lists.brokers(tls)
+            if reply.brokerCheckSum != request.brokerCheckSum:
+                reply.brokerInfos.extend(texts)
+            reply.topicInfos.extend(self._lists.producer_topics(topics))
+            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
+        return reply
+
+    def close(self, request: master_pb.CloseRequestP2M) -> master_pb.CloseResponseM2P:
+        """Succeeds for unknown producers too."""
+        reply = master_pb.CloseResponseM2P()
+        with answering(reply):
+            self._gate.admit(request.authInfo, produce=True)
+            client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
+            self._gate.check_active(client_id)
+            self._heartbeats.stop(client_id)
+        return reply
+
+    def tick(self) -> None:
+        self._heartbeats.scan()
+
+    def forget(self) -> None:
+        self._heartbeats.clear()
+
+    def _check(self, request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M) -> tuple[str, tuple[str, ...]]:
+        self._gate.admit(request.authInfo, produce=True)
+        client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
+        required_text(Field.HOST_NAME, request.hostName, self._config.release)
+        topics = producer_topics(request.topicList)
+        self._gate.check_active(client_id)
+        return client_id, topics
+
+    def _settings(self, known: master_pb.ApprovedClientConfig) -> master_pb.ApprovedClientConfig:
+        """Comes whether the producer asks for it or not."""
+        settings = master_pb.ApprovedClientConfig(configId=_SETTINGS_ID)
+        if known.configId != _SETTINGS_ID:
+            settings.maxMsgSize = self._config.max_msg_size
+        return settings

@@ -1,0 +1,257 @@
+"""Servers on loopback: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
+from tubemq_spark.protocol.envelope import Failure, Response, decode_request, encode_reply
+from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.faults import Effect, Faults
+from tubemq_spark.testing.service import Service
+
+HOST = "127.0.0.1"
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """The thread on which all that the servers hold is touched, and the timers that run on their clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-tubemq", daemon=True)
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._thread.start()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Runs `function` on the thread, and gives what it gives. May be called on the thread itself."""
+        if threading.current_thread() is self._thread:
+            return function()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:  # it is the caller's
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Runs `function` when so much time has passed on the clock."""
+        heapq.heappush(self._timers, (self._clock.now() + seconds, next(self._numbers), function))
+        self._loop.call_later(seconds, self.run_timers)
+
+    def run_timers(self) -> None:
+        """Runs what is due; to be called when the clock was advanced."""
+        while self._timers and self._timers[0][0] <= self._clock.now():
+            heapq.heappop(self._timers)[2]()
+
+    def close(self) -> None:
+        async def settle() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._loop.shutdown_default_executor()
+
+        asyncio.run_coroutine_threadsafe(settle(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One server as its connections see it: what answers, what its timers do, and under which name faults know it."""
+
+    name: str
+    service: Service
+    tick: Callable[[], None]
+
+
+class Listener:
+    """A port and the connections to it. Keeps its port number when it is closed and opened again."""
+
+    def __init__(
+        self, node: Node, thread: LoopThread, faults: Faults, framing: Framing, context: ssl.SSLContext | None = None
+    ) -> None:
+        self.port = 0
+        self.node = node
+        self.framing = framing
+        self.thread = thread
+        self.faults = faults
+        self.connections: set[_Connection] = set()
+        self._context = context
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[asyncio.Server] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def open(self) -> None:
+        """Connections are taken from now on."""
+        if self._socket is not None:
+            return
+        self._socket = socket.create_server((HOST, self.port), backlog=1024)
+        self.port = self._socket.getsockname()[1]
+        loop = self.thread.loop
+        self._serving = loop.create_task(
+            loop.create_server(lambda: _Connection(self), sock=self._socket, ssl=self._context)
+        )
+
+    def close(self) -> None:
+        """Refuses connections from now on, and resets those there are."""
+        if self._socket is None or self._serving is None:
+            return
+        self._serving.cancel()
+        if self._serving.done() and not self._serving.cancelled():
+            self._serving.result().close()
+        self._socket.close()
+        self._socket = self._serving = None
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """Handles the calls of one connection in the order they come, as TubeMQ's workers do."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._decoder = FrameDecoder(listener.framing)
+        self._waiting: deque[Frame] = deque()
+        self._held = False  # by a call that is delayed
+        self._silent = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._listener.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._waiting.clear()
+        self._listener.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()  # who does not take answers gets to ask no more
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def _is_ending(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._silent:
+            return
+        try:
+            self._waiting.extend(self._decoder.feed(data))
+        except ProtocolError:
+            # The real server logs it, keeps the connection, and understands nothing that follows.
+            self._silent = True
+            return
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._listener.node.tick()
+        replies: list[bytes] = []
+        while self._waiting and not self._held and not self._silent:
+            replies.append(self._handle(self._waiting.popleft(), replies))
+        if self._transport is not None and any(replies):
+            self._transport.write(b"".join(replies))
+
+    def _handle(self, frame: Frame, replies: list[bytes]) -> bytes:
+        """What is sent for one request."""
+        node = self._listener.node
+        try:
+            request = decode_request(frame.body)
+        except ProtocolError as error:
+            failure = Failure("com.google.protobuf.InvalidProtocolBufferException", str(error), fatal=True)
+            return self._encode(frame, failure)
+        effect = self._listener.faults.effect_on(node.name, request)
+        if effect is None:
+            return self._encode(frame, node.service.answer(request))
+        if effect.delay:
+            self._held = True
+            too_late = effect.delay * 1000 > request.timeout_ms
+            self._listener.thread.after(effect.delay, lambda: self._resume(frame, effect, too_late))
+            return b""
+        return self._handle_with(frame, effect, replies)
+
+    def _resume(self, frame: Frame, effect: Effect, too_late: bool) -> None:
+        self._held = False
+        if self._transport is None:
+            return
+        if not too_late:  # else the server drops it, as one that waited for longer than its caller does
+            self._transport.write(self._handle_with(frame, effect, []))
+        self._go_on()
+
+    def _handle_with(self, frame: Frame, effect: Effect, replies: list[bytes]) -> bytes:
+        request = decode_request(frame.body)
+        if effect.before is not None:
+            effect.before()
+            if self._is_ending():  # the server that was to do it is gone
+                return b""
+        reply: Response | Failure | None = None
+        if effect.work:
+            reply = self._listener.node.service.answer(request)
+        if effect.reply is not None:
+            reply = effect.reply(request)
+        if effect.after is not None:
+            effect.after()
+        sent = self._encode(frame, reply)
+        if effect.damage is not None:
+            sent = effect.damage(sent)
+        if effect.silence:
+            self._silent = True
+        if effect.close and self._transport is not None:
+            self._transport.write(b"".join((*replies, sent)))
+            self._transport.close()
+            self._silent = True
+            replies.clear()
+            return b""
+        return sent
+
+    def _encode(self, frame: Frame, reply: Response | Failure | None) -> bytes:
+        if reply is None:
+            return b""
+        framing = self._listener.framing
+        data = encode_frame(frame.serial_no, encode_reply(reply), framing)
+        return data if framing is Framing.STANDARD else _pad(data)
+
+
+def _pad(data: bytes) -> bytes:
+    """A prefixed frame as 1.1 and 1.2 write it: with the whole of the last block's buffer behind it."""
+    (blocks,) = struct.unpack_from(">i", data, 12)
+    length = 12 + blocks * (4 + RPC_MAX_BUFFER_SIZE)
+    return struct.pack(">i", length) + data[4:] + bytes(length + 4 - len(data))

@@ -1,0 +1,73 @@
+"""From a request of the wire to the handler of its method and back; what TubeMQ does with requests that have none.
+
+wire: NettyRpcServer, NettyRequestContext, PbEnDecoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Method, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
+
+M = TypeVar("M", bound=Message)
+
+Handler = Callable[[bytes], bytes]
+"""Takes a request message's bytes, gives the reply message's. May raise `RefusalError`; a `ProtocolError` says that the
+bytes were no such message."""
+
+
+class RefusalError(Exception):
+    """A call that is answered by a Java exception instead of a reply message."""
+
+    def __init__(self, exception_name: str, text: str = "") -> None:
+        super().__init__(f"{exception_name}: {text}")
+        self.failure = Failure(exception_name, text)
+
+
+def bad_shape() -> RefusalError:
+    """What a handler answers that split a text and found too few fields: the cause is not transported."""
+    return RefusalError("java.lang.reflect.InvocationTargetException")
+
+
+def on_message(kind: type[M], answer: Callable[[M], Message]) -> Handler:
+    """A handler from a function of messages."""
+
+    def handle(data: bytes) -> bytes:
+        return answer(parse(kind, data)).SerializeToString()
+
+    return handle
+
+
+class Service:
+    """The handlers of one server by service type and method."""
+
+    def __init__(self, handlers: Mapping[ServiceType, Mapping[Method, Handler]]) -> None:
+        self._handlers: dict[tuple[int, int], Handler] = {
+            (service_type, method): handle
+            for service_type, table in handlers.items()
+            for method, handle in table.items()
+        }
+
+    def answer(self, request: Request) -> Response | Failure | None:
+        """The reply; None when the server stays silent, as it does to a request that leaves it no time."""
+        handle = self._handlers.get((request.service_type, request.method))
+        if request.timeout_ms <= 0:
+            return None
+        if handle is None:
+            return self._unknown(request)
+        try:
+            return Response(request.method, handle(request.data))
+        except ProtocolError as error:
+            return Failure("com.google.protobuf.InvalidProtocolBufferException", str(error), fatal=True)
+        except RefusalError as refusal:
+            return refusal.failure
+
+    def _unknown(self, request: Request) -> Failure:
+        if request.method not in Method.__members__.values():
+            return Failure("org.apache.inlong.tubemq.corerpc.exception.UnknownProtocolException", "", fatal=True)
+        return Failure("java.lang.Exception", f"unknown service type {request.service_type} for {request.method}")

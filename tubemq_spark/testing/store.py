@@ -1,0 +1,301 @@
+"""A store: the message log that the partitions of one store of a topic share on a broker.
+
+    min ........... committed ... file end ........ max
+    |  flushed files            |  memory block    |
+
+Positions are bytes of the index, 28 an entry. A message is acknowledged when it is in the memory block; a crash loses
+that block. Reads come from the files or from the block, never from both, and their limits differ: so do the edges of
+what they give. wire: MessageStore, MsgFileStore, MsgMemStore.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MESSAGE_SIZE_SLACK
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.message import ATTRIBUTES_FLAG
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.clock import Clock, Period
+from tubemq_spark.testing.config import ServerConfig
+
+UNIT = INDEX_MSG_UNIT_SIZE
+DATA_HEADER = 52  # bytes in front of each payload in the data file; sizes and limits count them
+NO_CODE = -1  # the filter code of a message without a type
+
+_SEGMENTS_KEPT = 8  # of a store that is full
+_MEMORY_FLUSH_PERIOD = 10.0  # seconds between two looks for a block that is old enough to be flushed
+_DISK_FLUSH_PERIOD = 20.0
+_UNFLUSH_INTERVAL = 10.0
+_UNFLUSH_THRESHOLD = 1000
+
+
+class Entry(NamedTuple):
+    """One message in the log."""
+
+    partition_id: int
+    code: int
+    size: int  # bytes in the data file
+    data_end: int  # its end in the data file
+    wire: bytes | None  # as a field of GetMessageResponseB2C; None when the broker never gives it out
+
+
+class Found(NamedTuple):
+    """What a read gave, as the broker answers it: `advance` is how far the cursor moves, in bytes, success or not."""
+
+    code: int
+    text: str
+    advance: int = 0
+    chunks: Sequence[bytes] = ()
+    size: int = 0  # bytes, for the flow rules
+    data_position: int = 0  # where in the data file the read ended
+    max_offset: int = -1
+    slow: bool = False
+
+
+@dataclass
+class _Segment:
+    """An index segment and its messages: what retention removes in one piece."""
+
+    first: int  # number of its first entry
+    entries: list[Entry] = field(default_factory=list)
+    size: int = 0  # bytes of its data
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.entries)
+
+
+class Store:
+    """One store of a topic with `partitions` partitions. All times are the clock's. What is more than `max_bytes` makes
+    the oldest segments go.
+    """
+
+    def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:
+        self._max_bytes = max_bytes
+        self._max_segment_size = min(config.max_segment_size, max_bytes // _SEGMENTS_KEPT)
+        self._stored_bytes = 0
+        self._config = config
+        self._clock = clock
+        self.set_partitions(partitions)
+        self._segments = [_Segment(0)]
+        self._file_data_end = 0
+        self._committed = 0
+        self._last_commit = clock.now()
+        self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
+        self._disk_due = Period(clock, _DISK_FLUSH_PERIOD)
+        self._begin_block()
+
+    def set_partitions(self, partitions: int) -> None:
+        entries = 1000 * partitions
+        self._memory_scan = min(max(entries, 6000), 10_000)
+        self._file_scan = min(max(entries, 8000), 13_500)
+
+    @property
+    def min_offset(self) -> int:
+        return self._segments[0].first * UNIT
+
+    @property
+    def committed_offset(self) -> int:
+        """The end of what a reader sees that reads flushed files only."""
+        return self._committed * UNIT
+
+    @property
+    def max_offset(self) -> int:
+        return (self._file_end + len(self._block)) * UNIT
+
+    @property
+    def max_data_offset(self) -> int:
+        return self._block_data_end
+
+    @property
+    def _file_end(self) -> int:
+        return self._segments[-1].end
+
+    def append(self, partition_id: int, code: int, message_id: int, check_sum: int, flag: int, payload: bytes) -> int:
+        """Takes a message; gives its position."""
+        size = DATA_HEADER + len(payload)
+        config = self._config
+        if self._block_size + size > config.mem_cache_msg_size or len(self._block) >= config.mem_cache_msg_count:
+            self._flush_block()
+        number = self._file_end + len(self._block)
+        self._block_data_end += size
+        self._block_size += size
+        wire = None
+        if _is_readable(payload, flag):
+            message = pb.TransferedMessage(messageId=message_id, checkSum=check_sum, flag=flag, payLoadData=payload)
+            wire = pb.GetMessageResponseB2C(messages=[message]).SerializePartialToString()
+        self._block.append(Entry(partition_id, code, size, self._block_data_end, wire))
+        self._last_of_partition[partition_id] = number
+        self._last_of_code[code] = number
+        self._stored_bytes += size
+        while self._stored_bytes > self._max_bytes and self._drop_segment():
+            pass
+        return number * UNIT
+
+    def read(
+        self, position: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
+    ) -> Found:
+        """What a broker gives a reader whose cursor is at `position` < max; below the minimum it begins there.
+
+        `codes` are those of its filters, `policy` says how far it sees (1 files, 2 what is being flushed, 3 all),
+        `size_limit` is in bytes, and `read_to` is the end of its last read in the data file.
+        """
+        number = max(position // UNIT, self._segments[0].first)
+        if policy > 1 and number >= self._file_end:
+            if policy == 2:
+                return Found(ErrCode.NOT_FOUND, "Can't found Message by index in cache")
+            return self._read_block(number, partition_id, codes)
+        if policy <= 1 and number >= self._committed:
+            return Found(ErrCode.NOT_FOUND, "current offset is exceed max file offset")
+        return self._read_files(number, partition_id, codes, policy, size_limit, read_to)
+
+    def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> Found:
+        start = number - self._file_end
+        if codes is None:
+            has_any = self._last_of_partition.get(partition_id, -1) >= number
+        else:
+            # Of whatever partition: a filtered reader may find its type, yet nothing for itself.
+            has_any = any(self._last_of_code.get(code, -1) >= number for code in codes)
+        if not has_any:
+            return Found(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(self._block) - start) * UNIT)
+        # The broker compares the whole record with the limit of the payload.
+        too_long = self._config.max_msg_size + MESSAGE_SIZE_SLACK
+        chunks: list[bytes] = []
+        scanned = size = 0
+        read_to = self._block_data_end
+        for entry in self._block[start : start + self._memory_scan]:
+            scanned += 1
+            if entry.partition_id != partition_id or entry.size > too_long:
+                continue
+            if codes is not None and entry.code not in codes:
+                continue
+            if entry.wire is not None:
+                chunks.append(entry.wire)
+            read_to = entry.data_end
+            size += entry.size
+            if size >= self._config.transfer_size:
+                break
+        return Found(ErrCode.SUCCESS, "OK!", scanned * UNIT, chunks, size, read_to, self.max_offset)
+
+    def _read_files(
+        self, number: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
+    ) -> Found:
+        segment = self._segments[bisect_right(self._segments, number, key=lambda s: s.first) - 1]
+        start = number - segment.first
+        limit = self._file_scan * (1 if codes is None else 3)
+        # The broker's loop compares how far it came with what is left, and so ends half way.
+        half = (min(limit, len(segment.entries) - start) + 1) // 2
+        chunks: list[bytes] = []
+        scanned = size = ended = 0
+        for entry in segment.entries[start : start + half]:
+            scanned += 1
+            ended = entry.data_end
+            if entry.partition_id != partition_id or (codes is not None and entry.code not in codes):
+                continue
+            if entry.wire is None:
+                continue
+            chunks.append(entry.wire)
+            size += entry.size
+            if size >= size_limit:
+                break
+        slow = codes is not None and scanned > 0 and self._committed - number - scanned < self._file_scan * 30
+        return Found(
+            ErrCode.SUCCESS,
+            "OK!",
+            scanned * UNIT,
+            chunks,
+            size,
+            ended or read_to,
+            self.committed_offset if policy <= 1 else self.max_offset,
+            slow,
+        )
+
+    def tick(self) -> None:
+        """What the broker's timers do: flush a block that has waited long enough, and commit what is in the files."""
+        now = self._clock.now()
+        if (
+            self._memory_due.is_due()
+            and self._block
+            and now - self._block_begun >= self._config.mem_cache_flush_interval
+        ):
+            self._flush_block()
+        if self._disk_due.is_due() and now - self._last_commit >= _UNFLUSH_INTERVAL:
+            self._commit()
+
+    def flush(self) -> None:
+        """All that is in memory goes into the files, for good."""
+        self._flush_block()
+        self._commit()
+
+    def crash(self) -> list[Entry]:
+        """The memory block is lost; gives what was in it."""
+        lost = self._block
+        self._stored_bytes -= self._block_size
+        self._begin_block()
+        self._commit()
+        return lost
+
+    def keep(self, entries: int) -> None:
+        """Moves the minimum so that the last `entries` entries stay."""
+        self.flush()
+        first = max(self._file_end - entries, self._segments[0].first)
+        while self._segments[0].end <= first and self._drop_segment():
+            pass
+        oldest = self._segments[0]
+        gone = oldest.entries[: first - oldest.first]
+        oldest.entries = oldest.entries[len(gone) :]
+        oldest.first += len(gone)
+        size = sum(entry.size for entry in gone)
+        oldest.size -= size
+        self._stored_bytes -= size
+
+    def entries(self) -> Iterator[tuple[int, Entry]]:
+        """All that is stored, with positions, oldest first."""
+        for segment in self._segments:
+            for number, entry in enumerate(segment.entries, segment.first):
+                yield number * UNIT, entry
+        for number, entry in enumerate(self._block, self._file_end):
+            yield number * UNIT, entry
+
+    def _drop_segment(self) -> bool:
+        """Removes the oldest segment, as retention does; False when only the one that is written to is left."""
+        if len(self._segments) == 1:
+            return False
+        self._stored_bytes -= self._segments.pop(0).size
+        return True
+
+    def _begin_block(self) -> None:
+        self._block: list[Entry] = []
+        self._block_size = 0
+        self._block_begun = self._clock.now()
+        self._block_data_end = self._file_data_end
+        self._last_of_partition: dict[int, int] = {}
+        self._last_of_code: dict[int, int] = {}
+
+    def _flush_block(self) -> None:
+        count = len(self._block)
+        segment = self._segments[-1]
+        segment.entries += self._block
+        segment.size += self._block_size
+        self._file_data_end = self._block_data_end
+        rolls = len(segment.entries) >= self._config.max_index_segment_entries or segment.size >= self._max_segment_size
+        self._begin_block()
+        if rolls:
+            self._segments.append(_Segment(segment.end))
+        if rolls or count >= _UNFLUSH_THRESHOLD or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._committed = self._file_end
+        self._last_commit = self._clock.now()
+
+
+def _is_readable(payload: bytes, flag: int) -> bool:
+    """Whether a get ever returns it: attributes that are announced must fit (wire: DataStoreUtils.getTransferMsg)."""
+    if not flag & ATTRIBUTES_FLAG:
+        return True
+    return len(payload) >= 4 and int.from_bytes(payload[:4], "big", signed=True) <= len(payload) - 4
