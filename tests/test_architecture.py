@@ -1,4 +1,4 @@
-"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource.
+"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing.
 
 Every import statement counts, wherever it stands: inside a function, under `TYPE_CHECKING`, relative or not.
 """
@@ -26,15 +26,24 @@ ARROWS = {
     "sink": LEAVES | {"protocol", "client"},
     "datasource": LEAVES | {"protocol", "client", "source", "sink"},
     "testing": LEAVES | {"protocol"},
+    "pytest_plugin": {"testing", "client"},
+    "cli": LEAVES | {"protocol", "client", "testing"},
     "": LEAVES | {"datasource"},
 }
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # Who may import what is not everybody's: a module, or a package with all below it.
-SOCKET_USERS = ("tubemq_spark.client.connection", "tubemq_spark.testing")
-CLOCK_USERS = ("tubemq_spark.client", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.testing")
-SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink")
+SOCKET_USERS = ("tubemq_spark.client.connection", "tubemq_spark.testing.server", "tubemq_spark.testing.tls")
+CLOCK_USERS = (
+    "tubemq_spark.client",
+    "tubemq_spark.source",
+    "tubemq_spark.sink",
+    "tubemq_spark.testing.clock",
+    "tubemq_spark.testing.server",
+    "tubemq_spark.cli",
+)
+SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.cli")
 RESERVED = {
     **dict.fromkeys(SOCKETS, SOCKET_USERS),
     **dict.fromkeys(CLOCKS_AND_THREADS, CLOCK_USERS),
@@ -116,6 +125,7 @@ def test_module_respects_the_arrows(module: str) -> None:
         ("tubemq_spark.sink.stream", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
         ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
         ("tubemq_spark.options", "import time", "time"),
+        ("tubemq_spark.testing.broker", "import time", "time"),
         ("tubemq_spark.testing.server", "from tubemq_spark.client import pool", "tubemq_spark.client.pool"),
         ("pyspark_tubemq", "import pyspark", "pyspark"),
         ("pyspark_tubemq", "from tubemq_spark.source import plan", "tubemq_spark.source.plan"),

@@ -25,18 +25,30 @@ def test_finds_all_positions(before: list[bool], inside: list[bool], behind: lis
     messages = [entry for entry in entries[len(before) :][: len(inside)] if entry is not None]
     located, probes = Located(messages, begin, upto), 0
     while (probe := located.next_probe()) is not None:
-        assert begin < probe < upto
+        assert begin < probe <= upto
         assert located.found(first_from(entries, probe))
         probes += 1
     assert located.positions == [message.messageId * UNIT for message in messages]
     gaps = len(inside) - len(messages)
-    assert probes <= 2 * gaps * math.log2(len(inside) + 1)
+    assert probes <= 2 * gaps * math.log2(len(inside) + 1) + 1, "one more looks for what follows"
 
 
-@pytest.mark.parametrize(("answer", "possible"), [(0, False), (1, True), (2, True), (3, False), (None, False)])
+@pytest.mark.parametrize(("answer", "possible"), [(0, False), (1, True), (2, True), (None, False)])
 def test_tells_what_cannot_be(answer: int | None, possible: bool) -> None:
     """Four entries, three messages: the first at the third entry is the third, or the second."""
     messages = [Message(number, 0) for number in range(4)]
     located = Located(messages[:3], 0, 4 * UNIT)
     assert located.next_probe() == 2 * UNIT
     assert located.found(None if answer is None else messages[answer]) is possible
+
+
+@pytest.mark.parametrize(("at_the_end", "possible"), [(4, True), (3, False), (None, False)])
+def test_a_message_that_was_not_read_must_be_the_one_that_follows(at_the_end: int | None, possible: bool) -> None:
+    """Four entries, of which one message was read; the first at the third entry is another: does it stand behind?"""
+    messages = [Message(number, 0) for number in range(5)]
+    located = Located(messages[:1], 0, 4 * UNIT)
+    assert located.next_probe() == 2 * UNIT
+    assert located.found(messages[4])
+    assert located.next_probe() == 4 * UNIT
+    assert not located.is_answered_by(4 * UNIT), "an empty fetch there says nothing of what comes"
+    assert located.found(None if at_the_end is None else messages[at_the_end]) is possible

@@ -145,7 +145,7 @@ def _varint(number: int) -> bytes:
     return bytes(head)
 
 
-def _reply_head(status: rpc_pb.ResponseHeader.Status.ValueType) -> bytes:
+def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
     return _delimited(rpc_pb.RpcConnHeader(flag=_RESPONSE_FLAG)) + _delimited(
         rpc_pb.ResponseHeader(status=status, protocolVer=PROTOCOL_VERSION)
     )

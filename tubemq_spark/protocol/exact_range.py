@@ -140,6 +140,7 @@ class ExactRange:
 
         self._leg_start: int  # where the last seek went, which is the group's confirmed position
         self._least_begin: int  # the next reply begins here or later
+        self._fresh: bool  # nothing moved the cursor since the seek: the next reply begins just there
         self._passed: int  # how often a 404 moved the cursor since the seek
         self._span = ENTRIES_PER_READ * UNIT  # what one fetch gets on with, as seen last
 
@@ -186,9 +187,10 @@ class ExactRange:
             return
         if begin % UNIT:
             raise ProtocolError(f"{self!r}: a fetch began at {begin}, which is no index position")
-        if begin < self._least_begin:
+        if begin < self._least_begin or (self._fresh and begin != self._least_begin):
             self._fail(f"a fetch began at {begin}, and the one before had come to {self._least_begin}")
             return
+        self._fresh = False
         self._span = max(UNIT, begin - self._least_begin + UNIT * len(messages))
         self._least_begin = begin + UNIT * len(messages)  # each message has an entry of its own, at least
         self._on(Event.FETCHED, _Reply(begin, messages, max_offset))
@@ -199,6 +201,7 @@ class ExactRange:
             return
         if kind is NotFound.PASSED:
             self._passed += 1
+            self._fresh = False
         if kind is NotFound.END or self._passed == _PASSES_TO_END:
             self._on(Event.ENDED, _AT_END)
         else:
@@ -236,6 +239,7 @@ class ExactRange:
         self._to_send.append(Command(Action.SEEK, position))
         self._leg_start = self._least_begin = position
         self._passed = 0
+        self._fresh = True
         self._state = state
 
     def _wanted_fetches(self) -> int:
@@ -336,12 +340,12 @@ class ExactRange:
             self._seek(located.upto, State.OPENING)
 
     def _locate(self, reply: _Reply) -> None:
-        if not reply.messages and reply.begin < self._located.upto:
+        if not reply.messages and reply is not _AT_END and not self._located.is_answered_by(reply.begin):
             return
         if self._located.found(reply.messages[0] if reply.messages else None):
             self._locate_next()
         else:
-            self._fail(f"more messages than entries stand on one side of {self._leg_start}")
+            self._fail(f"other messages stand on one side of {self._leg_start} than were read")
 
     # VERIFYING: a second reading differs from the first: is what was given out last still where it was?
 

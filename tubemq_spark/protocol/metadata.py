@@ -150,7 +150,7 @@ def parse_held_partitions(text: str) -> list[Partition]:
     """The partitions in `topic#brokerId:partitionId,…` of a V2 report."""
     topic, hash_, rest = text.partition("#")
     found = []
-    for item in rest.partition("#")[0].split(","):
+    for item in rest.partition("#")[0].rstrip(",").split(","):
         broker_id, colon, partition_id = item.partition(":")
         if not hash_ or not colon:
             raise ProtocolError(f"{text!r} is no topic#brokerId:partitionId,…")

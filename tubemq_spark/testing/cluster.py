@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -54,6 +53,7 @@ class EmbeddedTubeMQ:
     Args:
         topics: name to number of partitions; all of them on every broker.
         brokers, masters: how many. The first master is the active one, the others stand by.
+        port: of the first master; 0 takes a free one. `OSError` when it is in use.
         release: whose behaviour is shown where releases differ.
         framing: by default that of the release.
         tls: files with which the servers listen on a second port each (`tls_master`) as well.
@@ -67,6 +67,7 @@ class EmbeddedTubeMQ:
         brokers: int = 1,
         *,
         masters: int = 1,
+        port: int = 0,
         release: Release | str = Release.V2_5,
         framing: Framing | None = None,
         tls: TLSFiles | None = None,
@@ -86,14 +87,14 @@ class EmbeddedTubeMQ:
         )
         self._catalog = Catalog()
         self._tokens = VisitTokens(self.clock, self._config)
-        self._context = None if tls is None else tls.context()
+        self._tls = tls
         self._thread = LoopThread(self.clock)
         self._brokers: dict[int, _Server[BrokerService]] = {}
         self._masters: list[_Server[MasterService]] = []
         self._closed = False
         self._spread = itertools.count()
         self._rule_ids = itertools.count(1)
-        self._on_thread(lambda: self._open(masters, brokers))
+        self._open_all(masters, brokers, port)
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 
@@ -358,8 +359,10 @@ class EmbeddedTubeMQ:
 
         self._on_thread(start)
 
-    def switch_master(self) -> None:
-        """The next master becomes the active one; it knows the brokers and topics, and no client."""
+    def switch_master(self, lists_fill_after: float = 0.0) -> None:
+        """The next master becomes the active one (the same when there is but one). It knows no client, and no broker
+        for so many seconds: its lists are empty until then.
+        """
 
         def switch() -> None:
             active = next(n for n, server in enumerate(self._masters) if not server.service.standby)
@@ -367,7 +370,7 @@ class EmbeddedTubeMQ:
                 server.service.standby = True
             chosen = self._masters[(active + 1) % len(self._masters)].service
             chosen.standby = False
-            chosen.forget()
+            chosen.forget(lists_fill_after)
 
         self._on_thread(switch)
 
@@ -431,16 +434,24 @@ class EmbeddedTubeMQ:
         for broker in self._brokers.values():
             broker.service.tick()
 
-    def _open(self, masters: int, brokers: int) -> None:
+    def _open_all(self, masters: int, brokers: int, port: int) -> None:
+        try:
+            self._on_thread(lambda: self._open(masters, brokers, port))
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, masters: int, brokers: int, port: int) -> None:
         for number in range(1, masters + 1):
             service = MasterService(self._catalog, self.clock, self._config, self._tokens)
             service.standby = number > 1
             name = f"master {number}"
-            plain = self._listener(name, service.service(tls=False), service.tick)
+            plain = self._listener(name, service.service, service.tick)
             tls = None
-            if self._context is not None:
-                tls = self._listener(name, service.service(tls=True), service.tick, self._context)
+            if self._tls is not None:
+                tls = self._listener(name, service.tls_service, service.tick, self._tls)
             self._masters.append(_Server(service, plain, tls))
+        self._masters[0].plain.port = port
         for broker_id in range(1, brokers + 1):
             self._add_broker(broker_id)
         for server in self._masters:
@@ -458,16 +469,14 @@ class EmbeddedTubeMQ:
         service = BrokerService(broker_id, HOST, self._catalog, self._config, self.clock, authorize)
         name = f"broker {broker_id}"
         plain = self._listener(name, service.service, service.tick)
-        tls = None if self._context is None else self._listener(name, service.service, service.tick, self._context)
+        tls = None if self._tls is None else self._listener(name, service.service, service.tick, self._tls)
         server = _Server(service, plain, tls)
         server.open()
         self._brokers[broker_id] = server
         self._catalog.brokers[broker_id] = BrokerEntry(broker_id, HOST, plain.port, None if tls is None else tls.port)
 
-    def _listener(
-        self, name: str, service: Service, tick: Callable[[], None], context: ssl.SSLContext | None = None
-    ) -> Listener:
-        return Listener(Node(name, service, tick), self._thread, self._faults, self.framing, context)
+    def _listener(self, name: str, service: Service, tick: Callable[[], None], tls: TLSFiles | None = None) -> Listener:
+        return Listener(Node(name, service, tick), self._thread, self._faults, self.framing, tls)
 
     def _end_broker(self, broker_id: int, end: Callable[[BrokerService], None]) -> None:
         server = self._broker(broker_id)

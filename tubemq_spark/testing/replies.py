@@ -24,7 +24,7 @@ def bad_request(text: str) -> DeclinedError:
 
 @contextmanager
 def answering(reply: Any) -> Iterator[None]:
-    """Fills `success`, if `reply` has it, `errCode` and `errMsg` by the block's end: a `DeclinedError` goes no further."""
+    """Fills `errCode`, `errMsg` and, if `reply` has it, `success` by the block's end, where a `DeclinedError` ends too."""
     code, text = ErrCode.SUCCESS, "OK!"
     try:
         yield

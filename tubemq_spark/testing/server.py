@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import itertools
 import socket
-import ssl
 import struct
 import threading
 from collections import deque
@@ -22,6 +21,7 @@ from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.faults import Effect, Faults
 from tubemq_spark.testing.service import Service
+from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
 
@@ -95,7 +95,7 @@ class Listener:
     """A port and the connections to it. Keeps its port number when it is closed and opened again."""
 
     def __init__(
-        self, node: Node, thread: LoopThread, faults: Faults, framing: Framing, context: ssl.SSLContext | None = None
+        self, node: Node, thread: LoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
     ) -> None:
         self.port = 0
         self.node = node
@@ -103,7 +103,7 @@ class Listener:
         self.thread = thread
         self.faults = faults
         self.connections: set[_Connection] = set()
-        self._context = context
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[asyncio.Server] | None = None
 
@@ -119,7 +119,9 @@ class Listener:
         self.port = self._socket.getsockname()[1]
         loop = self.thread.loop
         self._serving = loop.create_task(
-            loop.create_server(lambda: _Connection(self), sock=self._socket, ssl=self._context)
+            loop.create_server(
+                lambda: _Connection(self), sock=self._socket, ssl=None if self._tls is None else self._tls.context()
+            )
         )
 
     def close(self) -> None:
