@@ -10,13 +10,13 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-release check bench real-tubemq proto format java
+.PHONY: help demo test test-release check bench real-tubemq proto format java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP) java  ## stream rows from a real TubeMQ through Spark, show them and the lag, end by itself
-	$(PY) -m tests.real.demo
+demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show them and the lag, end by itself
+	$(PY) -m tubemq_spark.cli demo
 
 test: check  ## everything in `make check`, then all tests
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
@@ -47,6 +47,9 @@ proto: $(STAMP)  ## generate tubemq_spark/protocol/pb from proto/
 
 java:
 	@scripts/need java
+
+spark:
+	@scripts/need spark
 
 $(STAMP): pyproject.toml
 	@scripts/need python "$(PYTHON)"

@@ -1,80 +1,46 @@
-"""What all tests share: a real TubeMQ, Spark, and topics and groups that no other test uses."""
+"""What all tests share: servers, Spark, and groups that no other test uses."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.real.cluster import FLUSH_SOON, RealTubeMQ, TopicSpec
-from tests.real.jars import MissingTool
+from tests.clusters import Cluster, Layout, leave
+from tests.clusters.servers import BOTH, running
+from tests.real.jars import MissingTool, tool
 
 # Workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-SEGMENT = 20_000  # index entries of a segment: far fewer than the default, so that tests reach across the ends of some
-
-LAYOUTS = {
-    "one": TopicSpec(partitions=1, stores=1, settings=FLUSH_SOON),
-    "three": TopicSpec(partitions=3, stores=1, settings=FLUSH_SOON),
-    "stores": TopicSpec(partitions=2, stores=2, settings=FLUSH_SOON),
-}
-Layout = Literal["one", "three", "stores"]
-_TOPICS_OF_A_LAYOUT = {"one": 48, "three": 48, "stores": 16}
 START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time, and enough for tests
-BROKER_OPTIONS = {"maxIndexSegmentSize": str(28 * SEGMENT)}
-
-
-def start_tubemq(
-    *,
-    brokers: int = 2,
-    framing: Literal["standard", "prefixed"] = "standard",
-    topics: Mapping[str, TopicSpec] | None = None,
-    broker_options: Mapping[str, str] | None = None,
-) -> Iterator[RealTubeMQ]:
-    """A cluster for a fixture to yield. Without Java or Maven the tests are skipped, on CI they fail."""
-    if topics is None:
-        counts = _TOPICS_OF_A_LAYOUT
-        topics = {f"{layout}_{n}": LAYOUTS[layout] for layout in LAYOUTS for n in range(counts[layout])}
-    try:
-        options = {**BROKER_OPTIONS, **(broker_options or {})}
-        cluster = RealTubeMQ(topics=topics, brokers=brokers, framing=framing, broker_options=options)
-    except MissingTool as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
-    with cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="session")
-def tubemq() -> Iterator[RealTubeMQ]:
-    """Two brokers, standard framing; shared by all tests, so nobody stops anything here."""
-    yield from start_tubemq()
+def _clusters() -> Iterator[Callable[[str], Cluster]]:
+    """The shared clusters by the names of `tests.clusters.servers`, each started when it is asked for first."""
+    with ExitStack() as stack:
+        started: dict[str, Cluster] = {}
+
+        def give(server: str) -> Cluster:
+            if server not in started:
+                brokers = 1 if server.endswith("-prefixed") else 2
+                started[server] = stack.enter_context(running(server, brokers=brokers))
+            return started[server]
+
+        yield give
 
 
-@pytest.fixture(scope="session")
-def _topic_numbers() -> Callable[[str], int]:
-    counters = {layout: itertools.count() for layout in LAYOUTS}
-    return lambda layout: next(counters[layout])
-
-
-@pytest.fixture(scope="session")
-def new_topic(_topic_numbers: Callable[[str], int]) -> Callable[[Layout], str]:
-    """Gives, for `one`, `three` or `stores`, the name of a topic of that layout which nobody else has used."""
-
-    def take(layout: Layout) -> str:
-        number = _topic_numbers(layout)
-        assert number < _TOPICS_OF_A_LAYOUT[layout], f"declare more topics of layout {layout} in tests/conftest.py"
-        return f"{layout}_{number}"
-
-    return take
+@pytest.fixture(scope="session", params=BOTH)
+def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
+    """Shared by all tests, so nobody stops anything here. Two brokers, or one that speaks the prefixed framing."""
+    yield _clusters(request.param)
+    leave()
 
 
 @pytest.fixture
@@ -85,6 +51,12 @@ def group() -> str:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    try:
+        tool("java")
+    except MissingTool as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"Spark needs Java: {error}")
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tubemq-spark tests")
@@ -97,3 +69,14 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tubemq(_clusters: Callable[[str], Cluster]) -> Cluster:
+    """The shared real one."""
+    return _clusters("real")
+
+
+@pytest.fixture(scope="session")
+def new_topic(tubemq: Cluster) -> Callable[[Layout], str]:
+    return tubemq.new_topic

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.real.cluster import RealTubeMQ
+from tests.clusters import Cluster
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
@@ -31,16 +31,16 @@ class Sent:
     body: bytes
 
 
-def settings(cluster: RealTubeMQ) -> ClientSettings:
+def settings(cluster: Cluster) -> ClientSettings:
     return ClientSettings(masters=parse_master_addresses(cluster.master), framing=Framing(cluster.framing))
 
 
-def broker(cluster: RealTubeMQ, broker_id: int) -> Broker:
+def broker(cluster: Cluster, broker_id: int) -> Broker:
     (address,) = parse_master_addresses(cluster.broker_address(broker_id))
     return Broker(broker_id, address)
 
 
-def partitions(cluster: RealTubeMQ, topic: str) -> list[Partition]:
+def partitions(cluster: Cluster, topic: str) -> list[Partition]:
     """All partitions of a topic, in order."""
     spec = cluster.topics[topic]
     return [
@@ -52,7 +52,7 @@ def partitions(cluster: RealTubeMQ, topic: str) -> list[Partition]:
 
 
 def send(
-    cluster: RealTubeMQ,
+    cluster: Cluster,
     messages: Iterable[tuple[Partition, bytes]],
     *,
     attributes: bytes = b"",
@@ -85,7 +85,7 @@ def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[t
     return [(targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)]
 
 
-def _send_call(cluster: RealTubeMQ, partition: Partition, body: bytes, attributes: bytes, flag: int | None) -> Call:
+def _send_call(cluster: Cluster, partition: Partition, body: bytes, attributes: bytes, flag: int | None) -> Call:
     data, usual_flag = encode_payload(body, attributes)
     message = broker_pb.SendMessageRequestP2B(
         clientId="tests",

@@ -18,7 +18,7 @@ import sys
 from types import TracebackType
 
 from tests import messages, reading
-from tests.real.cluster import RealTubeMQ
+from tests.clusters import Cluster
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.consume import ClaimId
@@ -29,7 +29,7 @@ _END = "end"
 class RemoteReader:
     """The test's end. A context manager: the process is gone at its end."""
 
-    def __init__(self, cluster: RealTubeMQ, group: str, wanted: RangeToRead, claim: ClaimId) -> None:
+    def __init__(self, cluster: Cluster, group: str, wanted: RangeToRead, claim: ClaimId) -> None:
         arguments = base64.b64encode(pickle.dumps((messages.settings(cluster), group, claim, wanted)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.reader_process", arguments.decode()],

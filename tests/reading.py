@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from tests import messages
+from tests.clusters import Cluster
 from tests.messages import Sent
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.claims import Standing
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
@@ -43,19 +43,17 @@ def next_claim(query: str = "tests") -> ClaimId:
     return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts))
 
 
-def is_sole(cluster: RealTubeMQ, partition: Partition) -> bool:
+def is_sole(cluster: Cluster, partition: Partition) -> bool:
     return cluster.topics[partition.topic].partitions == 1
 
 
-def wanted(
-    cluster: RealTubeMQ, partition: Partition, start: int, end: int, *, lender: str | None = None
-) -> RangeToRead:
+def wanted(cluster: Cluster, partition: Partition, start: int, end: int, *, lender: str | None = None) -> RangeToRead:
     broker = messages.broker(cluster, partition.broker_id)
     return RangeToRead(broker, partition, start, end, sole=is_sole(cluster, partition), lender=lender)
 
 
 def reader(
-    cluster: RealTubeMQ,
+    cluster: Cluster,
     group: str,
     partition: Partition,
     start: int,
@@ -85,7 +83,7 @@ def rows_of(pieces: Iterable[Piece]) -> list[Row]:
     return rows
 
 
-def read(cluster: RealTubeMQ, group: str, partition: Partition, start: int, end: int) -> list[Row]:
+def read(cluster: Cluster, group: str, partition: Partition, start: int, end: int) -> list[Row]:
     return rows_of(reader(cluster, group, partition, start, end).pieces())
 
 
@@ -98,23 +96,23 @@ def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[
     ]
 
 
-def calls(cluster: RealTubeMQ, group: str) -> GroupCalls:
+def calls(cluster: Cluster, group: str) -> GroupCalls:
     return GroupCalls(messages.settings(cluster), group)
 
 
 def register(
-    cluster: RealTubeMQ, group: str, partition: Partition, client_id: str, position: int | None = None
+    cluster: Cluster, group: str, partition: Partition, client_id: str, position: int | None = None
 ) -> broker_pb.RegisterResponseB2C:
     broker = messages.broker(cluster, partition.broker_id)
     return _registration(cluster, calls(cluster, group).register(broker, partition, client_id, position))
 
 
-def unregister(cluster: RealTubeMQ, group: str, partition: Partition, client_id: str) -> broker_pb.RegisterResponseB2C:
+def unregister(cluster: Cluster, group: str, partition: Partition, client_id: str) -> broker_pb.RegisterResponseB2C:
     broker = messages.broker(cluster, partition.broker_id)
     return _registration(cluster, calls(cluster, group).unregister(broker, partition, client_id))
 
 
-def look(cluster: RealTubeMQ, group: str, partition: Partition) -> Standing:
+def look(cluster: Cluster, group: str, partition: Partition) -> Standing:
     """Where the group stands and where the store ends. The partition must be free, and is free again afterwards."""
     reply = register(cluster, group, partition, OBSERVER)
     assert reply.errCode == 200, f"{partition} is not free: {reply.errCode} {reply.errMsg}"
@@ -127,6 +125,6 @@ def end_of(sent: Sequence[Sent]) -> int:
     return sent[-1].position + UNIT if sent else 0
 
 
-def _registration(cluster: RealTubeMQ, call: Call) -> broker_pb.RegisterResponseB2C:
+def _registration(cluster: Cluster, call: Call) -> broker_pb.RegisterResponseB2C:
     (outcome,) = call_all(messages.settings(cluster), [call])
     return answer(outcome, broker_pb.RegisterResponseB2C, call.what)

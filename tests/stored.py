@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
+from tests.clusters import Cluster
 from tests.messages import broker, partitions, settings
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.rounds import Call, answer, call_one
 from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
@@ -27,13 +27,16 @@ class Stored:
     partition: Partition
 
 
-def stored_in(cluster: RealTubeMQ, topic: str, broker_id: int | None = None) -> list[Stored]:
-    """All messages of a topic, or of one broker's part of it, partition by partition, in a group made for it."""
+def stored_in(
+    cluster: Cluster, topic: str, broker_id: int | None = None, *, filters: Sequence[str] = ()
+) -> list[Stored]:
+    """All messages of a topic, or of one broker's part of it, partition by partition, in a group made for it; with
+    `filters`, those that the broker finds by them."""
     chosen = [p for p in partitions(cluster, topic) if broker_id in (None, p.broker_id)]
-    return [stored for partition in chosen for stored in _read(cluster, partition)]
+    return [stored for partition in chosen for stored in _read(cluster, partition, filters)]
 
 
-def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
+def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Iterator[Stored]:
     client = group = f"stored_{uuid.uuid4().hex[:12]}"
     address = broker(cluster, partition.broker_id).address
 
@@ -49,6 +52,7 @@ def _read(cluster: RealTubeMQ, partition: Partition) -> Iterator[Stored]:
             partitionId=partition.partition_id,
             readStatus=ReadStatus.FROM_MAX,
             currOffset=0,
+            filterCondStr=filters,
             qryPriorityId=READ_EVERYTHING,
             authInfo=broker_pb.AuthorizedInfo(visitAuthorizedToken=UNKNOWN_ID),
         )

@@ -4,70 +4,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from tests.fake_broker import OURS, PARTITION, Break, FakeBroker
-from tests.peers import refused_address
-from tests.protocol.simulated_store import UNIT, SimulatedStore
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import counted, settings
 from tubemq_spark.client import backoff, claims
 from tubemq_spark.client.claims import DriverClaims, Standing
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.master import ConsumerSession
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
-from tubemq_spark.protocol.constants import UNKNOWN_ID, Framing
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consume import ClaimId
-from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import Calls, Fault
 
+GROUP = "g"
+PARTITION = Partition(1, "demo", 0)
 CLAIM = ClaimId("query", run=1, batch=1)
-END, HERE = 100 * UNIT, 40 * UNIT
-
-
-@dataclass
-class Session:
-    """What the claims need of a session at a master."""
-
-    address: Address
-    group: str = "g"
-    visit_token: int = UNKNOWN_ID
-
-    @property
-    def settings(self) -> ClientSettings:
-        return ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.5)
-
-    def broker(self, partition: Partition) -> Broker:
-        return Broker(partition.broker_id, self.address)
-
-
-def claims_at(address: Address) -> DriverClaims:
-    return DriverClaims(cast(ConsumerSession, Session(address)), CLAIM, claim_timeout=0.0)
+MIN, HERE, END = 3 * UNIT, 40 * UNIT, 100 * UNIT
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    store = SimulatedStore(minimum=3)
-    store.append(*[OURS] * 100)
-    broker = FakeBroker(store)
-    with broker.peer:
-        yield broker
-        POOL.close()
+def cluster() -> Iterator[EmbeddedCluster]:
+    """One broker, one partition with messages, the oldest of which have expired."""
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as running:
+        for number in range(END // UNIT):
+            running.tubemq.send("demo", b"%d" % number)
+        running.tubemq.expire("demo", keep=(END - MIN) // UNIT)
+        yield running
 
 
 @pytest.fixture
-def driver(broker: FakeBroker) -> Iterator[DriverClaims]:
-    driver = claims_at(broker.peer.address)
+def driver(cluster: EmbeddedCluster) -> Iterator[DriverClaims]:
+    session = ConsumerSession(settings(cluster, retry_for=0.5), GROUP, ["demo"])
+    session.register()
+    driver = DriverClaims(session, CLAIM, claim_timeout=0.0)
     yield driver
     driver.release()
+    session.close()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`advance` is how many seconds the clocks are ahead."""
+    """`advance` is how many seconds the driver's clocks are ahead."""
     ahead = SimpleNamespace(advance=0.0)
     fake = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead.advance, sleep=time.sleep)
     monkeypatch.setattr(claims, "time", fake)
@@ -75,110 +57,125 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return ahead
 
 
-@pytest.mark.parametrize("fault", [Break("seek"), lambda step: 503 if step == "seek" else None])
-def test_taking_tries_again(broker: FakeBroker, driver: DriverClaims, fault: Callable[[str], int | None]) -> None:
-    tries = 0
+def holder(cluster: EmbeddedCluster) -> str | None:
+    return cluster.tubemq.claims().get((GROUP, "demo", 1, 0))
 
-    def once(step: str) -> int | None:
-        nonlocal tries
-        tries += 1
-        return fault(step) if tries == 1 else None
 
-    broker.script = once
+def position(cluster: EmbeddedCluster) -> int | None:
+    return cluster.group_offset(GROUP, "demo", 1, 0)
+
+
+FAULTS: dict[str, Callable[[Calls], Fault]] = {
+    "closed": Calls.close_connection,
+    "reply lost": Calls.close_mid_frame,
+    "503": lambda calls: calls.fail(503),
+}
+faults = pytest.mark.parametrize("fault", FAULTS)
+
+
+@faults
+def test_taking_tries_again(cluster: EmbeddedCluster, driver: DriverClaims, fault: str) -> None:
+    fired = FAULTS[fault](cluster.tubemq.on("partition_register", times=1))
     driver.take({PARTITION: HERE})
+    assert fired.fired == 1
     assert driver.holds(PARTITION)
     assert driver.standing(PARTITION) == Standing(HERE, END)
 
 
-def test_a_broker_that_stays_away() -> None:
-    driver = claims_at(refused_address())
+def test_a_broker_that_stays_away(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    cluster.kill_broker(1)
     with pytest.raises(TransportError, match=r"cannot connect.*gave up after 0\.5 s. Check that the broker runs"):
         driver.take({PARTITION: HERE})
     assert not driver.holds(PARTITION)
-    driver.release()
 
 
-def test_a_refusal_that_time_does_not_heal(broker: FakeBroker, driver: DriverClaims) -> None:
-    broker.script = lambda step: 400
+def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    refusal = cluster.tubemq.on("partition_register").fail(400)
     with pytest.raises(ServerError, match=f"claiming {PARTITION} for group g at broker 1 .* failed with 400"):
         driver.take({PARTITION: HERE})
-    assert broker.log == ["seek"]
+    assert refusal.fired == 1
 
 
-@pytest.mark.parametrize("seek", [0, 1], ids=["before", "after"])
-def test_a_connection_that_breaks_while_the_earliest_position_is_looked_up(
-    broker: FakeBroker, driver: DriverClaims, seek: int
+@faults
+@pytest.mark.parametrize("nth", [1, 2], ids=["before", "after"])
+def test_the_look_up_of_the_earliest_position_survives(
+    cluster: EmbeddedCluster, driver: DriverClaims, nth: int, fault: str
 ) -> None:
     driver.take({PARTITION: HERE})
-    broker.script = Break("seek", seek)
-    assert driver.earliest([PARTITION]) == {PARTITION: 3 * UNIT}
-    assert broker.store.confirmed == HERE // UNIT
+    fired = FAULTS[fault](cluster.tubemq.on("partition_register", nth=nth, times=1))
+    assert driver.earliest([PARTITION]) == {PARTITION: MIN}
+    assert fired.fired == 1
+    assert position(cluster) == HERE
 
 
-@pytest.mark.parametrize("fault", ["broken connection", "forgotten claim", "moved group"])
-def test_asking_puts_everything_back(broker: FakeBroker, driver: DriverClaims, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["nothing", *FAULTS, "forgotten claim", "moved group"])
+def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverClaims, fault: str) -> None:
     driver.take({PARTITION: HERE})
-    broker.store.append(OURS)
-    if fault == "broken connection":
-        broker.script = Break("roll back")
+    cluster.tubemq.send("demo", b"new")
+    if fault in FAULTS:
+        FAULTS[fault](cluster.tubemq.on("commit_offset", times=1))
     elif fault == "forgotten claim":
-        broker.holder, broker.store.confirmed = None, 0
-    else:
-        broker.store.confirmed = 60
+        cluster.tubemq.clock.advance(36)
+        assert holder(cluster) is None
+        cluster.move_group(GROUP, PARTITION, MIN)
+    elif fault == "moved group":
+        cluster.move_group(GROUP, PARTITION, 60 * UNIT)
     driver.ask(time.monotonic())
-    assert broker.holder == str(CLAIM)
+    assert holder(cluster) == str(CLAIM)
     assert driver.standing(PARTITION) == Standing(HERE, END + UNIT)
-    assert broker.store.confirmed == HERE // UNIT
+    assert position(cluster) == HERE
 
 
 def test_positions_are_said_again_once_an_hour(
-    broker: FakeBroker, driver: DriverClaims, clock: SimpleNamespace
+    cluster: EmbeddedCluster, driver: DriverClaims, clock: SimpleNamespace
 ) -> None:
+    registers = counted(cluster, "partition_register")
     driver.take({PARTITION: HERE})
-    for hours, seeks in [(0.9, 1), (1.1, 2), (1.9, 2), (2.2, 3)]:
+    for hours, times in [(0.9, 1), (1.1, 2), (1.9, 2), (2.2, 3)]:
         clock.advance = hours * 3600
         driver.ask(time.monotonic() + clock.advance)
-        assert broker.log.count("seek") == seeks
+        assert registers.fired == times
 
 
 def test_claims_beat_while_they_are_held(
-    broker: FakeBroker, driver: DriverClaims, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, driver: DriverClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "HEARTBEAT", Heartbeat(0.01))
 
-    def next_beats() -> None:
-        beats = broker.log.count("beat")
-        while broker.log.count("beat") < beats + 2:
-            time.sleep(0.001)
+    def outlive_the_timeout() -> None:
+        """In steps, for a beat after each."""
+        cluster.wait_for_expiry(iter([False] * 6 + [True]).__next__, beating=[str(driver.claim)])
+        assert holder(cluster) == str(driver.claim)
 
     driver.take({PARTITION: HERE})
-    next_beats()
+    outlive_the_timeout()
     driver.lend([PARTITION])
     driver.take({PARTITION: None})
-    next_beats()
+    outlive_the_timeout()
     driver.release()
-    assert broker.holder is None
+    assert holder(cluster) is None
 
 
-def test_lent_claims_do_not_beat(broker: FakeBroker, driver: DriverClaims) -> None:
+def test_lent_claims_do_not_beat(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    beats, leaves = counted(cluster, "partition_heartbeat"), counted(cluster, "partition_unregister")
     driver.take({PARTITION: HERE})
     driver._beat()
     driver.lend([PARTITION])
     driver._beat()
-    assert broker.log.count("beat") == 1
+    assert beats.fired == 1
     driver.release()
-    assert "release" not in broker.log
+    assert leaves.fired == 0
 
 
-def test_a_stop_does_not_fail_when_the_broker_is_away(broker: FakeBroker, driver: DriverClaims) -> None:
+def test_a_stop_does_not_fail_when_the_broker_is_away(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take({PARTITION: HERE})
-    broker.peer.hang_up()
+    cluster.kill_broker(1)
     driver.release()
     driver.release()
     assert not driver.holds(PARTITION)
 
 
-def test_it_shows_its_claims(broker: FakeBroker, driver: DriverClaims) -> None:
+def test_it_shows_its_claims(driver: DriverClaims) -> None:
     driver.take({PARTITION: HERE})
     assert repr(driver) == f"<DriverClaims {CLAIM} of group g: {{'HELD': 1}}>"
     assert driver.client_id(PARTITION) == str(CLAIM)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from tests.fake_cluster import OK, FakeCluster, Reaction, Send, body_of
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tests.stored import stored_in
 from tubemq_spark.client import link as link_module
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
-from tubemq_spark.protocol.constants import Method
-from tubemq_spark.protocol.envelope import Failure
-from tubemq_spark.protocol.message import check_sum, encode_attributes
+from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
+from tubemq_spark.testing import Calls, Fault, ServerConfig
+
+PERIOD = 300.0  # seconds that a visit token lives
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as running:
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with a topic of three partitions."""
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
 
 
@@ -34,38 +42,37 @@ def send_all(producer: Producer, count: int, topic: str = "demo") -> list[bytes]
     return bodies(count)
 
 
-def test_a_message_arrives_as_it_was_given(cluster: FakeCluster) -> None:
+def test_a_message_arrives_as_it_was_given(cluster: EmbeddedCluster) -> None:
     attributes = encode_attributes({"city": "Zürich"}, "news", "202611210830")
-    with Producer(cluster.settings()) as producer:
+    with Producer(settings(cluster)) as producer:
         producer.send("demo", b"hello", attributes, "news", "202611210830")
         stored = producer.flush()
 
-    (message,) = [message for broker in cluster.brokers.values() for message in broker.stored]
-    assert (body_of(message), message.data[4 : 4 + len(attributes)]) == (b"hello", attributes)
-    assert (message.msgType, message.msgTime, message.flag) == ("news", "202611210830", 1)
-    assert message.checkSum == check_sum(message.data)
-    assert message.authInfo.visitAuthorizedToken == cluster.token
-    ((partition, count),) = stored.items()
-    assert (partition.topic, partition.partition_id, count) == (message.topicName, message.partitionId, 1)
+    (message,) = stored_in(cluster, "demo", filters=["news"])
+    expected = Attributes({"city": "Zürich"}, "news", parse_msg_time("202611210830"))
+    assert (message.body, message.attributes) == (b"hello", expected)
+    assert stored == {message.partition: 1}
+    assert stored_in(cluster, "demo", filters=["nothing"]) == []
 
 
 @pytest.mark.parametrize("count", [6, 600], ids="{} messages".format)
-def test_partitions_get_equal_shares(cluster: FakeCluster, count: int) -> None:
-    with Producer(cluster.settings()) as producer:
+def test_partitions_get_equal_shares(cluster: EmbeddedCluster, count: int) -> None:
+    with Producer(settings(cluster)) as producer:
         send_all(producer, count)
         assert sorted(producer.flush().values()) == [count / 6] * 6
-    assert cluster.stored == dict.fromkeys(bodies(count), 1)
+    assert bodies_in(cluster) == dict.fromkeys(bodies(count), 1)
 
 
-def test_leaving_the_block_waits_for_what_was_sent(cluster: FakeCluster) -> None:
-    with Producer(cluster.settings()) as producer:
+def test_leaving_the_block_waits_for_what_was_sent(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
-    assert cluster.stored == dict.fromkeys(bodies(300), 1)
+    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 1)
 
 
-def test_rows_of_several_topics(cluster: FakeCluster) -> None:
-    cluster.topics.update(other=1, third=2)
-    with Producer(cluster.settings()) as producer:
+def test_rows_of_several_topics(cluster: EmbeddedCluster) -> None:
+    cluster.create("other", TopicSpec(partitions=1))
+    cluster.create("third", TopicSpec(partitions=2))
+    with Producer(settings(cluster)) as producer:
         for n, topic in enumerate(["demo", "other", "third"] * 40):
             producer.send(topic, b"%d" % n)
         stored = producer.flush()
@@ -74,134 +81,165 @@ def test_rows_of_several_topics(cluster: FakeCluster) -> None:
     )
 
 
+class AtOnce:
+    """How many sends came in together at a broker, at most. It answers all of them before it reads on, so as many were
+    unanswered then.
+    """
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.most = 0
+        self._now: Counter[int] = Counter()
+        for broker_id in cluster.broker_ids:
+            cluster.tubemq.on("send_message", broker=broker_id).run(partial(self._count, broker_id))
+
+    def _count(self, broker_id: int) -> None:
+        if not self._now[broker_id]:
+            asyncio.get_running_loop().call_soon(self._now.pop, broker_id)
+        self._now[broker_id] += 1
+        self.most = max(self.most, self._now[broker_id])
+
+
 @pytest.mark.parametrize("max_in_flight", [1, 7, 128])
-def test_no_more_than_max_in_flight_are_unanswered(cluster: FakeCluster, max_in_flight: int) -> None:
-    with Producer(cluster.settings(), max_in_flight) as producer:
+def test_no_more_than_max_in_flight_are_unanswered(cluster: EmbeddedCluster, max_in_flight: int) -> None:
+    at_once = AtOnce(cluster)
+    with Producer(settings(cluster), max_in_flight) as producer:
         send_all(producer, 700)
-    assert cluster.stored == dict.fromkeys(bodies(700), 1)
-    assert max(broker.most_at_once for broker in cluster.brokers.values()) <= max_in_flight
+    assert bodies_in(cluster) == dict.fromkeys(bodies(700), 1)
+    assert 0 < at_once.most <= max_in_flight
 
 
-def test_sends_are_pipelined(cluster: FakeCluster) -> None:
-    with Producer(cluster.settings()) as producer:
+def test_sends_are_pipelined(cluster: EmbeddedCluster) -> None:
+    at_once = AtOnce(cluster)
+    with Producer(settings(cluster)) as producer:
         send_all(producer, 700)
-    assert max(broker.most_at_once for broker in cluster.brokers.values()) > 10
+    assert at_once.most > 10
 
 
-FAILURES = [
-    503,
-    419,
-    403,
-    500,
-    510,
-    599,
-    Failure("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException", "going down"),
-    Failure("java.lang.reflect.InvocationTargetException", ""),
-    "close",
-    "store and close",
-    "silence",
-]
+# Failures that pass
+
+Failing = Callable[[Calls], Fault]
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=str)
-def test_what_one_broker_does_not_take_goes_elsewhere(cluster: FakeCluster, failure: Reaction) -> None:
-    def fails_soon(request: Send, n: int) -> Reaction:
-        return failure if 20 <= n < 40 else OK
+def code(number: int) -> Failing:
+    return lambda calls: calls.fail(number, "as the test wants it")
 
-    cluster.brokers[1].script = fails_soon
-    with Producer(cluster.settings(rpc_timeout=0.3)) as producer:
+
+FAILURES: dict[str, Failing] = {
+    **{str(number): code(number) for number in (503, 419, 403, 500, 510, 599)},
+    "stopping": lambda calls: calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException"),
+    "exception": lambda calls: calls.throw("java.lang.reflect.InvocationTargetException"),
+    "close": Calls.close_connection,
+    "store and close": Calls.close_mid_frame,
+    "no answer": Calls.drop_request,
+    "store without answer": Calls.drop_reply,
+}
+
+
+def failing(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("failing", [FAILURES[name] for name in names], ids=names)
+
+
+@failing(*FAILURES)
+def test_what_one_broker_does_not_take_goes_elsewhere(cluster: EmbeddedCluster, failing: Failing) -> None:
+    fault = failing(cluster.tubemq.on("send_message", broker=1, nth=21, times=20))
+    with Producer(settings(cluster, rpc_timeout=0.3)) as producer:
         sent = send_all(producer, 300)
         stored = producer.flush()
 
+    assert fault.fired > 0
     assert sum(stored.values()) == 300
-    assert set(cluster.stored) == set(sent)
-    twice = [body for body, times in cluster.stored.items() if times > 1]
-    assert len(twice) <= (1 if failure == "store and close" else 0 if failure != "silence" else 150)
+    assert set(bodies_in(cluster)) == set(sent)
+    twice = sum(times - 1 for times in bodies_in(cluster).values())
+    if failing is Calls.close_mid_frame:
+        assert 0 < twice <= fault.fired
+    elif failing not in (Calls.drop_request, Calls.drop_reply):  # where others on the connection may be late too
+        assert twice == 0
 
 
-@pytest.mark.parametrize("failure", [503, "close", "silence"], ids=str)
-def test_a_failing_broker_is_left_alone(cluster: FakeCluster, failure: Reaction) -> None:
-    cluster.brokers[1].script = lambda request, n: failure
-    with Producer(cluster.settings(rpc_timeout=0.3)) as producer:
+@failing("503", "close", "no answer")
+def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Failing) -> None:
+    fault = failing(cluster.tubemq.on("send_message", broker=1))
+    with Producer(settings(cluster, rpc_timeout=0.3)) as producer:
         send_all(producer, 30)
         producer.flush()
-        refused = cluster.brokers[1].requests
+        met = fault.fired
         send_all(producer, 300)
         stored = producer.flush()
-    assert cluster.brokers[1].requests == refused > 0
+    assert fault.fired == met > 0
     assert {partition.broker_id for partition in stored} == {2}
 
 
-def test_a_failing_partition_is_left_alone_but_not_its_broker(cluster: FakeCluster) -> None:
-    cluster.brokers[1].script = lambda request, n: 500 if request.partitionId == 2 else OK
-    with Producer(cluster.settings()) as producer:
+def test_a_failing_partition_is_left_alone_but_not_its_broker(cluster: EmbeddedCluster) -> None:
+    fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
+    with Producer(settings(cluster)) as producer:
         send_all(producer, 30)
         producer.flush()
-        refused = cluster.brokers[1].requests - len(cluster.brokers[1].stored)
+        refused = fault.fired
         send_all(producer, 300)
         stored = producer.flush()
-    assert cluster.brokers[1].requests - len(cluster.brokers[1].stored) == refused > 0
+    assert fault.fired == refused > 0
     assert {(p.broker_id, p.partition_id) for p in stored} == {(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}
 
 
-@pytest.mark.parametrize("failure", [503, 419, "close"], ids=str)
-def test_the_only_broker_is_tried_again_all_the_same(failure: Reaction) -> None:
-    with FakeCluster(brokers=1) as cluster:
-        cluster.brokers[1].script = lambda request, n: failure if n < 3 else OK
-        with Producer(cluster.settings()) as producer:
+@failing("503", "419", "close")
+def test_the_only_broker_is_tried_again_all_the_same(failing: Failing) -> None:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
+        fault = failing(cluster.tubemq.on("send_message", times=3))
+        with Producer(settings(cluster)) as producer:
             send_all(producer, 100)
             producer.flush()
-        assert set(cluster.stored) == set(bodies(100))
+        assert fault.fired == 3
+        assert set(bodies_in(cluster)) == set(bodies(100))
 
 
-def test_a_broker_that_cannot_be_reached_is_passed_over(cluster: FakeCluster) -> None:
-    cluster.brokers[1].server.end()
-    with Producer(cluster.settings()) as producer:
+def test_a_broker_that_cannot_be_reached_is_passed_over(cluster: EmbeddedCluster) -> None:
+    cluster.kill_broker(1)
+    with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
-    assert len(cluster.brokers[2].stored) == 300
+        assert {partition.broker_id for partition in producer.flush()} == {2}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(24))
 def test_nothing_is_lost_whatever_happens(seed: int) -> None:
     dice = random.Random(seed)
-    with FakeCluster(brokers=3) as cluster:
-        for broker in cluster.brokers.values():
-            rate = dice.choice([0.0, 0.002, 0.02])
-            choices = dice.sample([419, 403, 500, 503, "close", "store and close"], 3)
-            broker.script = lambda request, n, rate=rate, choices=choices: (  # type: ignore[misc]
-                dice.choice(choices) if dice.random() < rate else OK
-            )
-        with Producer(cluster.settings(), max_in_flight=dice.choice([3, 50, 1000])) as producer:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=3) as cluster:
+        for broker_id in cluster.broker_ids:
+            kinds = dice.sample(["419", "403", "500", "503", "close", "store and close"], 3)
+            for _ in range(dice.choice([0, 2, 15])):
+                calls = cluster.tubemq.on("send_message", broker=broker_id, nth=dice.randint(1, 700), times=1)
+                FAILURES[dice.choice(kinds)](calls)
+        with Producer(settings(cluster), max_in_flight=dice.choice([3, 50, 1000])) as producer:
             send_all(producer, 2000)
             stored = producer.flush()
         assert sum(stored.values()) == 2000
-        assert set(cluster.stored) == set(bodies(2000))
-        for broker_id, broker in cluster.brokers.items():
-            assert sum(n for p, n in stored.items() if p.broker_id == broker_id) <= len(broker.stored)
+        assert set(bodies_in(cluster)) == set(bodies(2000))
+        at_brokers = Counter(message.broker_id for message in cluster.tubemq.messages("demo"))
+        for broker_id in cluster.broker_ids:
+            assert sum(n for p, n in stored.items() if p.broker_id == broker_id) <= at_brokers[broker_id]
 
 
 # Failures that are the end
 
 
-def test_a_refusal_names_the_row(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 400 if body_of(request) == b"body 77" else OK
-    producer = Producer(cluster.settings(), rows_of="of task partition 4")
-    with (
-        pytest.raises(
-            ServerError,
-            match=r"row 77 of task partition 4 to broker \d at 127.0.0.1:\d+, partition \d:demo:\d.* 400 BAD_",
-        ) as caught,
-        producer,
-    ):
-        send_all(producer, 300)
-    assert (caught.value.code, caught.value.name, caught.value.message) == (400, "BAD_REQUEST", "as the test wants it")
+def test_a_refusal_names_the_row() -> None:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
+        cluster.tubemq.on("send_message", nth=78, times=1).fail(400, "as the test wants it")
+        producer = Producer(settings(cluster), rows_of="of task partition 4")
+        with (
+            pytest.raises(
+                ServerError,
+                match=r"row 77 of task partition 4 to broker 1 at 127.0.0.1:\d+, partition 1:demo:\d.* 400 BAD_",
+            ) as caught,
+            producer,
+        ):
+            send_all(producer, 300)
+    error = caught.value
+    assert (error.code, error.name, error.message) == (400, "BAD_REQUEST", "as the test wants it")
 
 
-def test_after_an_error_nothing_counts_as_flushed(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 400
-    producer = Producer(cluster.settings())
+def test_after_an_error_nothing_counts_as_flushed(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message").fail(400)
+    producer = Producer(settings(cluster))
     producer.send("demo", b"a")
     for _ in range(3):
         with pytest.raises(ServerError):
@@ -209,32 +247,30 @@ def test_after_an_error_nothing_counts_as_flushed(cluster: FakeCluster) -> None:
     producer.close()
 
 
-def test_patience_ends_with_the_last_answer(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 419
+def test_patience_ends_with_the_last_answer(cluster: EmbeddedCluster) -> None:
+    refusals = [cluster.tubemq.on("send_message", broker=n).fail(419) for n in cluster.broker_ids]
     with (
         pytest.raises(
             ServerError,
             match="row 0 for topic demo was not acknowledged within .* tries .*419 SERVER_REC.*"
             r"tubemq.retry.maxElapsedMs",
         ) as caught,
-        Producer(cluster.settings(retry_for=0.3)) as producer,
+        Producer(settings(cluster, retry_for=0.3)) as producer,
     ):
         producer.send("demo", b"a", row=0)
     assert caught.value.code == 419
-    requests = [broker.requests for broker in cluster.brokers.values()]
-    assert min(requests) > 0
-    assert sum(requests) <= 10  # there are pauses in between
+    assert min(fault.fired for fault in refusals) > 0
+    assert sum(fault.fired for fault in refusals) <= 10  # there are pauses in between
 
 
-@pytest.mark.parametrize("failure", ["close", "silence", None], ids=["close", "silence", "no broker"])
-def test_patience_ends_without_any_answer(cluster: FakeCluster, failure: Reaction | None) -> None:
-    for broker in cluster.brokers.values():
-        if failure is None:
-            broker.server.end()
-        else:
-            broker.script = lambda request, n: failure
-    producer = Producer(cluster.settings(rpc_timeout=0.1, retry_for=0.3))
+@pytest.mark.parametrize("reason", ["close", "no answer", "no broker"])
+def test_patience_ends_without_any_answer(cluster: EmbeddedCluster, reason: str) -> None:
+    if reason == "no broker":
+        for broker_id in cluster.broker_ids:
+            cluster.kill_broker(broker_id)
+    else:
+        FAILURES[reason](cluster.tubemq.on("send_message"))
+    producer = Producer(settings(cluster, rpc_timeout=0.1, retry_for=0.3))
     producer.send("demo", b"a", row=0)
     with pytest.raises(
         TransportError, match=r"row 0 for topic demo .* in \d tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
@@ -243,45 +279,49 @@ def test_patience_ends_without_any_answer(cluster: FakeCluster, failure: Reactio
     producer.close()
 
 
-def test_no_retries_when_none_are_wanted(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 500
-    with pytest.raises(ServerError, match="in 1 tries"), Producer(cluster.settings(retry_for=0)) as producer:
+def test_no_retries_when_none_are_wanted(cluster: EmbeddedCluster) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(500)
+    with pytest.raises(ServerError, match="in 1 tries"), Producer(settings(cluster, retry_for=0)) as producer:
         producer.send("demo", b"a")
-    assert sum(broker.requests for broker in cluster.brokers.values()) == 1
+    assert refusal.fired == 1
 
 
-def test_a_token_that_is_too_old_is_renewed(cluster: FakeCluster) -> None:
-    def checks_token(request: Send, n: int) -> Reaction:
-        return OK if request.authInfo.visitAuthorizedToken == 2 else 415
+@pytest.mark.parametrize("forgotten", [False, True], ids=["known to the master", "forgotten by the master"])
+def test_a_token_that_is_too_old_is_renewed(forgotten: bool) -> None:
+    config = ServerConfig(
+        start_visit_token_check=True,
+        visit_token_valid_period=PERIOD,
+        visit_token_check_in_valid_time=0.0,
+        producer_heartbeat_timeout=30.0 if forgotten else 100 * PERIOD,
+    )
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster:
+        with Producer(settings(cluster)) as producer:
+            producer.send("demo", b"old")
+            producer.flush()
+            cluster.tubemq.clock.advance(10 * PERIOD)
+            registers = counted(cluster, "producer_register")
+            send_all(producer, 300)
+        assert bodies_in(cluster) == dict.fromkeys([b"old", *bodies(300)], 1)
+        assert registers.fired == forgotten
 
-    for broker in cluster.brokers.values():
-        broker.script = checks_token
-    with Producer(cluster.settings()) as producer:
-        producer.send("demo", b"old")
-        cluster.token = 2
-        send_all(producer, 300)
-    assert set(cluster.stored) == {b"old", *bodies(300)}
 
-
-def test_a_token_that_stays_wrong_is_an_error(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 415
-    producer = Producer(cluster.settings())
+def test_a_token_that_stays_wrong_is_an_error(cluster: EmbeddedCluster) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(415)
+    producer = Producer(settings(cluster))
     producer.send("demo", b"a", row=0)
     with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
         producer.flush()
     producer.close()
-    assert sum(broker.requests for broker in cluster.brokers.values()) == 2
+    assert refusal.fired == 2
 
 
-def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: FakeCluster) -> None:
-    with Producer(cluster.settings(retry_for=0.3)) as producer:
+def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster, retry_for=0.3)) as producer:
         producer.send("demo", b"before")
         with pytest.raises(ConfigError, match=r"row 5: the master .* knows no topic nope"):
             producer.send("nope", b"a", row=5)
         producer.send("demo", b"after")
-    assert set(cluster.stored) == {b"before", b"after"}
+    assert set(bodies_in(cluster)) == {b"before", b"after"}
 
 
 @pytest.mark.parametrize(
@@ -294,7 +334,11 @@ def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: FakeCluster) 
     ids=["empty", "value", "attributes"],
 )
 def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) -> None:
-    with FakeCluster(max_message_size=1000) as cluster, Producer(cluster.settings()) as producer:
+    config = ServerConfig(max_msg_size=1000)
+    with (
+        embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster,
+        Producer(settings(cluster)) as producer,
+    ):
         with pytest.raises(ConfigError, match=f"row 3: {error}"):
             producer.send("demo", body, attributes, row=3)
         producer.send("demo", bytes(1000), b"a=" + b"x" * 10_000)
@@ -305,7 +349,7 @@ def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) 
 # Time that passes elsewhere
 
 
-def test_a_slow_caller_is_no_silent_broker(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     class Clock:
         late = 0.0
 
@@ -314,38 +358,40 @@ def test_a_slow_caller_is_no_silent_broker(cluster: FakeCluster, monkeypatch: py
 
     clock = Clock()
     monkeypatch.setattr(link_module, "time", clock)
-    with Producer(cluster.settings(rpc_timeout=5)) as producer:
+    with Producer(settings(cluster, rpc_timeout=5)) as producer:
         for _ in range(3):
             send_all(producer, 300)
             clock.late += 60
         producer.flush()
-    assert cluster.stored == dict.fromkeys(bodies(300), 3)
+    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
 
 
 # Sessions
 
 
-def test_the_next_producer_needs_no_master(cluster: FakeCluster) -> None:
-    settings = cluster.settings()
-    with Producer(settings) as producer:
+def test_the_next_producer_needs_no_master(cluster: EmbeddedCluster) -> None:
+    calls = [counted(cluster, method) for method in ("producer_register", "producer_heartbeat")]
+    same = settings(cluster)
+    with Producer(same) as producer:
         producer.send("demo", b"1")
-    calls = cluster.calls.total()
-    assert calls > 0
-    with Producer(settings) as producer:
+    before = [counter.fired for counter in calls]
+    assert min(before) > 0
+    with Producer(same) as producer:
         producer.send("demo", b"2")
-    assert cluster.calls.total() == calls
-    assert set(cluster.stored) == {b"1", b"2"}
+    assert [counter.fired for counter in calls] == before
+    assert set(bodies_in(cluster)) == {b"1", b"2"}
 
 
-def test_sessions_are_closed_when_nobody_uses_them(cluster: FakeCluster) -> None:
-    settings = cluster.settings(idle_for=0.0)
-    with Producer(settings) as producer:
+def test_sessions_are_closed_when_nobody_uses_them(cluster: EmbeddedCluster) -> None:
+    registers, closes = counted(cluster, "producer_register"), counted(cluster, "producer_close")
+    same = settings(cluster, idle_for=0.0)
+    with Producer(same) as producer:
         producer.send("demo", b"1")
         producer.flush()
         SESSIONS.close_idle()
-        assert cluster.calls[Method.PRODUCER_CLOSE] == 0
+        assert closes.fired == 0
     SESSIONS.close_idle()
-    assert cluster.calls[Method.PRODUCER_CLOSE] == 1
-    with Producer(settings) as producer:
+    assert closes.fired == 1
+    with Producer(same) as producer:
         producer.send("demo", b"2")
-    assert cluster.calls[Method.PRODUCER_REGISTER] == 2
+    assert registers.fired == 2

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests import messages, reading
-from tests.conftest import LAYOUTS, start_tubemq
+from tests.clusters import LAYOUTS, Cluster, Layout
+from tests.clusters.servers import BOTH, running
 from tests.messages import Sent
 from tests.reading import UNIT, Row
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client import backoff, claims, consumer
 from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.heartbeat import Heartbeat
@@ -24,26 +24,25 @@ from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.protocol.metadata import Partition
 
-pytestmark = pytest.mark.real
-
 USES = ("kept", "lost", "reused")
 FLUSHED = 12_000  # messages of each topic in the broker's files
 TAIL, TAIL_SIZE = 5_000, 200  # messages sent right before a crash: several fetches, and less than a memory block holds
 RIVAL = "some_java_consumer"
+_LAYOUTS: tuple[Layout, ...] = ("one", "three")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RealTubeMQ]:
+@pytest.fixture(scope="module", params=BOTH)
+def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker for this file alone; it forgets claims as soon as TubeMQ permits, after 20 s."""
-    topics = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in ("one", "three")}
-    yield from start_tubemq(
-        brokers=1, topics={**topics, "claimed": LAYOUTS["three"]}, broker_options={"consumerRegTimeoutMs": "20000"}
-    )
+    topics = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in _LAYOUTS}
+    topics["claimed"] = LAYOUTS["three"]
+    with running(request.param, brokers=1, topics=topics, claim_timeout=20) as cluster:
+        yield cluster
 
 
 @dataclass(frozen=True)
 class Shelf:
-    cluster: RealTubeMQ
+    cluster: Cluster
     partition: Partition
     sent: list[Sent]
 
@@ -67,10 +66,10 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def stored(broker: RealTubeMQ) -> dict[str, list[Shelf]]:
+def stored(broker: Cluster) -> dict[str, list[Shelf]]:
     shelves: dict[str, list[Shelf]] = {}
     for use in USES:
-        for layout in ("one", "three"):
+        for layout in _LAYOUTS:
             partition = messages.partitions(broker, f"{use}_{layout}")[0]
             sent = messages.send(broker, messages.numbered([partition], FLUSHED))[partition]
             shelves.setdefault(use, []).append(Shelf(broker, partition, sent))
@@ -79,13 +78,13 @@ def stored(broker: RealTubeMQ) -> dict[str, list[Shelf]]:
 
 
 @pytest.fixture(scope="module")
-def flushed(stored: dict[str, list[Shelf]], broker: RealTubeMQ) -> dict[str, list[Shelf]]:
+def flushed(stored: dict[str, list[Shelf]], broker: Cluster) -> dict[str, list[Shelf]]:
     for topic in broker.topics:
         broker.wait_flushed(topic)
     return stored
 
 
-def restart(broker: RealTubeMQ) -> None:
+def restart(broker: Cluster) -> None:
     broker.kill_broker(1)
     broker.start_broker(1)
 
@@ -106,25 +105,27 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 
 def test_heartbeats_keep_claims(
-    broker: RealTubeMQ, stored: dict[str, list[Shelf]], group: str, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, stored: dict[str, list[Shelf]], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beating = Heartbeat(period=1.0)
-    monkeypatch.setattr(claims, "HEARTBEAT", beating)
-    monkeypatch.setattr(consumer, "HEARTBEAT", beating)
+    often = Heartbeat(period=0.1)
+    monkeypatch.setattr(claims, "HEARTBEAT", often)
+    monkeypatch.setattr(consumer, "HEARTBEAT", often)
     held, lent, silent = messages.partitions(broker, "claimed")
     session = ConsumerSession(messages.settings(broker), group, ["claimed"])
     session.register()
     driver = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
     driver.take({held: None, lent: None})
     shelf = stored["kept"][0]
-    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT).pieces()
+    claim = reading.next_claim()
+    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT, claim=claim).pieces()
     rows = reading.rows_of(islice(reader, 1))
     driver.lend([lent])
     assert reading.register(broker, group, silent, "dead").errCode == 200
 
-    for forgotten in (lent, silent):
-        while reading.register(broker, group, forgotten, RIVAL).errCode == 410:
-            time.sleep(0.2)
+    def are_forgotten() -> bool:
+        return all(reading.register(broker, group, partition, RIVAL).errCode != 410 for partition in (lent, silent))
+
+    broker.wait_for_expiry(are_forgotten, beating=[str(driver.claim), str(claim)])
 
     for kept in (held, shelf.partition):
         assert reading.register(broker, group, kept, RIVAL).errCode == 410
@@ -134,7 +135,7 @@ def test_heartbeats_keep_claims(
 
 
 def test_readers_go_on_when_their_broker_comes_back(
-    broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str, pauses: list[Callable[[], object]]
+    broker: Cluster, flushed: dict[str, list[Shelf]], group: str, pauses: list[Callable[[], object]]
 ) -> None:
     start, end = 100 * UNIT, FLUSHED * UNIT - 100 * UNIT
     readers = [reading.reader(broker, group, shelf.partition, start, end).pieces() for shelf in flushed["kept"]]
@@ -149,7 +150,7 @@ def test_readers_go_on_when_their_broker_comes_back(
     assert pauses == []
 
 
-def test_a_lost_tail_ends_the_reading(broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str) -> None:
+def test_a_lost_tail_ends_the_reading(broker: Cluster, flushed: dict[str, list[Shelf]], group: str) -> None:
     start, end = (FLUSHED - 100) * UNIT, (FLUSHED + TAIL) * UNIT
     tails = [shelf.send(TAIL) for shelf in flushed["lost"]]
     readers = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["lost"], tails, strict=True)]
@@ -166,7 +167,7 @@ def test_a_lost_tail_ends_the_reading(broker: RealTubeMQ, flushed: dict[str, lis
 
 
 def test_messages_at_positions_of_lost_ones_do_not_pass_for_them(
-    broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str
+    broker: Cluster, flushed: dict[str, list[Shelf]], group: str
 ) -> None:
     start, end = (FLUSHED - 2000) * UNIT, (FLUSHED + TAIL) * UNIT
     tails = [shelf.send(TAIL) for shelf in flushed["reused"]]
@@ -189,7 +190,7 @@ def test_messages_at_positions_of_lost_ones_do_not_pass_for_them(
         assert rows + reading.rows_of(other) == shelf.rows(start, end, now)
 
 
-def test_a_driver_says_its_positions_again(broker: RealTubeMQ, flushed: dict[str, list[Shelf]], group: str) -> None:
+def test_a_driver_says_its_positions_again(broker: Cluster, flushed: dict[str, list[Shelf]], group: str) -> None:
     partitions = messages.partitions(broker, "claimed")
     with_position = dict.fromkeys(partitions, 20 * UNIT)
     session = ConsumerSession(messages.settings(broker), group, ["claimed"])

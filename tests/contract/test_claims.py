@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
@@ -12,20 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests import messages, reading
-from tests.conftest import Layout
+from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client import consumer
 from tubemq_spark.client.calls import SETTLING
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.protocol.metadata import Partition
-
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
 
 MESSAGES = 30_000  # so many that a reader has not asked for all of them when it gives out the first piece
 STRANGER = "some_java_consumer"
@@ -35,7 +29,7 @@ STRANGER = "some_java_consumer"
 class Shelf:
     """A range of a partition that takes several pieces to read, and a group for it."""
 
-    cluster: RealTubeMQ
+    cluster: Cluster
     partition: Partition
     start: int
     end: int
@@ -43,7 +37,7 @@ class Shelf:
     group: str = ""
 
     @classmethod
-    def filled(cls, cluster: RealTubeMQ, topic: str) -> Shelf:
+    def filled(cls, cluster: Cluster, topic: str) -> Shelf:
         partition = messages.partitions(cluster, topic)[0]
         sent = messages.send(cluster, messages.numbered([partition], MESSAGES))[partition]
         start, end = 10 * UNIT, reading.end_of(sent) - 10 * UNIT
@@ -85,19 +79,10 @@ class Shelf:
         while self.cluster.group_offset(self.group, topic, broker_id, number) is None:
             time.sleep(0.2)
 
-    def admin_moves_group(self, position: int) -> None:
-        self.cluster.broker_admin(
-            self.partition.broker_id,
-            method="admin_set_offset",
-            groupName=self.group,
-            manualSet=True,
-            offsetJsonInfo=json.dumps({str(self.partition): position}),
-        )
-
 
 @pytest.fixture(scope="module", params=["one", "three"])
-def filled(request: pytest.FixtureRequest, tubemq: RealTubeMQ, new_topic: NewTopic) -> Shelf:
-    return Shelf.filled(tubemq, new_topic(request.param))
+def filled(request: pytest.FixtureRequest, cluster: Cluster) -> Shelf:
+    return Shelf.filled(cluster, cluster.new_topic(request.param))
 
 
 @pytest.fixture
@@ -259,9 +244,9 @@ def test_a_group_moved_under_a_reader_is_noticed(shelf: Shelf, where: str) -> No
     pieces = shelf.reader()
     reading.rows_of(islice(pieces, 1))
     if where == "gone":
-        shelf.cluster.broker_admin(shelf.partition.broker_id, method="admin_rmv_offset", groupName=shelf.group)
+        shelf.cluster.remove_group(shelf.group, shelf.partition.broker_id)
     else:
-        shelf.admin_moves_group(positions[where])
+        shelf.cluster.move_group(shelf.group, shelf.partition, positions[where])
 
     with pytest.raises(PositionMovedError, match=str(shelf.partition)):
         reading.rows_of(pieces)

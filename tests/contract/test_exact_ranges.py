@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,17 +19,15 @@ from itertools import islice
 import pytest
 
 from tests import messages, reading
-from tests.conftest import SEGMENT, Layout
+from tests.clusters import SEGMENT, Cluster, Layout
+from tests.clusters.servers import EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.errors import FencedError
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.metadata import Partition
 
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
+each_framing = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 
 LAYOUTS: list[Layout] = ["one", "three", "stores"]
 IN_MEMORY, LIVE, FLUSHED, MIXED, SEGMENTS, HOLES = 40, 60, 40, 40, 40, 30  # random cuts of one test
@@ -40,7 +38,7 @@ LONG = 45_000  # messages of a topic whose index has several segments
 class Scene:
     """A topic, what was sent to it, and a group that reads it."""
 
-    cluster: RealTubeMQ
+    cluster: Cluster
     topic: str
     group: str
     rng: random.Random
@@ -105,11 +103,13 @@ class Early:
         return replace(scene, group=group, rng=rng)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def early(tubemq: RealTubeMQ, new_topic: NewTopic) -> Early:
+@pytest.fixture(scope="module")
+def early(cluster: Cluster) -> Early:
     rng = random.Random(0)
-    scenes = {layout: Scene(tubemq, new_topic(layout), "", rng) for layout in LAYOUTS}
-    long: dict[Layout, Scene] = {layout: Scene(tubemq, new_topic(layout), "", rng) for layout in ("one", "three")}
+    scenes = {layout: Scene(cluster, cluster.new_topic(layout), "", rng) for layout in LAYOUTS}
+    long: dict[Layout, Scene] = {
+        layout: Scene(cluster, cluster.new_topic(layout), "", rng) for layout in ("one", "three")
+    }
     for scene in scenes.values():
         scene.send(6000)
     for scene in long.values():
@@ -118,17 +118,16 @@ def early(tubemq: RealTubeMQ, new_topic: NewTopic) -> Early:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_in_memory(cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout) -> None:
-    scene = Scene(cluster, new_topic(layout), group, rng)
+@each_framing
+def test_in_memory(cluster: Cluster, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = Scene(cluster, cluster.new_topic(layout), group, rng)
     scene.send(3000)
     scene.check(IN_MEMORY)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_while_producers_append(
-    tubemq: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout
-) -> None:
-    scene = Scene(tubemq, new_topic(layout), group, rng)
+def test_while_producers_append(cluster: Cluster, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = Scene(cluster, cluster.new_topic(layout), group, rng)
     scene.send(500)
     with producing(scene):
         reads = [(cut, scene.read(*cut)) for cut in scene.cuts(LIVE)]
@@ -156,17 +155,18 @@ def producing(scene: Scene) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("layout", ["one", "three"])
+@each_framing
 def test_entries_without_a_message_shift_no_positions(
-    cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random, layout: Layout
+    cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:
-    scene = Scene(cluster, new_topic(layout), group, rng)
+    scene = Scene(cluster, cluster.new_topic(layout), group, rng)
     for _ in range(40):
         scene.send(rng.randint(1, 60), holes=rng.random() < 0.4)
     scene.check(HOLES)
 
 
-def test_ranges_without_messages(tubemq: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random) -> None:
-    scene = Scene(tubemq, new_topic("three"), group, rng)
+def test_ranges_without_messages(cluster: Cluster, group: str, rng: random.Random) -> None:
+    scene = Scene(cluster, cluster.new_topic("three"), group, rng)
     first, second, silent, *_ = scene.partitions
     scene.send(50, [first, second])
     scene.send(20, [first], holes=True)
@@ -176,8 +176,9 @@ def test_ranges_without_messages(tubemq: RealTubeMQ, new_topic: NewTopic, group:
     assert scene.read(first, 50 * UNIT, 70 * UNIT) == []
 
 
-def test_large_messages(cluster: RealTubeMQ, new_topic: NewTopic, group: str, rng: random.Random) -> None:
-    scene = Scene(cluster, new_topic("one"), group, rng)
+@each_framing
+def test_large_messages(cluster: Cluster, group: str, rng: random.Random) -> None:
+    scene = Scene(cluster, cluster.new_topic("one"), group, rng)
     target = scene.partitions[0]
     sizes = [1 << 20, *(rng.randint(1, 1 << 16) for _ in range(20)), 1]  # as much as a store takes at once
     scene.sent.update(messages.send(cluster, [(target, rng.randbytes(size)) for size in rng.sample(sizes, len(sizes))]))
@@ -200,15 +201,9 @@ def test_in_files_and_memory(early: Early, group: str, rng: random.Random, layou
 @pytest.mark.parametrize("layout", ["one", "three"])
 def test_across_the_ends_of_index_segments(early: Early, group: str, rng: random.Random, layout: Layout) -> None:
     scene = early.flushed(early.long[layout], group, rng)
-    edges = segments(scene.cluster, next(iter(scene.sent)))
+    edges = scene.cluster.segments(next(iter(scene.sent)))
     assert len(edges) >= LONG // SEGMENT, "the index has fewer segments than the test is about"
     scene.check(SEGMENTS, edges)
-
-
-def segments(cluster: RealTubeMQ, partition: Partition) -> tuple[int, ...]:
-    """Where the index files of the partition's store begin."""
-    store = cluster._data(partition.broker_id) / f"{partition.topic}-{partition.store_id}"
-    return tuple(sorted(int(file.stem) for file in (store / "index").glob("*.index")))
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
 
 from tests import messages, reading
-from tests.conftest import Layout
+from tests.clusters import Cluster
+from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.claims import DriverClaims, Standing
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
@@ -21,9 +20,7 @@ from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
+pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 
 STRANGER = "some_java_consumer"
 
@@ -32,7 +29,7 @@ STRANGER = "some_java_consumer"
 class Scene:
     """A topic with messages, and a group of its own."""
 
-    cluster: RealTubeMQ
+    cluster: Cluster
     group: str
     partitions: list[Partition]
     ends: dict[Partition, int]
@@ -63,23 +60,14 @@ class Scene:
     def anywhere(self) -> dict[Partition, int | None]:
         return dict.fromkeys(self.partitions)
 
-    def admin_moves_group(self, partition: Partition, position: int) -> None:
-        self.cluster.broker_admin(
-            partition.broker_id,
-            method="admin_set_offset",
-            groupName=self.group,
-            manualSet=True,
-            offsetJsonInfo=json.dumps({str(partition): position}),
-        )
-
 
 @pytest.fixture(scope="module")
-def topic(cluster: RealTubeMQ, new_topic: NewTopic) -> str:
-    return new_topic("stores")
+def topic(cluster: Cluster) -> str:
+    return cluster.new_topic("stores")
 
 
 @pytest.fixture
-def scene(cluster: RealTubeMQ, topic: str, group: str) -> Scene:
+def scene(cluster: Cluster, topic: str, group: str) -> Scene:
     partitions = messages.partitions(cluster, topic)
     sent = messages.send(cluster, messages.numbered(partitions, 40 * len(partitions)))
     store_ends: dict[tuple[int, int], int] = {}
@@ -183,7 +171,7 @@ def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, capl
     moved = scene.partitions[0]
     with scene.driver() as claims:
         claims.take(scene.all_at(20 * UNIT))
-        scene.admin_moves_group(moved, position)
+        scene.cluster.move_group(scene.group, moved, position)
         claims.ask(time.monotonic())
         assert claims.standing(moved).group == 20 * UNIT
         assert f"{moved}: somebody moved group {scene.group} to {position}" in caplog.text
@@ -196,7 +184,7 @@ def test_a_claim_that_the_broker_forgot_is_taken_again(scene: Scene) -> None:
         for partition in scene.partitions:
             forgotten = reading.unregister(scene.cluster, scene.group, partition, str(claims.claim))
             assert forgotten.errCode == 200
-        scene.admin_moves_group(scene.partitions[0], 0)
+        scene.cluster.move_group(scene.group, scene.partitions[0], 0)
         claims.ask(time.monotonic())
         assert reading.register(scene.cluster, scene.group, scene.partitions[0], STRANGER).errCode == 410
     assert scene.positions() == scene.all_at(20 * UNIT)

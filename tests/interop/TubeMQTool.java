@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -21,19 +22,24 @@ import java.util.Queue;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Executor;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.inlong.tubemq.client.common.ConfirmResult;
 import org.apache.inlong.tubemq.client.common.ConsumeResult;
+import org.apache.inlong.tubemq.client.common.PeerInfo;
 import org.apache.inlong.tubemq.client.common.QueryMetaResult;
 import org.apache.inlong.tubemq.client.config.ConsumerConfig;
 import org.apache.inlong.tubemq.client.config.TubeClientConfig;
 import org.apache.inlong.tubemq.client.consumer.ClientBalanceConsumer;
 import org.apache.inlong.tubemq.client.consumer.ConsumePosition;
 import org.apache.inlong.tubemq.client.consumer.ConsumerResult;
+import org.apache.inlong.tubemq.client.consumer.MessageConsumer;
+import org.apache.inlong.tubemq.client.consumer.MessageListener;
 import org.apache.inlong.tubemq.client.consumer.PullMessageConsumer;
+import org.apache.inlong.tubemq.client.consumer.PushMessageConsumer;
 import org.apache.inlong.tubemq.client.exception.TubeClientException;
 import org.apache.inlong.tubemq.client.factory.TubeSingleSessionFactory;
 import org.apache.inlong.tubemq.client.producer.MessageProducer;
@@ -41,6 +47,7 @@ import org.apache.inlong.tubemq.client.producer.MessageSentCallback;
 import org.apache.inlong.tubemq.client.producer.MessageSentResult;
 import org.apache.inlong.tubemq.corebase.Message;
 import org.apache.inlong.tubemq.corebase.TErrCodeConstants;
+import org.apache.inlong.tubemq.corebase.config.TLSConfig;
 import org.apache.inlong.tubemq.corebase.rv.ProcessResult;
 
 /**
@@ -49,9 +56,12 @@ import org.apache.inlong.tubemq.corebase.rv.ProcessResult;
  * <pre>
  * produce       MASTER TOPIC                      one message per input line, one receipt per output line
  * consume       MASTER TOPIC GROUP [--filter a,b] [--at JSON | --from-start] [--count N] [--idle-ms MS]
+ * member        MASTER TOPIC GROUP [--filter a,b] [--push]    its id, then what it reads; leaves at the end of its input
  * bench-produce MASTER TOPIC --count N --size S [--in-flight N]               one measured round per input line
  * bench-consume MASTER TOPIC GROUP --count N [--threads N --confirm-locally]  one measured round per input line
  * </pre>
+ *
+ * The first three take --tls TRUST,KEYS,PASSWORD: two JKS files with the same password, for two-way TLS.
  *
  * Exit status 0: done; 1: something failed; 2: wrong usage.
  */
@@ -88,6 +98,8 @@ public final class TubeMQTool {
                 return produce(given);
             case "consume":
                 return consume(given);
+            case "member":
+                return member(given);
             case "bench-produce":
                 return benchProduce(given);
             case "bench-consume":
@@ -127,7 +139,7 @@ public final class TubeMQTool {
     }
 
     private static boolean produce(Arguments given) throws Throwable {
-        TubeClientConfig config = new TubeClientConfig(given.next());
+        TubeClientConfig config = withTls(new TubeClientConfig(given.next()), given);
         String topic = given.next();
         List<Message> messages = new ArrayList<>();
         for (String line; (line = INPUT.readLine()) != null;) {
@@ -273,21 +285,18 @@ public final class TubeMQTool {
     private static boolean consume(Arguments given) throws Throwable {
         String master = given.next();
         String topic = given.next();
-        ConsumerConfig config = new ConsumerConfig(master, given.next());
-        String filter = given.option("filter", "");
+        ConsumerConfig config = withTls(new ConsumerConfig(master, given.next()), given);
         String positions = given.option("at", "");
         long count = Long.parseLong(given.option("count", String.valueOf(Long.MAX_VALUE)));
         long idleMs = Long.parseLong(given.option("idle-ms", "5000"));
         config.setConsumePosition(given.flag("from-start")
                 ? ConsumePosition.CONSUMER_FROM_FIRST_OFFSET
                 : ConsumePosition.CONSUMER_FROM_LATEST_OFFSET);
-        config.setHeartbeatPeriodMs(1000); // partitions are assigned in the replies
-        config.setMsgNotFoundWaitPeriodMs(100);
-        config.setPullConsumeReadyWaitPeriodMs(100);
+        beQuick(config);
 
         TubeSingleSessionFactory session = new TubeSingleSessionFactory(config);
         PullMessageConsumer consumer = session.createPullConsumer(config);
-        consumer.subscribe(topic, filter.isEmpty() ? null : new TreeSet<>(Arrays.asList(filter.split(","))));
+        consumer.subscribe(topic, filters(given));
         if (positions.isEmpty()) {
             consumer.completeSubscribe();
         } else {
@@ -307,14 +316,7 @@ public final class TubeMQTool {
                 continue; // the client itself says when it is time to ask again
             }
             for (Message message : result.getMessageList()) {
-                Map<String, Object> line = new LinkedHashMap<>();
-                line.put("body", Base64.getEncoder().encodeToString(message.getData()));
-                line.put("attribute", message.getAttribute());
-                line.put("msgType", message.getMsgType());
-                line.put("msgTime", message.getMsgTime());
-                line.put("partition", result.getPartitionKey());
-                line.put("messageId", message.getIndexId());
-                print(line);
+                print(received(message, result.getPartitionKey()));
                 seen++;
                 deadline = System.currentTimeMillis() + idleMs;
             }
@@ -327,6 +329,126 @@ public final class TubeMQTool {
         session.shutdown();
         System.err.println("consume: " + seen + " messages" + (assigned ? "" : ", no partition was ever assigned"));
         return assigned;
+    }
+
+    private static Map<String, Object> received(Message message, String partition) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("body", Base64.getEncoder().encodeToString(message.getData()));
+        line.put("attribute", message.getAttribute());
+        line.put("msgType", message.getMsgType());
+        line.put("msgTime", message.getMsgTime());
+        line.put("partition", partition);
+        line.put("messageId", message.getIndexId());
+        return line;
+    }
+
+    // ---- member: one of several consumers of a group
+
+    private static boolean member(Arguments given) throws Throwable {
+        String master = given.next();
+        String topic = given.next();
+        ConsumerConfig config = withTls(new ConsumerConfig(master, given.next()), given);
+        config.setConsumePosition(ConsumePosition.CONSUMER_FROM_FIRST_OFFSET);
+        beQuick(config);
+        TubeSingleSessionFactory session = new TubeSingleSessionFactory(config);
+        if (given.flag("push")) {
+            PushMessageConsumer consumer = session.createPushConsumer(config);
+            consumer.subscribe(topic, filters(given), new Printer());
+            consumer.completeSubscribe();
+            introduce(consumer);
+            while (INPUT.readLine() != null) {
+                continue;
+            }
+            consumer.shutdown();
+        } else {
+            PullMessageConsumer consumer = session.createPullConsumer(config);
+            consumer.subscribe(topic, filters(given));
+            consumer.completeSubscribe();
+            introduce(consumer);
+            Thread reading = new Thread(() -> readUntilShutdown(consumer));
+            reading.start();
+            while (INPUT.readLine() != null) {
+                continue;
+            }
+            consumer.shutdown();
+            reading.join();
+        }
+        session.shutdown();
+        return true;
+    }
+
+    private static void introduce(MessageConsumer consumer) {
+        print(Collections.singletonMap("consumerId", consumer.getConsumerId()));
+        RESULTS.flush();
+    }
+
+    /** Shows what it was given before it confirms it. */
+    private static void readUntilShutdown(PullMessageConsumer consumer) {
+        try {
+            while (!consumer.isShutdown()) {
+                ConsumerResult result = consumer.getMessage();
+                if (result.isSuccess()) {
+                    show(result.getMessageList(), result.getPartitionKey());
+                    consumer.confirmConsume(result.getConfirmContext(), true);
+                }
+            }
+        } catch (TubeClientException closing) {
+            System.err.println("member: " + closing.getMessage());
+        }
+    }
+
+    private static synchronized void show(List<Message> messages, String partition) {
+        messages.forEach(message -> print(received(message, partition)));
+        RESULTS.flush();
+    }
+
+    private static final class Printer implements MessageListener {
+        @Override
+        public void receiveMessages(PeerInfo peer, List<Message> messages) {
+            show(messages, peer.getPartitionKey());
+        }
+
+        @Override
+        public Executor getExecutor() {
+            return null;
+        }
+
+        @Override
+        public void stop() {
+            // nothing is held
+        }
+    }
+
+    private static void beQuick(ConsumerConfig config) {
+        config.setHeartbeatPeriodMs(1000); // partitions are assigned in the replies
+        config.setMsgNotFoundWaitPeriodMs(100);
+        config.setPullConsumeReadyWaitPeriodMs(100);
+    }
+
+    private static TreeSet<String> filters(Arguments given) {
+        String filter = given.option("filter", "");
+        return filter.isEmpty() ? null : new TreeSet<>(Arrays.asList(filter.split(",")));
+    }
+
+    /**
+     * The client reads its settings for two-way TLS and has no method to set them. Those for one-way TLS have one, and
+     * end in a NullPointerException, for it wants to open the key store there too.
+     */
+    private static <C extends TubeClientConfig> C withTls(C config, Arguments given) throws ReflectiveOperationException {
+        String files = given.option("tls", "");
+        if (!files.isEmpty()) {
+            String[] parts = files.split(",");
+            Field field = TubeClientConfig.class.getDeclaredField("tlsConfig");
+            field.setAccessible(true);
+            TLSConfig tls = (TLSConfig) field.get(config);
+            tls.setTlsEnable(true);
+            tls.setTlsTwoWayAuthEnable(true);
+            tls.setTlsTrustStorePath(parts[0]);
+            tls.setTlsTrustStorePassword(parts[2]);
+            tls.setTlsKeyStorePath(parts[1]);
+            tls.setTlsKeyStorePassword(parts[2]);
+        }
+        return config;
     }
 
     private static Map<String, Long> offsets(String json) {

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from tests.real import jars
 
+_RPC_CLASSES = "org/apache/inlong/tubemq/corerpc/netty/"
 _SOURCE = Path(__file__).with_name("TubeMQTool.java")
 _JVM = ("-XX:-UsePerfData", "-Xmx1g")
 _TAIL = 3000
@@ -76,6 +79,17 @@ class Received:
         parts = (part.partition("=") for part in (self.attribute or "").split(",") if part)
         return {key: value for key, _, value in parts if key not in ("$msgType$", "$msgTime$")} or None
 
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> Received:
+        return cls(
+            base64.b64decode(line["body"]),
+            line["attribute"],
+            line["msgType"],
+            line["msgTime"],
+            line["partition"],
+            line["messageId"],
+        )
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -90,20 +104,37 @@ class Rate:
     cpu_seconds: float | None
 
 
+@dataclass(frozen=True)
+class JavaStores:
+    """Key stores as Java reads them: whom the client trusts, and what it shows of itself."""
+
+    trusted: Path
+    own: Path
+    password: str
+
+
 class JavaClient:
-    """Runs the official client 1.13.0, which speaks the standard framing, against one cluster.
+    """Runs the official client against one cluster: 1.13.0, or the one in the folder that TUBEMQ_SERVER_JARS names.
+
+    It speaks the standard framing. For the prefixed one it gets the RPC classes of release 1.2.0, whose own client was
+    never published.
 
     Raises:
         MissingTool: Java, its compiler or Maven is missing.
     """
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, framing: jars.Framing = "standard", stores: JavaStores | None = None) -> None:
         self._master = master
-        self._command = [jars.tool("java"), *_JVM, "-cp", jars.compile_java(_SOURCE), _SOURCE.stem]
+        in_front = [str(_prefixed_framing())] if framing == "prefixed" else _other_client()
+        class_path = os.pathsep.join([*in_front, jars.compile_java(_SOURCE)])
+        self._command = [jars.tool("java"), *_JVM, "-cp", class_path, _SOURCE.stem]
+        self._tls = [] if stores is None else ["--tls", f"{stores.trusted},{stores.own},{stores.password}"]
 
     def produce(self, topic: str, messages: Iterable[Outgoing], timeout: float = 300) -> list[Receipt]:
         """Send all and return their receipts in the order of ``messages``; ``JavaClientError`` if one failed."""
-        lines = self._run("produce", topic, stdin=[message.to_json() for message in messages], timeout=timeout)
+        lines = self._run(
+            "produce", topic, *self._tls, stdin=[message.to_json() for message in messages], timeout=timeout
+        )
         return [
             Receipt(line["messageId"], line["partition"], line["appendOffset"])
             for line in sorted(lines, key=lambda line: int(line["index"]))
@@ -128,18 +159,18 @@ class JavaClient:
         options = ["--at", json.dumps(dict(at))] if at is not None else ["--from-start"]
         options += ["--filter", ",".join(filters)] if filters else []
         options += ["--count", str(count)] if count is not None else []
-        lines = self._run("consume", topic, group, *options, "--idle-ms", str(int(idle * 1000)), timeout=timeout)
-        return [
-            Received(
-                base64.b64decode(line["body"]),
-                line["attribute"],
-                line["msgType"],
-                line["msgTime"],
-                line["partition"],
-                line["messageId"],
-            )
-            for line in lines
-        ]
+        options += ["--idle-ms", str(int(idle * 1000)), *self._tls]
+        return [Received.of_line(line) for line in self._run("consume", topic, group, *options, timeout=timeout)]
+
+    @contextlib.contextmanager
+    def member(
+        self, topic: str, group: str, *, filters: Collection[str] = (), push: bool = False, timeout: float = 60
+    ) -> Iterator[Member]:
+        """A consumer of the group that stays until it leaves or is killed, for which the block's end sees."""
+        options = ["--filter", ",".join(filters)] if filters else []
+        options += ["--push"] * push + self._tls
+        with self._process("member", topic, group, *options) as (process, errors):
+            yield Member(process, errors, timeout)
 
     def producing(self, topic: str, *, count: int, size: int) -> contextlib.AbstractContextManager[Rounds]:
         """Rounds of ``count`` asynchronous sends of ``size`` bytes each."""
@@ -175,6 +206,11 @@ class JavaClient:
 
     @contextlib.contextmanager
     def _rounds(self, verb: str, *arguments: str) -> Iterator[Rounds]:
+        with self._process(verb, *arguments) as (process, errors):
+            yield Rounds(verb, process, errors)
+
+    @contextlib.contextmanager
+    def _process(self, verb: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[bytes]]]:
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 [*self._command, verb, self._master, *arguments],
@@ -185,10 +221,14 @@ class JavaClient:
                 encoding="utf-8",
             )
             try:
-                yield Rounds(verb, process, errors)
+                yield process, errors
             finally:
                 process.kill()
-                process.communicate()
+                process.wait()
+                for pipe in (process.stdin, process.stdout):
+                    assert pipe is not None
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
 
 
 class Rounds:
@@ -219,3 +259,85 @@ class Rounds:
             raise JavaClientError(f"{self._verb} ended with status {self._process.returncode}\n{said[-_TAIL:]}")
         line = json.loads(text)
         return Rate(line["count"], line["seconds"], line["mbPerSecond"] * line["seconds"], line["cpuSeconds"])
+
+
+class Member:
+    """A consumer among others of its group. `client_id` is its own; `received` grows while it reads."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], timeout: float) -> None:
+        self._process = process
+        self._errors = errors
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._received: list[Received] = []
+        self._ended = False
+        self.client_id = ""
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        self.wait_until(lambda received: bool(self.client_id))
+
+    @property
+    def received(self) -> list[Received]:
+        with self._changed:
+            return list(self._received)
+
+    def wait_until(self, is_so: Callable[[list[Received]], bool]) -> list[Received]:
+        """Until what was received is so; `JavaClientError` when that takes too long or the program ends before."""
+        with self._changed:
+            self._changed.wait_for(lambda: is_so(self._received) or self._ended, self._timeout)
+            if not is_so(self._received):
+                raise JavaClientError(f"after {len(self._received)} messages nothing more came\n{self._said()}")
+            return list(self._received)
+
+    def leave(self) -> None:
+        """An orderly end: it gives its partitions back."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._listening.join(self._timeout)
+        status = self._process.wait(self._timeout)
+        if status:
+            raise JavaClientError(f"a member ended with status {status}\n{self._said()}")
+
+    def kill(self) -> None:
+        """It dies without a word to anybody."""
+        self._process.kill()
+        self._process.wait()
+        self._listening.join(self._timeout)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            line = json.loads(text)
+            with self._changed:
+                if "consumerId" in line:
+                    self.client_id = line["consumerId"]
+                else:
+                    self._received.append(Received.of_line(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-_TAIL:]
+
+
+def _other_client() -> list[str]:
+    folder = os.environ.get("TUBEMQ_SERVER_JARS")
+    return [] if not folder else [str(jar.resolve()) for jar in sorted(Path(folder).glob("tubemq-c*.jar"))]
+
+
+def _prefixed_framing() -> Path:
+    """Folder of the RPC classes of 1.2.0; in front of a later client they give it their framing."""
+    class_path = jars.server(None, "prefixed")[1].split(os.pathsep)
+    (core,) = (Path(jar) for jar in class_path if Path(jar).name.startswith("tubemq-core-"))
+    folder = jars.cache() / f"prefixed-framing-{core.parent.name.rpartition('-')[2]}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished, zipfile.ZipFile(core) as archive:
+            place = Path(unfinished, "entry")
+            archive.extractall(place, [name for name in archive.namelist() if name.startswith(_RPC_CLASSES)])
+            with contextlib.suppress(OSError):  # another process was first
+                place.rename(folder)
+    return folder

@@ -1,4 +1,5 @@
-"""Rows and messages against the official Java client: what one side writes, the other reads equal."""
+"""Rows and messages against the official Java client, over the embedded and a real server: what one side writes, the
+other reads equal."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.conftest import Layout
+from tests.clusters import Cluster
 from tests.interop.java_client import JavaClient, Outgoing, Receipt, Received
 from tests.interop.shapes import (
     SAME_HASH,
@@ -23,29 +24,26 @@ from tests.interop.shapes import (
     withheld_messages,
     word,
 )
-from tests.real.cluster import RealTubeMQ
-
-pytestmark = pytest.mark.real
 
 COUNT = 10_000
 SCHEMA = "value binary, attributes map<string,string>, msg_type string, msg_time string"
 
 
 @pytest.fixture(scope="module")
-def java(tubemq: RealTubeMQ) -> JavaClient:
-    return JavaClient(tubemq.master)
+def java(cluster: Cluster, java_at: Callable[..., JavaClient]) -> JavaClient:
+    return java_at(cluster.master, cluster.framing)
 
 
 def test_java_messages_of_all_shapes_come_out_of_spark_equal(
-    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+    cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:
-    topic = new_topic("three")
+    topic = cluster.new_topic("three")
     messages, withheld = java_messages(COUNT), withheld_messages(50)
     sent = messages + withheld
     random.Random(5).shuffle(sent)
     receipts = java.produce(topic, sent)
 
-    rows = read(tubemq, spark, topic, group).collect()
+    rows = read(cluster, spark, topic, group).collect()
 
     visible = [(message, receipt) for message, receipt in zip(sent, receipts, strict=True) if message not in withheld]
     assert_equal_multisets(map(row_of, rows), (expected_row(message, receipt) for message, receipt in visible))
@@ -53,25 +51,25 @@ def test_java_messages_of_all_shapes_come_out_of_spark_equal(
 
 
 def test_a_cleared_attribute_costs_no_byte_of_the_body(
-    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+    cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:
     """The Java client's own consumer takes the first four bytes away."""
-    topic = new_topic("three")
+    topic = cluster.new_topic("three")
     messages = cleared_messages(30)
     receipts = java.produce(topic, messages)
 
-    rows = read(tubemq, spark, topic, group).collect()
+    rows = read(cluster, spark, topic, group).collect()
 
     assert_equal_multisets(map(row_of, rows), map(expected_row, messages, receipts))
 
 
 def test_offset_is_the_position_that_the_java_producer_was_told(
-    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+    cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:
-    topic = new_topic("one")
+    topic = cluster.new_topic("one")
     receipts = java.produce(topic, [Outgoing(f"message {n}".encode()) for n in range(1000)])
 
-    rows = read(tubemq, spark, topic, group).select("message_id", "offset").collect()
+    rows = read(cluster, spark, topic, group).select("message_id", "offset").collect()
 
     assert Counter((row.message_id, row.offset) for row in rows) == Counter(
         (receipt.message_id, receipt.append_offset) for receipt in receipts
@@ -79,27 +77,27 @@ def test_offset_is_the_position_that_the_java_producer_was_told(
 
 
 def test_rows_come_out_of_the_java_client_equal_and_its_filter_selects_by_msg_type(
-    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+    cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:
-    topic = new_topic("three")
+    topic = cluster.new_topic("three")
     rows = spark_rows(COUNT)
-    write(tubemq, spark.createDataFrame(rows, SCHEMA).repartition(3), topic)
+    write(cluster, spark.createDataFrame(rows, SCHEMA).repartition(3), topic)
 
     received = java.consume(topic, group, count=COUNT)
     assert_equal_multisets(map(message_of, received), map(expected_message, rows))
 
     wanted = {SAME_HASH[0], "news"}
-    tubemq.wait_flushed(topic)  # a filter consumer of the Java client reads from files alone
+    cluster.wait_flushed(topic)  # a filter consumer of the Java client reads from files alone
     selected = java.consume(topic, f"{group}_filtered", filters=wanted)
     assert_equal_multisets(map(message_of, selected), (expected_message(row) for row in rows if row[2] in wanted))
 
 
 def test_rows_without_msg_time_get_the_minute_in_which_they_were_written(
-    tubemq: RealTubeMQ, spark: SparkSession, java: JavaClient, new_topic: Callable[[Layout], str], group: str
+    cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:
-    topic = new_topic("three")
+    topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).strftime("%Y%m%d%H%M")
-    write(tubemq, spark.createDataFrame([(f"text {n} ü",) for n in range(100)], "value string"), topic)
+    write(cluster, spark.createDataFrame([(f"text {n} ü",) for n in range(100)], "value string"), topic)
     after = datetime.now(timezone.utc).strftime("%Y%m%d%H%M")
 
     received = java.consume(topic, group, count=100)
@@ -109,19 +107,19 @@ def test_rows_without_msg_time_get_the_minute_in_which_they_were_written(
     assert all(message.msg_type is None and message.attributes is None for message in received)
 
 
-def read(tubemq: RealTubeMQ, spark: SparkSession, topic: str, group: str) -> DataFrame:
+def read(cluster: Cluster, spark: SparkSession, topic: str, group: str) -> DataFrame:
     """All of the topic."""
     return (
         spark.read.format("tubemq")
-        .option("tubemq.master", tubemq.master)
+        .option("tubemq.master", cluster.master)
         .option("tubemq.group", group)
         .option("subscribe", topic)
         .load()
     )
 
 
-def write(tubemq: RealTubeMQ, rows: DataFrame, topic: str) -> None:
-    rows.write.format("tubemq").mode("append").option("tubemq.master", tubemq.master).option("topic", topic).save()
+def write(cluster: Cluster, rows: DataFrame, topic: str) -> None:
+    rows.write.format("tubemq").mode("append").option("tubemq.master", cluster.master).option("topic", topic).save()
 
 
 Comparable = tuple[Any, ...]

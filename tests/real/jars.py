@@ -42,9 +42,9 @@ def tool(name: str) -> str:
     in_home = Path(home, "bin", name) if home and name != "mvn" else None
     path = str(in_home) if in_home and in_home.is_file() else shutil.which(name)
     if path is None:
-        raise MissingTool(f"a real TubeMQ needs '{name}', which was not found; {_INSTALL}")
+        raise MissingTool(f"'{name}' was not found; {_INSTALL}")
     if name == "java" and (version := _java_version(path)) < _MIN_JAVA:
-        raise MissingTool(f"a real TubeMQ needs Java {_MIN_JAVA} or later, but {path} is Java {version}; {_INSTALL}")
+        raise MissingTool(f"Java {_MIN_JAVA} or later is needed, and {path} is Java {version}; {_INSTALL}")
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,14 +12,18 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, IntegerType, StructType
 
-from tests.fake_cluster import FakeCluster, Send, body_of
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError, ServerError
-from tubemq_spark.protocol.message import Attributes, decode_attributes, parse_msg_time, split_payload
+from tubemq_spark.protocol.message import Attributes, parse_msg_time
 from tubemq_spark.sink.batch import TubeMQWriter
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 from tubemq_spark.sink.write import plan, write_batches, write_rows
+from tubemq_spark.testing import ServerConfig, StoredMessage
 
 TYPES = {
     "value": pa.binary(),
@@ -32,9 +36,17 @@ SCHEMA = StructType().add("value", BinaryType())
 
 
 @pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={"demo": 2, "other": 1}, max_message_size=1000) as running:
+def cluster() -> Iterator[EmbeddedCluster]:
+    topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
+    with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=1000)) as running:
         yield running
+
+
+@pytest.fixture
+def master_calls(cluster: EmbeddedCluster) -> Callable[[], int]:
+    """How many calls of producers the master has met."""
+    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
+    return lambda: sum(counter.fired for counter in counters)
 
 
 def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -42,15 +54,15 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
 
 
-def options(cluster: FakeCluster, topic: str | None = "demo") -> SinkOptions:
-    return SinkOptions(cluster.settings(), topic)
+def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> SinkOptions:
+    return SinkOptions(settings(cluster), topic)
 
 
-def messages(cluster: FakeCluster) -> list[Send]:
-    return [message for broker in cluster.brokers.values() for message in broker.stored]
+def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessage]:
+    return cluster.tubemq.messages(topic)
 
 
-def test_a_row_with_everything(cluster: FakeCluster) -> None:
+def test_a_row_with_everything(cluster: EmbeddedCluster) -> None:
     row = {
         "value": b"hello",
         "topic": "other",
@@ -60,48 +72,46 @@ def test_a_row_with_everything(cluster: FakeCluster) -> None:
     }
     write_batches(options(cluster), [batch([row])])
 
-    (message,) = messages(cluster)
-    attributes, body = split_payload(message.data, message.flag)
-    assert (message.topicName, body, message.msgType, message.msgTime) == ("other", b"hello", "news", "202611210830")
-    assert decode_attributes(attributes) == Attributes(
-        {"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830")
-    )
+    (message,) = stored_in(cluster, "other", filters=["news"])
+    assert message.body == b"hello"
+    assert message.attributes == Attributes({"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830"))
 
 
-def test_without_a_time_it_is_now(cluster: FakeCluster) -> None:
+def test_without_a_time_it_is_now(cluster: EmbeddedCluster) -> None:
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
     write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
     after = datetime.now(timezone.utc)
-    for message in messages(cluster):
-        decoded = decode_attributes(split_payload(message.data, message.flag)[0])
-        assert decoded.msg_time == parse_msg_time(message.msgTime)
-        assert decoded.msg_time is not None
-        assert before <= datetime.fromtimestamp(decoded.msg_time / 1e6, timezone.utc) <= after
+    times = [message.msg_time for message in messages(cluster)]
+    assert len(times) == 2
+    for msg_time in times:
+        assert msg_time is not None
+        assert before <= datetime.fromtimestamp(msg_time / 1e6, timezone.utc) <= after
 
 
-def test_a_row_without_a_topic_takes_the_option(cluster: FakeCluster) -> None:
+def test_a_row_without_a_topic_takes_the_option(cluster: EmbeddedCluster) -> None:
     write_batches(options(cluster), [batch([{"value": b"a", "topic": None}, {"value": b"b", "topic": "other"}])])
-    assert {body_of(message): message.topicName for message in messages(cluster)} == {b"a": "demo", b"b": "other"}
+    stored = {topic: [message.body for message in messages(cluster, topic)] for topic in ("demo", "other")}
+    assert stored == {"demo": [b"a"], "other": [b"b"]}
 
 
-def test_an_empty_value_is_sent(cluster: FakeCluster) -> None:
+def test_an_empty_value_is_sent(cluster: EmbeddedCluster) -> None:
     write_batches(options(cluster), [batch([{"value": b""}])])
-    assert [body_of(message) for message in messages(cluster)] == [b""]
+    assert [message.body for message in messages(cluster)] == [b""]
 
 
-def test_batches_of_all_sizes(cluster: FakeCluster) -> None:
+def test_batches_of_all_sizes(cluster: EmbeddedCluster) -> None:
     sizes = [0, 1, 999, 1000, 1001, 2500]
     rows = [[{"value": b"%d %d" % (n, size)} for n in range(size)] for size in sizes]
     empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
     written = write_batches(options(cluster), [batch(part) if part else empty for part in rows])
-    assert cluster.stored == {row["value"]: 1 for part in rows for row in part}
+    assert bodies_in(cluster) == {row["value"]: 1 for part in rows for row in part}
     assert sum(written.rows.values()) == sum(sizes)
     assert written.rows.keys() == {"1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"}
 
 
-def test_a_task_without_rows_asks_nobody(cluster: FakeCluster) -> None:
+def test_a_task_without_rows_asks_nobody(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
     assert write_batches(options(cluster), []) == Written({})
-    assert cluster.calls.total() == 0
+    assert master_calls() == 0
 
 
 BAD_ROWS = [
@@ -128,57 +138,56 @@ BAD_ROWS = [
     ("row", "column", "error"), BAD_ROWS, ids=[f"{column}: {error}" for _, column, error in BAD_ROWS]
 )
 def test_a_bad_row_is_named_and_those_before_it_are_stored(
-    cluster: FakeCluster, row: dict[str, Any], column: str, error: str
+    cluster: EmbeddedCluster, row: dict[str, Any], column: str, error: str
 ) -> None:
     good = [{"value": b"%d" % n} for n in range(30)]
-    given = SinkOptions(cluster.settings(retry_for=0.3), "demo")
+    given = SinkOptions(settings(cluster, retry_for=0.3), "demo")
     with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
         write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
     assert column in str(caught.value)
-    assert cluster.stored == {row["value"]: 1 for row in good}
+    assert bodies_in(cluster) == {row["value"]: 1 for row in good}
 
 
-def test_a_row_without_any_topic_is_named(cluster: FakeCluster) -> None:
+def test_a_row_without_any_topic_is_named(cluster: EmbeddedCluster) -> None:
     with pytest.raises(ConfigError, match="row 0 of the task, column 'topic': it is null, and option 'topic' is not"):
         write_batches(options(cluster, topic=None), [batch([{"value": b"a", "topic": None}])])
 
 
 @pytest.mark.parametrize("year", [1, 999, 9999])
-def test_times_of_any_year_arrive(cluster: FakeCluster, year: int) -> None:
+def test_times_of_any_year_arrive(cluster: EmbeddedCluster, year: int) -> None:
     moment = datetime(year, 1, 1, tzinfo=timezone.utc)
     column = pa.array([moment], pa.timestamp("us", tz="UTC"))
     write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
-    assert [message.msgTime for message in messages(cluster)] == [f"{year:04}01010000"]
+    assert [message.msg_time for message in messages(cluster)] == [parse_msg_time(f"{year:04}01010000")]
 
 
-def test_a_time_beyond_the_calendar_is_named(cluster: FakeCluster) -> None:
+def test_a_time_beyond_the_calendar_is_named(cluster: EmbeddedCluster) -> None:
     column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     with pytest.raises(ConfigError, match=r"row 0 of the task, column 'msg_time': .* outside the years 1 to 9999"):
         write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
 
 
-def test_an_error_of_the_brokers_is_raised_as_it_is(cluster: FakeCluster) -> None:
-    for broker in cluster.brokers.values():
-        broker.script = lambda request, n: 400
+def test_an_error_of_the_brokers_is_raised_as_it_is(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message").fail(400)
     with pytest.raises(ServerError, match="row 0 of the task to broker"):
         write_batches(options(cluster), [batch([{"value": b"a"}])])
 
 
-def test_rows_are_written_as_batches_are(cluster: FakeCluster) -> None:
+def test_rows_are_written_as_batches_are(cluster: EmbeddedCluster) -> None:
     rows = [Row(value=f"{n}", attributes={"n": f"{n}"}) for n in range(300)]
     assert sum(write_rows(options(cluster), rows).rows.values()) == 300
-    stored = {body_of(m): decode_attributes(split_payload(m.data, m.flag)[0]).own for m in messages(cluster)}
+    stored = {message.body: message.attributes for message in messages(cluster)}
     assert stored == {b"%d" % n: {"n": f"{n}"} for n in range(300)}
 
 
 # The driver's part
 
 
-def raw(cluster: FakeCluster, **others: str) -> dict[str, str]:
+def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
     return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
 
 
-def test_a_plan_is_checked_on_the_driver(cluster: FakeCluster) -> None:
+def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
     planned = plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     assert planned.topic == "demo"
     with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
@@ -189,14 +198,14 @@ def test_a_plan_is_checked_on_the_driver(cluster: FakeCluster) -> None:
         plan(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
 
 
-def test_planning_again_asks_no_master(cluster: FakeCluster) -> None:
+def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
     plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    calls = cluster.calls.total()
+    calls = master_calls()
     plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert cluster.calls.total() == calls > 0
+    assert master_calls() == calls > 0
 
 
-def test_writers_travel_to_the_executors(cluster: FakeCluster) -> None:
+def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
     given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
     for writer in (
         TubeMQWriter(given, SCHEMA, False),
@@ -206,10 +215,10 @@ def test_writers_travel_to_the_executors(cluster: FakeCluster) -> None:
         arrived = pickle.loads(pickle.dumps(writer))
         written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
         assert sum(written.rows.values()) == 1
-    assert cluster.stored == {b"a": 2}
+    assert bodies_in(cluster) == {b"a": 2}
 
 
-def test_what_is_committed_and_aborted_is_said(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
     given = raw(cluster, topic="demo")
     done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
     with caplog.at_level("DEBUG", "tubemq_spark.sink"):

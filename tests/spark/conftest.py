@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.real.cluster import RealTubeMQ
+from tests.clusters import Cluster
 from tests.spark.queries import Queries, Source
 
 
 @pytest.fixture
-def source(spark: SparkSession, tubemq: RealTubeMQ, group: str) -> Source:
-    return Source(spark, tubemq, group)
+def source(spark: SparkSession, cluster: Cluster, group: str) -> Source:
+    return Source(spark, cluster, group)
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.clusters import Cluster
 from tests.messages import Sent
 from tests.reading import end_of, look
-from tests.real.cluster import RealTubeMQ
-from tests.spark.rivals import members
 from tubemq_spark.protocol.metadata import Partition
 
 T = TypeVar("T")
@@ -36,7 +35,7 @@ class Message(NamedTuple):
 class Source:
     """The `tubemq` source on one cluster, for one group."""
 
-    def __init__(self, spark: SparkSession, cluster: RealTubeMQ, group: str) -> None:
+    def __init__(self, spark: SparkSession, cluster: Cluster, group: str) -> None:
         self.spark = spark
         self.cluster = cluster
         self.group = group
@@ -72,7 +71,7 @@ class Source:
 
     def left_at(self, partitions: Iterable[Partition]) -> Positions:
         """Where the group stands when all its members have left."""
-        wait_for(lambda: not members(self.cluster, self.group)["clients"], f"the end of group {self.group}")
+        wait_for(lambda: not self.cluster.members(self.group).clients, f"the end of group {self.group}")
         return {partition: look(self.cluster, self.group, partition).group for partition in partitions}
 
 
@@ -161,7 +160,7 @@ def by_partition(rows: Iterable[Row]) -> dict[Partition, list[Message]]:
 
 
 def expected(
-    cluster: RealTubeMQ, *parts: Mapping[Partition, Sequence[Sent]], start: Positions | None = None
+    cluster: Cluster, *parts: Mapping[Partition, Sequence[Sent]], start: Positions | None = None
 ) -> dict[Partition, list[Message]]:
     """What `by_partition` must give for all that was sent, in parts one after another, from `start` on."""
     found: dict[Partition, list[Message]] = defaultdict(list)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from tests.clusters import Cluster
 from tests.messages import settings
 from tests.reading import register, unregister
-from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition
@@ -22,7 +22,7 @@ _HOST = "127.0.0.1"
 class ServerBalanced:
     """A consumer whose partitions the master deals out, as those of the official clients by default."""
 
-    def __init__(self, cluster: RealTubeMQ, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, cluster: Cluster, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
         self._group = group
         self._topics = topics
@@ -47,7 +47,7 @@ class ServerBalanced:
 
 
 @contextmanager
-def foreign_claim(cluster: RealTubeMQ, group: str, partition: Partition) -> Iterator[str]:
+def foreign_claim(cluster: Cluster, group: str, partition: Partition) -> Iterator[str]:
     """Somebody holds `partition`; gives the client id."""
     client_id = f"somebody_{uuid.uuid4().hex[:8]}"
     assert register(cluster, group, partition, client_id).errCode == 200
@@ -55,13 +55,3 @@ def foreign_claim(cluster: RealTubeMQ, group: str, partition: Partition) -> Iter
         yield client_id
     finally:
         unregister(cluster, group, partition, client_id)
-
-
-def members(cluster: RealTubeMQ, group: str) -> dict[str, Any]:
-    """What the master tells of a group: its topics, its kind of balance and its members' client ids."""
-    answer = cluster.admin(method="admin_query_consume_group_detail", groupName=group)
-    return {
-        "topics": answer["topicSet"],
-        "balance": answer["isBandConsume"],
-        "clients": [member["consumerId"] for member in answer["data"]],
-    }

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import re
 import socket
+import socketserver
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +20,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.conftest import Layout
+from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED
 from tests.messages import numbered, partitions, send
-from tests.real.cluster import RealTubeMQ
 from tests.spark.queries import Batches, Queries, Source, ends_of, run_to_the_end, wait_for_progress
-from tests.spark.rivals import ServerBalanced, foreign_claim, members
+from tests.spark.rivals import ServerBalanced, foreign_claim
 from tubemq_spark.protocol.metadata import Partition
-
-pytestmark = pytest.mark.real
 
 PASSWORD = "p4ssw0rd-of-nobody"
 SECONDS = 20  # a query that has not failed by then hangs; most need two
@@ -80,9 +81,9 @@ def complaint(action: Callable[[], object]) -> Complaint:
 
 
 @pytest.fixture(scope="module")
-def topic(_topic_numbers: Callable[[str], int]) -> str:
+def topic(cluster: Cluster) -> str:
     """One topic is enough for all that fails."""
-    return f"three_{_topic_numbers('three')}"
+    return cluster.new_topic("three")
 
 
 @pytest.fixture(params=["batch", "stream"])
@@ -95,9 +96,11 @@ def failing_stream(source: Source, queries: Queries, tmp_path: Path, topic: str)
     return Failing(source, queries, tmp_path, topic, "stream")
 
 
-# Options, at load()
+# Options, at load(): which no server is asked about, so that one is enough.
+on_one_server = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
 
 
+@on_one_server
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -123,11 +126,13 @@ def test_options_are_refused_when_the_source_is_loaded(
     assert sentence in told.sentence
 
 
+@on_one_server
 def test_a_stream_has_no_end(failing_stream: Failing) -> None:
     told = failing_stream(endingOffsets="latest")
     assert told == ("ConfigError", "option 'endingOffsets' is for batch reads: a stream has no end, leave it out")
 
 
+@on_one_server
 def test_columns_are_the_sources_own(failing: Failing, spark: SparkSession) -> None:
     reader = spark.readStream if failing._kind == "stream" else spark.read
     options = failing.source.options(failing.topic)
@@ -155,8 +160,28 @@ class WrongMaster(NamedTuple):
     sentence: str
 
 
-@pytest.fixture(params=["nobody", "silence", "broker", "http", "no name"])
-def wrong_master(request: pytest.FixtureRequest, tubemq: RealTubeMQ) -> Iterator[WrongMaster]:
+class NotHTTP(socketserver.BaseRequestHandler):
+    """What a master's web port says to a client of its other port."""
+
+    def handle(self) -> None:
+        self.request.recv(1 << 16)
+        self.request.sendall(b"HTTP/1.1 400 Illegal character CNTL=0x0\r\nConnection: close\r\n\r\n")
+
+
+@contextmanager
+def web_server() -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), NotHTTP) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield "{}:{}".format(*server.server_address)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[WrongMaster]:
     check = "Check option 'tubemq.master' and that the master runs"
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = "{}:{}".format(*server.getsockname())
@@ -166,14 +191,26 @@ def wrong_master(request: pytest.FixtureRequest, tubemq: RealTubeMQ) -> Iterator
         yield WrongMaster(silent, "TransportError", f"Connection refused. {check}")
     elif request.param == "broker":
         yield WrongMaster(
-            tubemq.broker_address(1), "ConfigError", "check option 'tubemq.master', masters listen on 8715"
+            cluster.broker_address(1), "ConfigError", "check option 'tubemq.master', masters listen on 8715"
         )
     elif request.param == "http":
-        yield WrongMaster(tubemq._master.web_address, "ProtocolError", "does not speak TubeMQ's protocol")
+        with web_server() as address:
+            yield WrongMaster(address, "ProtocolError", "does not speak TubeMQ's protocol")
     elif request.param == "no name":
         yield WrongMaster("nobody.invalid", "TransportError", check)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "wrong_master"),
+    [
+        *(
+            pytest.param("embedded", kind, id=f"embedded-{kind}")
+            for kind in ("nobody", "silence", "broker", "http", "no name")
+        ),
+        pytest.param("real", "broker", id="real-broker", marks=pytest.mark.real),
+    ],
+    indirect=True,
+)
 def test_a_wrong_master(failing: Failing, wrong_master: WrongMaster) -> None:
     told = failing(
         **{
@@ -188,6 +225,7 @@ def test_a_wrong_master(failing: Failing, wrong_master: WrongMaster) -> None:
     assert wrong_master.sentence in told.sentence
 
 
+@on_one_server
 def test_a_master_that_is_not_there_is_not_waited_for_for_long(failing_stream: Failing) -> None:
     """Not as long as for one that was there before: the address may be wrong. (`failing` waits some seconds.)"""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -195,8 +233,8 @@ def test_a_master_that_is_not_there_is_not_waited_for_for_long(failing_stream: F
     assert failing_stream(**{"tubemq.master": address, "tubemq.rpc.framing": "auto"}).error == "TransportError"
 
 
-def test_the_wrong_framing(failing: Failing, tubemq: RealTubeMQ) -> None:
-    wrong = "prefixed" if tubemq.framing == "standard" else "standard"
+def test_the_wrong_framing(failing: Failing, cluster: Cluster) -> None:
+    wrong = "prefixed" if cluster.framing == "standard" else "standard"
     told = failing(**{"tubemq.rpc.framing": wrong, "tubemq.rpc.timeoutMs": 1000})
     assert told.error == "TransportError"
     assert f"is 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
@@ -212,10 +250,8 @@ def test_an_unknown_topic(failing: Failing) -> None:
 # The group
 
 
-def test_a_group_with_other_topics(
-    failing: Failing, queries: Queries, new_topic: Callable[[Layout], str], tmp_path: Path
-) -> None:
-    query = queries.start(failing.source.stream(new_topic("one")), Batches(), tmp_path / "other")
+def test_a_group_with_other_topics(failing: Failing, queries: Queries, tmp_path: Path) -> None:
+    query = queries.start(failing.source.stream(failing.source.cluster.new_topic("one")), Batches(), tmp_path / "other")
     wait_for_progress(query)
     told = failing()
     assert told.error == "ConfigError"
@@ -244,7 +280,7 @@ def test_a_partition_that_somebody_else_holds(failing: Failing) -> None:
         f"{partition} at broker 2 at {cluster.broker_address(2)}: another consumer of group"
     )
     assert told.sentence.endswith(f"for more than 0.6 s: {holder}. Stop it, or use another tubemq.group")
-    assert members(cluster, group)["clients"] == []
+    assert cluster.members(group).clients == []
 
 
 # Positions

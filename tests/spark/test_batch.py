@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from chispa import assert_df_equality
 
-from tests.conftest import Layout
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
 from tests.spark.queries import Source, by_partition, ends_of, expected, to_json
 from tubemq_spark.source.schema import SPARK_SCHEMA
 
-pytestmark = pytest.mark.real
 
-NewTopic = Callable[[Layout], str]
-
-
-def test_all_there_is(source: Source, new_topic: NewTopic) -> None:
+def test_all_there_is(source: Source) -> None:
     """From the earliest to the latest position by default; every read gives the same rows in the same order."""
-    topics = [new_topic(layout) for layout in ("one", "three", "stores")]
+    topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     sent = send(source.cluster, numbered(everywhere, 2800))
     sent = {p: sent[p] + more for p, more in send(source.cluster, numbered(everywhere, 700, size=3000)).items()}
@@ -32,8 +25,8 @@ def test_all_there_is(source: Source, new_topic: NewTopic) -> None:
     assert_df_equality(source.batch(*topics), frame)
 
 
-def test_what_a_row_holds(source: Source, new_topic: NewTopic) -> None:
-    topic = new_topic("one")
+def test_what_a_row_holds(source: Source) -> None:
+    topic = source.cluster.new_topic("one")
     first, second = partitions(source.cluster, topic)
     plain = send(source.cluster, [(first, b"plain")])
     attributes = "$msgType$=order,$msgTime$=202402292359,ключ=値"
@@ -55,9 +48,9 @@ def test_what_a_row_holds(source: Source, new_topic: NewTopic) -> None:
     ]
 
 
-def test_between_positions(source: Source, new_topic: NewTopic) -> None:
+def test_between_positions(source: Source) -> None:
     """A number, -2 the earliest, -1 the latest; an empty range among them."""
-    topic = new_topic("one")
+    topic = source.cluster.new_topic("one")
     first, second = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered([first, second], 200))
 
@@ -73,9 +66,9 @@ def test_between_positions(source: Source, new_topic: NewTopic) -> None:
     assert to_json(ends_of(sent)) == {topic: {"1:0": 2800, "2:0": 2800}}
 
 
-def test_a_range_is_the_same_whatever_comes_after_it(source: Source, new_topic: NewTopic) -> None:
+def test_a_range_is_the_same_whatever_comes_after_it(source: Source) -> None:
     """Cut anywhere, in partitions that share a store: counts and order do not change."""
-    topic = new_topic("three")
+    topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 900))
     begin = {p: sent[p][40].position for p in targets}
@@ -89,8 +82,8 @@ def test_a_range_is_the_same_whatever_comes_after_it(source: Source, new_topic: 
     assert frame.count() == len(once)
 
 
-def test_the_group_stays_where_it_stands(source: Source, new_topic: NewTopic) -> None:
-    topic = new_topic("three")
+def test_the_group_stays_where_it_stands(source: Source) -> None:
+    topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 300))
     stands = dict.fromkeys(targets, 0) | {
@@ -108,18 +101,18 @@ def test_the_group_stays_where_it_stands(source: Source, new_topic: NewTopic) ->
     assert source.left_at(targets) == stands
 
 
-def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source, new_topic: NewTopic) -> None:
-    topic = new_topic("one")
+def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source) -> None:
+    topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 20))
     assert source.batch(topic, startingOffsets="latest").collect() == []
     assert source.left_at(targets) == ends_of(sent)
 
 
-def test_the_password_is_in_no_plan(source: Source, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"tubemq.user": "u", "tubemq.password": "p4ssw0rd-of-nobody"}
     for read in (source.stream, source.batch):
-        read(new_topic("one"), **options).explain(True)
+        read(source.cluster.new_topic("one"), **options).explain(True)
         shown = capsys.readouterr().out
         assert "tubemq" in shown
         assert "p4ssw0rd" not in shown

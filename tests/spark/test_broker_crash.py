@@ -12,10 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.conftest import start_tubemq
+from tests.clusters import Cluster
+from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, numbered, partitions, send
 from tests.reading import register
-from tests.real.cluster import RealTubeMQ, TopicSpec
+from tests.real.topics import TopicSpec
 from tests.spark.queries import (
     Batches,
     Queries,
@@ -30,10 +31,7 @@ from tests.spark.queries import (
     wait_for,
     wait_for_rows,
 )
-from tests.spark.rivals import members
 from tubemq_spark.protocol.metadata import Partition
-
-pytestmark = pytest.mark.real
 
 Stored = dict[Partition, list[Sent]]
 
@@ -47,13 +45,14 @@ TOPICS = {
 SIZES = {"midway": 4096}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealTubeMQ]:
-    yield from start_tubemq(topics=TOPICS)
+@pytest.fixture(scope="module", params=BOTH)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with running(request.param, topics=TOPICS) as own:
+        yield own
 
 
 @pytest.fixture(scope="module")
-def flushed(cluster: RealTubeMQ) -> dict[str, Stored]:
+def flushed(cluster: Cluster) -> dict[str, Stored]:
     """Messages of each topic that are in broker 1's files, for it was stopped in peace; what comes later is not."""
     stored = {
         topic: send(cluster, numbered(partitions(cluster, topic), 12_000, SIZES.get(topic, 40))) for topic in TOPICS
@@ -72,7 +71,7 @@ def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture
-def source(spark: SparkSession, cluster: RealTubeMQ, group: str, flushed: dict[str, Stored]) -> Source:
+def source(spark: SparkSession, cluster: Cluster, group: str, flushed: dict[str, Stored]) -> Source:
     return Source(spark, cluster, group)
 
 
@@ -188,7 +187,7 @@ def test_the_master_is_killed_under_a_query(
     source.wait_for_positions(committed_end(tmp_path))
 
     cluster.start_master()
-    wait_for(lambda: members(cluster, source.group)["clients"], "the group at the new master", query)
+    wait_for(lambda: cluster.members(source.group).clients, "the group at the new master", query)
     after = send(cluster, numbered(targets, 100))
     wait_for_rows(query, batches, 12_200)
     assert by_partition(batches.rows) == expected(cluster, flushed["masterless"], meanwhile, after)

@@ -15,16 +15,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.conftest import START_QUICKLY, Layout
+from tests.clusters import Cluster
+from tests.conftest import START_QUICKLY
 from tests.messages import Sent, numbered, partitions, send
-from tests.real.cluster import RealTubeMQ
 from tests.spark.queries import (
     Queries,
     Source,
@@ -36,13 +36,18 @@ from tests.spark.queries import (
 )
 from tubemq_spark.protocol.metadata import Partition
 
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
-
 ROOT = Path(__file__).parents[2]
-STOPS = 7
-KILLS = 2
+
+stops = pytest.mark.parametrize(
+    ("cluster", "turns"),
+    [pytest.param("embedded", 12, id="embedded"), pytest.param("real", 4, id="real", marks=pytest.mark.real)],
+    indirect=["cluster"],
+)
+kills = pytest.mark.parametrize(
+    ("cluster", "turns"),
+    [pytest.param("embedded", 2, id="embedded"), pytest.param("real", 1, id="real", marks=pytest.mark.real)],
+    indirect=["cluster"],
+)
 
 
 @pytest.fixture
@@ -53,14 +58,14 @@ def chance() -> random.Random:
 
 
 @pytest.fixture
-def topics(new_topic: NewTopic) -> list[str]:
-    return [new_topic("one"), new_topic("three")]
+def topics(cluster: Cluster) -> list[str]:
+    return [cluster.new_topic("one"), cluster.new_topic("three")]
 
 
 class Producer:
     """Appends to all partitions of some topics, a few messages at a time, in a thread."""
 
-    def __init__(self, cluster: RealTubeMQ, topics: list[str]) -> None:
+    def __init__(self, cluster: Cluster, topics: list[str]) -> None:
         self._cluster = cluster
         self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
         self._parts: list[dict[Partition, list[Sent]]] = []
@@ -132,12 +137,13 @@ class Output:
         self._source.wait_for_positions(ends_of(*sent))
 
 
+@stops
 def test_stopped_at_any_moment(
-    source: Source, queries: Queries, topics: list[str], tmp_path: Path, chance: random.Random
+    source: Source, queries: Queries, topics: list[str], tmp_path: Path, chance: random.Random, turns: int
 ) -> None:
     output = Output(source, topics, tmp_path)
     with Producer(source.cluster, topics) as producer:
-        for turn in range(STOPS):
+        for turn in range(turns):
             query = output.write(queries)
             if turn % 2:  # the first seconds of a run are its start: let some get beyond it
                 wait_for_progress(query)
@@ -148,9 +154,16 @@ def test_stopped_at_any_moment(
     output.check(producer.sent)
 
 
-@pytest.mark.parametrize("program", [None, "java"])
+@pytest.mark.parametrize("program", [None, "java"], ids=["everything", "java"])
+@kills
 def test_killed_at_any_moment(
-    source: Source, queries: Queries, topics: list[str], tmp_path: Path, chance: random.Random, program: str | None
+    source: Source,
+    queries: Queries,
+    topics: list[str],
+    tmp_path: Path,
+    chance: random.Random,
+    turns: int,
+    program: str | None,
 ) -> None:
     """All processes at once; or the Java process alone, which leaves Python workers that still read."""
     output = Output(source, topics, tmp_path)
@@ -162,7 +175,7 @@ def test_killed_at_any_moment(
     }
     command = [sys.executable, "-m", "tests.spark.endless_query", json.dumps(given)]
     with Producer(source.cluster, topics) as producer:
-        for turn in range(KILLS):
+        for turn in range(turns):
             with in_a_session(command) as leader:
                 # At first in the middle of the very first micro-batch; then anywhere.
                 output.wait_for_more_batches(chance.randint(1, 4) if turn else 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.conftest import Layout
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
 from tests.spark.queries import (
@@ -27,11 +25,7 @@ from tests.spark.queries import (
     to_json,
     wait_for_rows,
 )
-from tests.spark.rivals import ServerBalanced, members
-
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
+from tests.spark.rivals import ServerBalanced
 
 
 def start(
@@ -49,11 +43,9 @@ def read_available(
     return batches
 
 
-def test_all_kinds_of_topics_in_one_query(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
+def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Two brokers, partitions with a store of their own and shared ones, several stores; triggers that end."""
-    topics = [new_topic(layout) for layout in ("one", "three", "stores")]
+    topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     frame = source.stream(*topics, startingOffsets="earliest")
     batches = Batches()
@@ -70,11 +62,9 @@ def test_all_kinds_of_topics_in_one_query(
 # Where a query begins
 
 
-def test_a_stream_without_messages_begins_when_there_are_some(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
+def test_a_stream_without_messages_begins_when_there_are_some(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Even when the first micro-batch, which is empty, is repeated after a crash."""
-    topic, batches = new_topic("one"), Batches()
+    topic, batches = source.cluster.new_topic("one"), Batches()
     read_available(source, queries, topic, tmp_path, batches, startingOffsets="latest")
     assert numbers(tmp_path / "commits") == [0]
     forget_commit(tmp_path, 0)
@@ -87,10 +77,10 @@ def test_a_stream_without_messages_begins_when_there_are_some(
 
 
 def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+    source: Source, queries: Queries, tmp_path: Path
 ) -> None:
     """With `latest`: who comes later under the group's name finds it where the store ended when the query began."""
-    topic = new_topic("one")
+    topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     before = send(source.cluster, numbered(targets, 30))
     batches = read_available(source, queries, topic, tmp_path / "latest", startingOffsets="latest")
@@ -104,9 +94,9 @@ def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
 
 
 def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+    source: Source, queries: Queries, tmp_path: Path
 ) -> None:
-    topic = new_topic("three")
+    topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 600))
     stands = {targets[0]: sent[targets[0]][40].position, targets[4]: end_of(sent[targets[4]])}
@@ -118,9 +108,9 @@ def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
     assert by_partition(batches.rows) == expected(source.cluster, sent, start=dict.fromkeys(targets, 0) | stands)
 
 
-def test_a_query_begins_at_positions(source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path) -> None:
+def test_a_query_begins_at_positions(source: Source, queries: Queries, tmp_path: Path) -> None:
     """A number, the earliest, the latest; wherever the group stands."""
-    topic = new_topic("three")
+    topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 600))
     end = ends_of(sent)[targets[2]]
@@ -131,10 +121,8 @@ def test_a_query_begins_at_positions(source: Source, queries: Queries, new_topic
     assert by_partition(batches.rows) == expected(source.cluster, sent, start=begin)
 
 
-def test_a_topic_that_was_added_is_read_from_its_beginning(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    old, new = new_topic("one"), new_topic("one")
+def test_a_topic_that_was_added_is_read_from_its_beginning(source: Source, queries: Queries, tmp_path: Path) -> None:
+    old, new = source.cluster.new_topic("one"), source.cluster.new_topic("one")
     first = send(source.cluster, numbered(partitions(source.cluster, old), 20))
     batches = read_available(source, queries, old, tmp_path, startingOffsets="earliest")
     second = send(source.cluster, numbered(partitions(source.cluster, old) + partitions(source.cluster, new), 40))
@@ -147,10 +135,10 @@ def test_a_topic_that_was_added_is_read_from_its_beginning(
 
 @pytest.mark.parametrize("batch_id", [0, 1])
 def test_a_batch_that_was_logged_but_not_committed_is_read_again(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path, batch_id: int
+    source: Source, queries: Queries, tmp_path: Path, batch_id: int
 ) -> None:
     """Exactly: although more messages came meanwhile, and the query would begin at the latest if it were new."""
-    topic, batches = new_topic("three"), Batches()
+    topic, batches = source.cluster.new_topic("three"), Batches()
     targets = partitions(source.cluster, topic)
     sent = []
     for _ in range(batch_id + 1):
@@ -170,10 +158,8 @@ def test_a_batch_that_was_logged_but_not_committed_is_read_again(
     assert by_partition(others) == expected(source.cluster, *before, meanwhile)
 
 
-def test_a_batch_that_failed_moves_nothing_and_is_read_again(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    topic, batches = new_topic("one"), Batches()
+def test_a_batch_that_failed_moves_nothing_and_is_read_again(source: Source, queries: Queries, tmp_path: Path) -> None:
+    topic, batches = source.cluster.new_topic("one"), Batches()
     targets = partitions(source.cluster, topic)
     batches.fail_in = 1
     first = send(source.cluster, numbered(targets, 100))
@@ -196,11 +182,9 @@ def test_a_batch_that_failed_moves_nothing_and_is_read_again(
 # The group
 
 
-def test_the_group_stands_where_the_last_committed_batch_ends(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
+def test_the_group_stands_where_the_last_committed_batch_ends(source: Source, queries: Queries, tmp_path: Path) -> None:
     """While the query runs and when it was stopped."""
-    topic, batches = new_topic("stores"), Batches()
+    topic, batches = source.cluster.new_topic("stores"), Batches()
     targets = partitions(source.cluster, topic)
     query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
     for turn in range(1, 4):
@@ -215,29 +199,27 @@ def test_the_group_stands_where_the_last_committed_batch_ends(
 
 
 def test_the_last_batch_counts_when_the_query_stops_right_after_it(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
+    source: Source, queries: Queries, tmp_path: Path
 ) -> None:
     """Spark commits the last micro-batch of a run only in its log."""
-    topic = new_topic("one")
+    topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 100))
     read_available(source, queries, topic, tmp_path, startingOffsets="earliest")
     assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)
 
 
-def test_the_group_is_taken_while_the_query_runs(
-    source: Source, queries: Queries, new_topic: NewTopic, tmp_path: Path
-) -> None:
+def test_the_group_is_taken_while_the_query_runs(source: Source, queries: Queries, tmp_path: Path) -> None:
     """The master shows it and refuses other kinds of consumers, the brokers refuse rivals; until the query stops."""
-    topic, batches = new_topic("one"), Batches()
+    topic, batches = source.cluster.new_topic("one"), Batches()
     target = partitions(source.cluster, topic)[0]
     rival = ServerBalanced(source.cluster, source.group, [topic])
     query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
     send(source.cluster, numbered([target], 10))
     wait_for_rows(query, batches, 10)
 
-    group = members(source.cluster, source.group)
-    assert (group["topics"], group["balance"], len(group["clients"])) == ([topic], "client-rebalance", 1)
+    group = source.cluster.members(source.group)
+    assert (group.topics, group.balance, len(group.clients)) == ([topic], "client-rebalance", 1)
     assert rival.register()[0] == 424
     refused = register(source.cluster, source.group, target, "rival", 0)
     assert refused.errCode == 410

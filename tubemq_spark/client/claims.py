@@ -21,7 +21,7 @@ from tubemq_spark.client.calls import SETTLING, GroupCalls
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import CLAIM, DRIVER, ClaimEvent, ClaimId, ClaimState, holder_in
 from tubemq_spark.protocol.envelope import Failure, Response
@@ -71,6 +71,7 @@ class DriverClaims:
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
         self._stop_beating: Callable[[], None] | None = None
         self._fenced_readers = False  # whose last fetches may be under way
+        self._unanswered: dict[Partition, str] = {}  # the client ids whose claims may have come about unheard of
 
     def __repr__(self) -> str:
         states = [claim.life.state.name for claim in self._claims.values()]
@@ -106,7 +107,8 @@ class DriverClaims:
         occupied = Deadline(self._claim_timeout)
         while missing:
             holders, trouble = self._try_to_take(missing, read_status)
-            foreign = self._fence(holders)
+            foreign, refusal = self._fence(holders)
+            trouble = trouble or refusal
             if foreign and occupied.passed:
                 partition, holder = next(iter(foreign.items()))
                 raise PartitionOccupiedError(
@@ -119,10 +121,7 @@ class DriverClaims:
                 stamina.progress()
                 time.sleep(min(_OCCUPIED_PAUSE, max(occupied.left, 0.01)))
             elif trouble is not None and not stamina.pause():
-                raise TransportError(
-                    f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and "
-                    "can be reached from the driver"
-                ) from trouble
+                raise self._gave_up(trouble) from trouble
         if self._fenced_readers:
             self._fenced_readers = False
             time.sleep(SETTLING)  # a fetch that ends later would move the cursor of the next reader
@@ -145,9 +144,9 @@ class DriverClaims:
             try:  # every second one too, for the groups must be back
                 replies = [_registered(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
                 return dict(zip(wanted, (reply.currOffset for reply in replies[::2]), strict=True))
-            except TransportError:
+            except TransportError as trouble:
                 if not stamina.pause():
-                    raise
+                    raise self._gave_up(trouble) from trouble
 
     def ask(self, heard_since: float) -> None:
         """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock.
@@ -205,6 +204,7 @@ class DriverClaims:
             self._stop_beating = None
         with self._lock:
             held = [(partition, claim.client_id) for partition, claim in self._claims.items() if claim.held]
+            held += self._unanswered.items()
             for claim in self._claims.values():
                 claim.life.on(ClaimEvent.UNREGISTERED)
             self._claims = {}
@@ -223,13 +223,19 @@ class DriverClaims:
         ]
         holders: dict[Partition, str] = {}
         trouble: TransportError | None = None
+        end: TubeMQError | None = None  # raised when all answers were heard, for the other claims are to be given back
         outcomes = call_all(self._session.settings, calls)
         for (partition, _), call, outcome in zip(asked, calls, outcomes, strict=True):
+            self._unanswered[partition] = client_id
             try:
                 reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
             except TransportError as error:
                 trouble = error
                 continue
+            except TubeMQError as error:
+                end = end or error
+                continue
+            del self._unanswered[partition]
             if reply.errCode == ErrCode.SUCCESS:
                 with self._lock:
                     claim = self._claims.setdefault(partition, self._new(partition))
@@ -243,11 +249,13 @@ class DriverClaims:
             elif reaction_to(reply.errCode) is Reaction.RETRY:
                 trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
             else:
-                raise error_for_code(reply.errCode, reply.errMsg, call.what)
+                end = end or error_for_code(reply.errCode, reply.errMsg, call.what)
+        if end is not None:
+            raise end
         return holders, trouble
 
-    def _fence(self, holders: Mapping[Partition, str]) -> dict[Partition, str]:
-        """Takes partitions from earlier attempts of this query; those that others hold come back."""
+    def _fence(self, holders: Mapping[Partition, str]) -> tuple[dict[Partition, str], TransportError | None]:
+        """Takes partitions from earlier attempts of this query; those that others hold come back, and what went wrong."""
         foreign: dict[Partition, str] = {}
         calls: list[Call] = []
         for partition, holder in holders.items():
@@ -263,8 +271,22 @@ class DriverClaims:
                 )
             else:
                 foreign[partition] = holder
-        call_all(self._session.settings, calls)
-        return foreign
+        trouble: TransportError | None = None
+        for call, outcome in zip(calls, call_all(self._session.settings, calls), strict=True):
+            try:
+                reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+            except TransportError as error:
+                trouble = error
+                continue
+            if reply.errCode not in (ErrCode.SUCCESS, ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION):
+                trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+        return foreign, trouble
+
+    def _gave_up(self, trouble: TransportError) -> TransportError:
+        return TransportError(
+            f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and can be "
+            "reached from the driver"
+        )
 
     def _beat(self) -> None:
         with self._lock:

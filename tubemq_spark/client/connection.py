@@ -46,6 +46,7 @@ class Connection:
         self._replies: dict[int, Response | Failure] = {}
         self._to_write: deque[bytes] = deque()
         self._written = 0  # of the first of them
+        self._broke: TransportError | ProtocolError | None = None  # why it was closed, unless its user did that
         self._chunk = memoryview(bytearray(_READ_SIZE))
         try:
             self._socket = socket.create_connection(address, timeout=connect_timeout)
@@ -97,7 +98,7 @@ class Connection:
         while serial_no not in self._replies:
             deadline = self._deadlines.get(serial_no)
             if deadline is None:
-                raise TransportError(f"the connection to {self.address} is closed")
+                raise self._broke or TransportError(f"the connection to {self.address} is closed")
             left = max(deadline, patience) - time.monotonic()
             if left <= 0:
                 self.close()
@@ -164,12 +165,14 @@ class Connection:
             return readable
         except OSError as cause:
             self.close()
-            raise TransportError(f"the connection to {self.address} broke: {_reason(cause)}") from cause
+            self._broke = TransportError(f"the connection to {self.address} broke: {_reason(cause)}")
+            raise self._broke from cause
         except ProtocolError as cause:
             self.close()
-            raise ProtocolError(
+            self._broke = ProtocolError(
                 f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}"
-            ) from cause
+            )
+            raise self._broke from cause
 
     def _write(self) -> None:
         while self._to_write:
@@ -203,6 +206,7 @@ class Connection:
             for serial_no, reply in self._rpc.receive(self._chunk[:size]):
                 del self._deadlines[serial_no]
                 self._replies[serial_no] = reply
+            self._rpc.receive(b"")  # raises now what is wrong behind those replies: no byte may follow to tell
             if size < len(self._chunk):
                 return
 

@@ -41,7 +41,7 @@ from tubemq_spark.errors import (
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.consume import DRIVER, ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -111,6 +111,8 @@ class PartitionReader:
         self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
         self._unsure = False  # whether a fetch that nobody waited for may have moved the cursor
+        self._refusal = -1, ""  # code and text of the last fetch that gave no messages
+        self._fenced: str | None = None  # the earlier attempt that was told to go last
         self._complete: deque[Piece] = deque()  # to be given out next
         self._range = self._new_range()
         self._stamina = Stamina(settings.retry_for)
@@ -162,6 +164,8 @@ class PartitionReader:
                     idle_for=self._settings.idle_for,
                 ) as connection:
                     yield from self._converse(connection)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self._where}: {error}") from error
             except TransportError as error:
                 _log.info("%s: %s; trying again", self._where, error)
                 self._leave_behind()
@@ -204,12 +208,7 @@ class PartitionReader:
                     continue
                 self._proven_at = sent_at
                 if pause is not None and not self._stamina.pause(pause):
-                    raise ServerError(
-                        f"{self._where}: nothing came for {self._settings.retry_for:g} s, last answer: {outcome}",
-                        code=-1,
-                        name="NO_PROGRESS",
-                        message=str(outcome),
-                    )
+                    raise self._no_progress()
                 yield from self._give_out(connection)
             yield from self._give_out(connection)
         finally:
@@ -267,6 +266,7 @@ class PartitionReader:
         if got.errCode == ErrCode.SUCCESS:
             self._range.fetched(got.currOffset, got.maxOffset, got.messages)
             return None
+        self._refusal = got.errCode, got.errMsg
         if got.errCode == ErrCode.NOT_FOUND:
             kind = not_found_kind(got.errMsg)
             self._range.not_found(kind)
@@ -277,6 +277,16 @@ class PartitionReader:
             return max(0, got.minLimitTime) / 1000 if got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT else 0.2
         self._check(got.errCode, got.errMsg, call.what)
         raise AssertionError("unreachable")
+
+    def _no_progress(self) -> ServerError:
+        code, message = self._refusal
+        return ServerError(
+            f"{self._where}: nothing came for {self._settings.retry_for:g} s, the last answer to a fetch was {code} "
+            f"{code_name(code)}: {message}. Check that the topic is open for reading and the broker in service",
+            code=code,
+            name=code_name(code),
+            message=message,
+        )
 
     def _check(self, code: int, message: str, what: str) -> None:
         if code == ErrCode.SUCCESS:
@@ -299,21 +309,31 @@ class PartitionReader:
         holder = holder_in(message)
         held_by = ClaimId.parse(holder)
         if held_by is not None and self._claim.may_fence(held_by):
-            _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
-            commands = [] if held_by.task == DRIVER else [Command(Action.SEEK, self._wanted.start), *_SOME_FETCHES]
-            calls = [self._release(holder), *map(self._call, commands)]
-            for serial_no in [self._submit(connection, call) for call in calls]:
-                connection.reply(serial_no)
-            if commands:
-                # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
-                self._unsure = True
-                time.sleep(SETTLING)
-            return
-        if held_by is not None and held_by.query == self._claim.query:
+            if holder == self._fenced:
+                self._wait_for(holder)  # it was told to go, and the broker did not do that
+            self._fenced = holder
+            self._take_over(connection, holder, held_by)
+        elif held_by is not None and held_by.query == self._claim.query:
             raise FencedError(
                 f"{self._where}: {self._client_id} is too late, the newer attempt {holder} has the partition",
                 holder=holder,
             )
+        else:
+            self._wait_for(holder)
+
+    def _take_over(self, connection: Connection, holder: str, held_by: ClaimId) -> None:
+        _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
+        commands = [] if held_by.task == DRIVER else [Command(Action.SEEK, self._wanted.start), *_SOME_FETCHES]
+        calls = [self._release(holder), *map(self._call, commands)]
+        for serial_no in [self._submit(connection, call) for call in calls]:
+            connection.reply(serial_no)
+        if commands:
+            # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
+            self._unsure = True
+            time.sleep(SETTLING)
+
+    def _wait_for(self, holder: str) -> None:
+        """A moment, until `claim_timeout` has gone by."""
         self._occupied = self._occupied or Deadline(self._claim_timeout)
         if self._occupied.passed:
             raise PartitionOccupiedError(

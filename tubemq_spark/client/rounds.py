@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -87,9 +88,26 @@ def answer(outcome: Response | Failure | TransportError | ProtocolError, kind: t
     """The reply message of a call. `TransportError` as well when the node is starting, stopping or standing by, so that
     one reaction serves all cases of "not here, not now"; `ServerError` for any other exception of the server."""
     if isinstance(outcome, Response):
-        return parse(kind, outcome.data)
+        try:
+            return _checked(parse(kind, outcome.data))
+        except ProtocolError as error:
+            raise ProtocolError(f"{what}: {error}") from error
     if isinstance(outcome, Failure):
         if is_elsewhere(outcome):
             raise TransportError(f"{what}: not in service ({outcome.simple_name})")
         raise error_for_failure(outcome, what)
     raise type(outcome)(f"{what}: {outcome}") from outcome
+
+
+def _checked(reply: M) -> M:
+    """protobuf gives bytes instead of a text that is no UTF-8."""
+    for name in _texts(type(reply)):
+        value = getattr(reply, name)
+        if not isinstance(value, str) and (isinstance(value, bytes) or any(isinstance(one, bytes) for one in value)):
+            raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {value!r}")
+    return reply
+
+
+@lru_cache
+def _texts(kind: type[Message]) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.DESCRIPTOR.fields if field.type == field.TYPE_STRING)

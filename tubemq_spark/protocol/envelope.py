@@ -120,7 +120,12 @@ def decode_reply(body: bytes) -> Response | Failure:
         return Response(done.method, done.data)
     failed = parts.next(rpc_pb.RspExceptionBody)
     fatal = header.status == rpc_pb.ResponseHeader.FATAL
-    return Failure(failed.exceptionName, failed.stackTrace, fatal)
+    return Failure(_text(failed.exceptionName), _text(failed.stackTrace), fatal)
+
+
+def _text(value: str | bytes) -> str:
+    """protobuf gives bytes instead of a text that is no UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 @lru_cache

@@ -88,21 +88,22 @@ def parse_master_addresses(text: str) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
-def parse_broker(text: str) -> Broker | None:
-    """The broker in `brokerId:host:port`, or None for one that is only half configured (`1::-2`)."""
+def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
+    """The broker in `brokerId:host:port`, or None for one that is only half configured (`1::-2`). A blank port is
+    `default_port`: over TLS release 2.5 leaves out 8124."""
     fields = [field.strip() for field in text.split(":")]
     if len(fields) < 3:
         raise ProtocolError(f"{text!r} is no brokerId:host:port")
     broker_id = _number(fields[0], text)
     try:
-        port = _port(fields[2]) if fields[2] else BROKER_PORT
+        port = _port(fields[2]) if fields[2] else default_port
     except ValueError:
         return None
     return Broker(broker_id, Address(fields[1], port)) if fields[1] else None
 
 
-def parse_brokers(texts: Iterable[str]) -> dict[int, Broker]:
-    found = (parse_broker(text) for text in texts)
+def parse_brokers(texts: Iterable[str], default_port: int = BROKER_PORT) -> dict[int, Broker]:
+    found = (parse_broker(text, default_port) for text in texts)
     return {broker.broker_id: broker for broker in found if broker is not None}
 
 

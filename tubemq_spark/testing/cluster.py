@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.constants import Framing, Method
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing, Method
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import (
     check_sum,
@@ -140,15 +140,27 @@ class EmbeddedTubeMQ:
     def broker_ids(self) -> list[int]:
         return sorted(self._brokers)
 
+    def broker_address(self, broker_id: int) -> str:
+        """The broker's `host:port`."""
+        return f"{HOST}:{self._broker(broker_id).plain.port}"
+
     @property
     def topics(self) -> list[str]:
         return sorted(self._catalog.topics)
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 3, stores: int = 1, *, max_msg_size: int | None = None) -> None:
-        """A topic on every broker, with `stores` stores of `partitions` partitions each. One that is there gets more
-        of them. `max_msg_size` is in bytes, by default the cluster's.
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 3,
+        stores: int = 1,
+        *,
+        max_msg_size: int | None = None,
+        brokers: Collection[int] | None = None,
+    ) -> None:
+        """A topic on every broker, or on `brokers`, with `stores` stores of `partitions` partitions each. One that is
+        there gets more of them. `max_msg_size` is in bytes, by default the cluster's.
         """
         if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
             raise ConfigError(
@@ -156,9 +168,10 @@ class EmbeddedTubeMQ:
             )
         if partitions < 1 or stores < 1:
             raise ConfigError(f"topic {name} needs a partition and a store at least, not {partitions} and {stores}")
+        chosen = {broker_id: self._broker(broker_id) for broker_id in (self._brokers if brokers is None else brokers)}
 
         def create() -> None:
-            for broker_id, broker in self._brokers.items():
+            for broker_id, broker in chosen.items():
                 before = self._catalog.layout(name, broker_id) or Layout(0, 0)
                 layout = Layout(max(partitions, before.partitions), max(stores, before.stores), max_msg_size)
                 self._catalog.topics.setdefault(name, {})[broker_id] = layout
@@ -258,6 +271,18 @@ class EmbeddedTubeMQ:
         """Where the group stands, confirmed; None when it has no position there."""
         broker = self._broker(broker_id).service
         return self._on_thread(lambda: broker.offsets.confirmed(Key(group, topic, partition)))
+
+    def move_group(self, group: str, topic: str, broker_id: int, partition: int, position: int) -> None:
+        """Sets where the group stands, as an administrator does, whoever reads there: the next read begins there."""
+        self._target(topic, f"{broker_id}:{partition}")
+        broker = self._broker(broker_id).service
+
+        def move() -> None:
+            store = broker.store(topic, partition // STORE_PARTITION_BASE)
+            within = 0 if store is None else max(store.min_offset, min(position, store.max_offset))
+            broker.offsets.move(Key(group, topic, partition), within)
+
+        self._on_thread(move)
 
     def claims(self) -> dict[tuple[str, str, int, int], str]:
         """The client ids that hold partitions now, by group, topic, broker id and partition id."""

@@ -28,7 +28,7 @@ class ServerConfig:
 
     # master.ini
     consumer_balance_period: float = 1.0
-    first_balance_delay: float = 0.0
+    first_balance_delay: float = 0.0  # before the period that ends in the first round
     consumer_heartbeat_timeout: float = 30.0
     producer_heartbeat_timeout: float = 30.0
     broker_heartbeat_timeout: float = 25.0

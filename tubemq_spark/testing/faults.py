@@ -145,12 +145,18 @@ class Calls:
         """They, and what follows them on their connection, are taken up later, by the cluster's clock."""
         return self._add(Effect(delay=seconds))
 
+    def close_connection(self) -> Fault:
+        """They are not done, and their connection ends without an answer."""
+        return self._add(Effect(work=False, close=True))
+
     def close_mid_frame(self) -> Fault:
         """They are done, and the connection ends in the middle of the answer."""
         return self._add(Effect(damage=lambda frame: frame[: len(frame) // 2], close=True))
 
     def corrupt(self, at: int) -> Fault:
-        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted."""
+        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted; that
+        is the last, or first, byte of a frame that is too short.
+        """
         return self._add(Effect(damage=lambda frame: _invert(frame, at)))
 
     def silence(self) -> Fault:
@@ -171,17 +177,18 @@ class Faults:
     def __init__(self) -> None:
         self._rules: list[Fault] = []
 
+    # Tests add rules while the servers' thread goes through them: a list is replaced, and never changed.
+
     def add(self, fault: Fault) -> Fault:
-        self._rules.append(fault)
+        self._rules = [*(rule for rule in self._rules if not rule.removed), fault]
         return fault
 
     def clear(self) -> None:
-        self._rules.clear()
+        self._rules = []
 
     def effect_on(self, server: str, request: Request) -> Effect | None:
         if not self._rules:
             return None
-        self._rules = [rule for rule in self._rules if not rule.removed]
         name, fields = _read(request)
         if fields is None:
             return None
@@ -194,19 +201,19 @@ def answer_with(code: int, text: str) -> Callable[[Request], Response]:
     def reply(request: Request) -> Response:
         message = _MESSAGES[Method(request.method)][1]()
         values: dict[str, Any] = {
-            "success": False, "errCode": code, "errMsg": text or code_name(code), "currOffset": -1
+            "success": False, "errCode": code, "errMsg": text or code_name(code), "currOffset": -1, "brokerCheckSum": -1
         }  # fmt: skip
         for name, value in values.items():
             if name in message.DESCRIPTOR.fields_by_name:
                 setattr(message, name, value)
-        return Response(request.method, message.SerializePartialToString())
+        return Response(request.method, message.SerializeToString())
 
     return reply
 
 
 def _invert(frame: bytes, at: int) -> bytes:
     damaged = bytearray(frame)
-    damaged[at] ^= 0xFF
+    damaged[max(-len(frame), min(at, len(frame) - 1))] ^= 0xFF
     return bytes(damaged)
 
 

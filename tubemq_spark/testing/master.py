@@ -33,7 +33,7 @@ class MasterService:
         self._config = config
         self._gate = Gate(clock, config, tokens)
         self._lists = Lists(catalog, clock, config)
-        self._producers = Producers(self._gate, self._lists, clock, config)
+        self._producers = Producers(self._gate, self._lists, catalog, clock, config)
         self._groups = ConsumerGroups(self._gate, catalog, clock, config)
         self._client_balance = ClientBalance(self._gate, self._groups, self._lists, catalog, clock, config)
         self._server_balance = ServerBalance(self._gate, self._groups, self._lists, catalog, config)

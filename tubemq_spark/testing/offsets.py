@@ -104,6 +104,11 @@ class GroupOffsets:
     def in_flight(self, key: Key) -> int:
         return self._in_flight.get(key, 0)
 
+    def move(self, key: Key, position: int) -> None:
+        """Sets the confirmed position, as `admin_set_offset` does; what was in flight is forgotten."""
+        self._in_flight[key] = 0
+        self._set(self._record(key, 0), position)
+
     def remove(self, group: str) -> None:
         """Forgets a group altogether, as `admin_rmv_offset` does."""
         for records in (self._records, self._table, self._durable):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import Field, producer_topics, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
@@ -12,13 +14,14 @@ from tubemq_spark.testing.heartbeats import Heartbeats
 from tubemq_spark.testing.lists import Lists
 from tubemq_spark.testing.replies import DeclinedError, answering
 
-_SETTINGS_ID = 1  # of the cluster's settings, which stay as they are while the servers run
+_NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without a default flow rule
 
 
 class Producers:
-    def __init__(self, gate: Gate, lists: Lists, clock: Clock, config: ServerConfig) -> None:
+    def __init__(self, gate: Gate, lists: Lists, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
         self._gate = gate
         self._lists = lists
+        self._catalog = catalog
         self._config = config
         self._heartbeats = Heartbeats(clock, config.producer_heartbeat_timeout)
 
@@ -73,8 +76,15 @@ class Producers:
         return client_id, topics
 
     def _settings(self, known: master_pb.ApprovedClientConfig) -> master_pb.ApprovedClientConfig:
-        """Comes whether the producer asks for it or not."""
-        settings = master_pb.ApprovedClientConfig(configId=_SETTINGS_ID)
-        if known.configId != _SETTINGS_ID:
+        """Comes whether the producer asks for it or not. Who says that it knows none is right about settings that were
+        never changed: they are told no size."""
+        settings = master_pb.ApprovedClientConfig(configId=self._settings_id())
+        if known.configId != settings.configId:
             settings.maxMsgSize = self._config.max_msg_size
         return settings
+
+    def _settings_id(self) -> int:
+        """The default flow rule is one of the cluster's settings."""
+        if self._catalog.default_flow is not None:
+            return self._catalog.default_flow.rule_id
+        return _NO_SETTINGS if self._config.max_msg_size == DEFAULT_MAX_MESSAGE_SIZE else _OWN_SIZE

@@ -24,7 +24,7 @@ def bad_request(text: str) -> DeclinedError:
 
 @contextmanager
 def answering(reply: Any) -> Iterator[None]:
-    """Fills `errCode`, `errMsg` and, if `reply` has it, `success` by the block's end, where a `DeclinedError` ends too."""
+    """Fills `errCode`, `errMsg` and any `success` by how the block ends; a `DeclinedError` goes no further."""
     code, text = ErrCode.SUCCESS, "OK!"
     try:
         yield

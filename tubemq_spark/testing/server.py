@@ -103,7 +103,7 @@ class Listener:
         self.thread = thread
         self.faults = faults
         self.connections: set[_Connection] = set()
-        self._tls = tls
+        self._context = None if tls is None else tls.context()  # bad files are found before any port is open
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[asyncio.Server] | None = None
 
@@ -119,9 +119,7 @@ class Listener:
         self.port = self._socket.getsockname()[1]
         loop = self.thread.loop
         self._serving = loop.create_task(
-            loop.create_server(
-                lambda: _Connection(self), sock=self._socket, ssl=None if self._tls is None else self._tls.context()
-            )
+            loop.create_server(lambda: _Connection(self), sock=self._socket, ssl=self._context)
         )
 
     def close(self) -> None:
@@ -170,6 +168,7 @@ class _Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def abort(self) -> None:
+        self._waiting.clear()  # nobody is there any more to handle them
         if self._transport is not None:
             self._transport.abort()
 
@@ -238,11 +237,22 @@ class _Connection(asyncio.Protocol):
             self._silent = True
         if effect.close and self._transport is not None:
             self._transport.write(b"".join((*replies, sent)))
-            self._transport.close()
-            self._silent = True
+            self._say_no_more()
             replies.clear()
             return b""
         return sent
+
+    def _say_no_more(self) -> None:
+        """Ends the connection. A close would reset it if there was more to read, and a reset overtakes what was said: so
+        this end is closed alone, and the peer closes the other.
+        """
+        self._silent = True
+        if self._transport is None:
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     def _encode(self, frame: Frame, reply: Response | Failure | None) -> bytes:
         if reply is None:

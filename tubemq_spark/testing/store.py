@@ -112,6 +112,11 @@ class Store:
         return self._block_data_end
 
     @property
+    def segments(self) -> list[int]:
+        """Where the index segments begin, in bytes."""
+        return [segment.first * UNIT for segment in self._segments]
+
+    @property
     def _file_end(self) -> int:
         return self._segments[-1].end
 

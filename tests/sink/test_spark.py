@@ -1,9 +1,9 @@
-"""From Spark into a real TubeMQ, read back by plain calls."""
+"""From Spark into TubeMQ, read back by plain calls."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from tests.conftest import Layout
+from tests.clusters import Cluster
+from tests.clusters.servers import BOTH, running
 from tests.messages import partitions, settings
-from tests.real.cluster import RealTubeMQ, TopicSpec
+from tests.real.topics import TopicSpec
 from tests.stored import stored_in
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
-
-pytestmark = pytest.mark.real
-
-NewTopic = Callable[[Layout], str]
 
 MOMENT = datetime(2026, 11, 21, 8, 30, 59, tzinfo=timezone.utc)
 MINUTE = int(MOMENT.timestamp()) // 60 * 60_000_000
@@ -42,17 +39,17 @@ SHAPES: list[tuple[bytes, Mapping[str, str] | None, str | None, datetime | None]
 ]
 
 
-def save(rows: DataFrame, tubemq: RealTubeMQ, **options: str) -> None:
-    rows.write.format("tubemq").options(**{"tubemq.master": tubemq.master, **options}).mode("append").save()
+def save(rows: DataFrame, cluster: Cluster, **options: str) -> None:
+    rows.write.format("tubemq").options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
 
 
-def test_rows_of_all_shapes(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic) -> None:
-    topic = new_topic("three")
+def test_rows_of_all_shapes(cluster: Cluster, spark: SparkSession) -> None:
+    topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
-    save(spark.createDataFrame(SHAPES, COLUMNS), tubemq, topic=topic)
+    save(spark.createDataFrame(SHAPES, COLUMNS), cluster, topic=topic)
     after = datetime.now(timezone.utc)
 
-    stored = {message.body: message.attributes for message in stored_in(tubemq, topic)}
+    stored = {message.body: message.attributes for message in stored_in(cluster, topic)}
     assert stored.keys() == {body for body, *_ in SHAPES}
     for body, own, msg_type, msg_time in SHAPES:
         found = stored[body]
@@ -62,29 +59,27 @@ def test_rows_of_all_shapes(tubemq: RealTubeMQ, spark: SparkSession, new_topic: 
             assert before <= datetime.fromtimestamp(found.msg_time / 1e6, timezone.utc) <= after
 
 
-def test_every_row_once_and_every_partition_its_share(
-    tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic
-) -> None:
-    topic = new_topic("stores")
-    save(spark.range(0, 24_000, 1, 3).selectExpr("cast(id as string) value"), tubemq, topic=topic)
+def test_every_row_once_and_every_partition_its_share(cluster: Cluster, spark: SparkSession) -> None:
+    topic = cluster.new_topic("stores")
+    save(spark.range(0, 24_000, 1, 3).selectExpr("cast(id as string) value"), cluster, topic=topic)
 
-    stored = stored_in(tubemq, topic)
+    stored = stored_in(cluster, topic)
     assert Counter(message.body for message in stored) == {b"%d" % n: 1 for n in range(24_000)}
     shares = Counter(message.partition for message in stored)
-    assert shares.keys() == set(partitions(tubemq, topic))
+    assert shares.keys() == set(partitions(cluster, topic))
     assert min(shares.values()) > 24_000 / 8 / 2
 
 
-def test_topics_of_the_rows(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic) -> None:
-    first, second = new_topic("one"), new_topic("one")
+def test_topics_of_the_rows(cluster: Cluster, spark: SparkSession) -> None:
+    first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [("a", first, "202611210830"), ("b", second, None), ("c", None, "202611210830")]
-    save(spark.createDataFrame(rows, "value string, topic string, msg_time string"), tubemq, topic=second)
-    assert {message.body for message in stored_in(tubemq, first)} == {b"a"}
-    assert {message.body for message in stored_in(tubemq, second)} == {b"b", b"c"}
+    save(spark.createDataFrame(rows, "value string, topic string, msg_time string"), cluster, topic=second)
+    assert {message.body for message in stored_in(cluster, first)} == {b"a"}
+    assert {message.body for message in stored_in(cluster, second)} == {b"b", b"c"}
 
 
 @pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
-def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, tmp_path: Path, by_rows: bool) -> None:
+def test_a_stream(cluster: Cluster, spark: SparkSession, tmp_path: Path, by_rows: bool) -> None:
     class OlderSpark(TubeMQDataSource):
         """As if Spark had no Arrow writer for streams."""
 
@@ -99,7 +94,7 @@ def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, 
             return TubeMQStreamRowWriter(plan(self.options, schema, overwrite))
 
     spark.dataSource.register(OlderSpark)
-    topic = new_topic("three")
+    topic = cluster.new_topic("three")
     written: set[bytes] = set()
     (tmp_path / "in").mkdir()
     for run in range(2):
@@ -112,14 +107,14 @@ def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, 
             .text(str(tmp_path / "in"))
             .selectExpr("value", "map('n', value) attributes", "current_timestamp() msg_time")
             .writeStream.format("tubemq_by_rows" if by_rows else "tubemq")
-            .option("tubemq.master", tubemq.master)
+            .option("tubemq.master", cluster.master)
             .option("topic", topic)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-        stored = stored_in(tubemq, topic)
+        stored = stored_in(cluster, topic)
         assert Counter(message.body for message in stored) == dict.fromkeys(written, 1)
         assert all(message.attributes.own == {"n": message.body.decode()} for message in stored)
         now = datetime.now(timezone.utc).timestamp()
@@ -127,6 +122,12 @@ def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, 
 
 
 # What users see when it cannot work
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: Cluster) -> str:
+    """One topic is enough for all that fails."""
+    return cluster.new_topic("three")
 
 
 @pytest.mark.parametrize(
@@ -144,17 +145,17 @@ def test_a_stream(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, 
     ids=["column", "type", "topic", "option"],
 )
 def test_plans_that_cannot_work(
-    tubemq: RealTubeMQ, spark: SparkSession, sql: str, options: dict[str, str], error: str
+    cluster: Cluster, spark: SparkSession, topic: str, sql: str, options: dict[str, str], error: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
-        save(spark.sql(sql), tubemq, **{"topic": "three_0", **options})
+        save(spark.sql(sql), cluster, **{"topic": topic, **options})
     assert error in str(caught.value)
 
 
-def test_only_append(tubemq: RealTubeMQ, spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", tubemq.master)
+def test_only_append(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", cluster.master)
     with pytest.raises(AnalysisException, match="TubeMQ only appends"):
-        rows.option("topic", "three_0").mode("overwrite").save()
+        rows.option("topic", topic).mode("overwrite").save()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("a")
     query = (
@@ -163,8 +164,8 @@ def test_only_append(tubemq: RealTubeMQ, spark: SparkSession, tmp_path: Path) ->
         .count()
         .select("value")
         .writeStream.format("tubemq")
-        .option("tubemq.master", tubemq.master)
-        .option("topic", "three_0")
+        .option("tubemq.master", cluster.master)
+        .option("topic", topic)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .outputMode("complete")
         .start()
@@ -173,27 +174,25 @@ def test_only_append(tubemq: RealTubeMQ, spark: SparkSession, tmp_path: Path) ->
         query.awaitTermination()
 
 
-def test_a_bad_row_reaches_the_user(tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic) -> None:
-    topic = new_topic("one")
+def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> None:
+    topic = cluster.new_topic("one")
     rows: list[tuple[Any, ...]] = [(b"a", {"ok": "ok"}), (b"b", {"not": "o,k"}), (b"c", None)]
     with pytest.raises(PythonException) as caught:
         save(
-            spark.createDataFrame(rows, "value binary, attributes map<string,string>").coalesce(1), tubemq, topic=topic
+            spark.createDataFrame(rows, "value binary, attributes map<string,string>").coalesce(1), cluster, topic=topic
         )
     assert "ConfigError: row 1 of task partition 0, column 'attributes': the attribute not 'o,k'" in str(caught.value)
-    assert {message.body for message in stored_in(tubemq, topic)} == {b"a"}
+    assert {message.body for message in stored_in(cluster, topic)} == {b"a"}
 
 
-def test_passwords_are_in_no_plan(
-    tubemq: RealTubeMQ, spark: SparkSession, new_topic: NewTopic, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topic = new_topic("one")
+def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    topic = cluster.new_topic("one")
     rows = spark.sql("select 'a' value")
-    save(rows, tubemq, topic=topic, **{"tubemq.user": "me", "tubemq.password": "geheim"})
+    save(rows, cluster, topic=topic, **{"tubemq.user": "me", "tubemq.password": "geheim"})
     with pytest.raises(PythonException) as caught:
         save(
             spark.sql("select cast(null as string) value"),
-            tubemq,
+            cluster,
             topic=topic,
             **{"tubemq.user": "me", "tubemq.password": "geheim"},
         )
@@ -205,20 +204,21 @@ def test_passwords_are_in_no_plan(
 # A broker dies
 
 
-def test_a_broker_is_killed_while_messages_are_sent() -> None:
+@pytest.mark.parametrize("server", BOTH)
+def test_a_broker_is_killed_while_messages_are_sent(server: str) -> None:
     """What it had acknowledged and not written to disk is lost with it, for any client. The rest is on the other."""
     rows, dies_at = 60_000, 20_000
-    with RealTubeMQ(topics={"demo": TopicSpec(partitions=2)}, brokers=2) as tubemq:
-        with Producer(settings(tubemq)) as producer:
+    with running(server, topics={"demo": TopicSpec(partitions=2)}) as cluster:
+        with Producer(settings(cluster)) as producer:
             for row in range(rows):
                 if row == dies_at:
-                    tubemq.kill_broker(1)
+                    cluster.kill_broker(1)
                 producer.send("demo", b"%d" % row, row=row)
             acknowledged = producer.flush()
 
         assert sum(acknowledged.values()) == rows
         by_the_dead = sum(count for partition, count in acknowledged.items() if partition.broker_id == 1)
-        survived = [int(message.body) for message in stored_in(tubemq, "demo", broker_id=2)]
+        survived = [int(message.body) for message in stored_in(cluster, "demo", broker_id=2)]
         assert 0 < by_the_dead <= dies_at
         assert len(survived) >= rows - by_the_dead
         assert set(range(dies_at, rows)) <= set(survived)

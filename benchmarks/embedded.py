@@ -1,0 +1,307 @@
+"""How fast the embedded server is: sends and reads a second of one broker, in a process of its own.
+
+The requests are encoded before the clock starts and pipelined over plain sockets, so that the client is not what is
+measured; `Producer` and `PartitionReader` show what a test of a pipeline gets. "of its processor time" is the rate a
+core to itself would give the server, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import select
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+
+from tubemq_spark.client.consumer import PartitionReader
+from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.constants import READ_EVERYTHING, Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.metadata import parse_broker
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.protocol.send import encode_content
+from tubemq_spark.source.driver import plan_batch
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+SEND_GOAL, READ_GOAL = 20_000, 150_000  # messages a second, small ones
+_SENDS_IN_FLIGHT = 1000
+_GETS_IN_FLIGHT = 3
+_CLIENT = "bench"
+
+
+@dataclass(frozen=True)
+class Job:
+    """`count` messages with bodies of `size` bytes, as many to each of `partitions` partitions of one store. Every
+    second one is of type `even`."""
+
+    partitions: int
+    size: int
+    count: int
+
+    @property
+    def topic(self) -> str:
+        return f"bench_{self.partitions}_{self.size}"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`count` messages took `seconds`, and `server_seconds` of the server's processor time."""
+
+    count: int
+    seconds: float
+    server_seconds: float
+
+
+class Server:
+    """The server's process, as seen from here."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def ask(self, question: str, argument: str = "") -> str:
+        self._pipe.send((question, argument))
+        return str(self._pipe.recv())
+
+    def timed(self, count: int, work: Callable[[], None]) -> Rate:
+        processor = float(self.ask("processor"))
+        begin = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - begin
+        return Rate(count, seconds, float(self.ask("processor")) - processor)
+
+
+def serve(pipe: Connection, framing: Framing) -> None:
+    begin = time.perf_counter()
+    with EmbeddedTubeMQ(framing=framing) as tubemq:
+        started = time.perf_counter() - begin
+        while True:
+            question, argument = pipe.recv()
+            if question == "started":
+                pipe.send(started)
+            elif question == "master":
+                pipe.send(tubemq.master)
+            elif question == "processor":
+                pipe.send(time.process_time())
+            elif question == "topic":
+                name, _, partitions = argument.partition(":")
+                if name in tubemq.topics:
+                    tubemq.delete_topic(name)
+                tubemq.create_topic(name, int(partitions))
+                pipe.send("")
+            elif question == "flush":
+                tubemq.flush(argument)
+                pipe.send("")
+            else:
+                break
+
+
+@contextmanager
+def server(framing: Framing) -> Iterator[Server]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there, framing), daemon=True)
+    process.start()
+    try:
+        yield Server(here)
+    finally:
+        here.send(("end", ""))
+        process.join()
+
+
+class RawClient:
+    """Pipelines encoded requests over one connection."""
+
+    def __init__(self, address: tuple[str, int], framing: Framing) -> None:
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._framing = framing
+        self._decoder = FrameDecoder(framing)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def encode(self, service: ServiceType, method: Method, data: bytes) -> bytes:
+        return encode_frame(1, encode_request(Request(service, method, 10_000, data)), self._framing)
+
+    def call(self, service: ServiceType, method: Method, data: bytes) -> bytes:
+        self._socket.sendall(self.encode(service, method, data))
+        (frame,) = self._receive()
+        return reply_of(frame)
+
+    def pipeline(self, requests: list[bytes], in_flight: int) -> None:
+        """All requests, no more than so many unanswered; the last reply is looked at."""
+        sent = answered = 0
+        last = None
+        chunk = max(1, in_flight // 4)
+        while answered < len(requests):
+            while sent < len(requests) and sent - answered <= in_flight - chunk:
+                self._socket.sendall(b"".join(requests[sent : sent + chunk]))
+                sent += len(requests[sent : sent + chunk])
+            frames = self._receive()
+            answered += len(frames)
+            last = frames[-1]
+        assert last is not None
+        reply = pb.SendMessageResponseB2P.FromString(reply_of(last))
+        if not reply.success:
+            raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")
+
+    def drain(self, request: bytes, count: int) -> None:
+        """Sends the request again and again until so many messages came."""
+        seen = 0
+        self._socket.sendall(request * _GETS_IN_FLIGHT)
+        waiting = _GETS_IN_FLIGHT
+        while waiting:
+            for frame in self._receive():
+                waiting -= 1
+                reply = pb.GetMessageResponseB2C.FromString(reply_of(frame))
+                seen += len(reply.messages)
+                if not reply.success and reply.errCode != 404:
+                    raise RuntimeError(f"a get was refused: {reply.errCode} {reply.errMsg}")
+                if seen < count:
+                    self._socket.sendall(request)
+                    waiting += 1
+        if seen != count:
+            raise RuntimeError(f"{seen} messages came, not {count}")
+
+    def _receive(self) -> list[Frame]:
+        while True:
+            select.select([self._socket], [], [])
+            if frames := self._decoder.feed(self._socket.recv(1 << 20)):
+                return frames
+
+
+def reply_of(frame: Frame) -> bytes:
+    reply = decode_reply(frame.body)
+    if not isinstance(reply, Response):
+        raise RuntimeError(f"{reply.exception_name}: {reply.text}")
+    return reply.data
+
+
+def send_raw(client: RawClient, job: Job) -> list[bytes]:
+    body = b"b" * job.size
+    contents = [encode_content(body, 0, msg_type, None) for msg_type in ("even", "odd")]
+    requests = []
+    for partition in range(job.partitions):
+        target = pb.SendMessageRequestP2B(
+            clientId=_CLIENT, topicName=job.topic, partitionId=partition, sentAddr=1
+        ).SerializePartialToString()
+        requests += [client.encode(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target + one) for one in contents]
+    return [requests[n % len(requests)] for n in range(job.count)]
+
+
+def read_raw(client: RawClient, job: Job, filters: tuple[str, ...]) -> None:
+    for partition in range(job.partitions):
+        register = pb.RegisterRequestC2B(
+            opType=OpType.REGISTER,
+            clientId=_CLIENT,
+            groupName="bench",
+            topicName=job.topic,
+            partitionId=partition,
+            readStatus=0,
+            filterCondStr=filters,
+            currOffset=0,
+            qryPriorityId=READ_EVERYTHING,
+        )
+        client.call(ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register.SerializeToString())
+        get = pb.GetMessageRequestC2B(
+            clientId=_CLIENT,
+            partitionId=partition,
+            groupName="bench",
+            topicName=job.topic,
+            lastPackConsumed=True,
+            manualCommitOffset=False,
+        )
+        request = client.encode(ServiceType.BROKER_READ, Method.GET_MESSAGE, get.SerializeToString())
+        client.drain(request, job.count // job.partitions // (2 if filters else 1))
+
+
+def send_all(master: str, job: Job) -> None:
+    body = b"p" * job.size
+    with Producer(ClientSettings.from_options({"tubemq.master": master})) as producer:
+        for _ in range(job.count):
+            producer.send(job.topic, body)
+
+
+def read_all(master: str, job: Job) -> None:
+    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": "reader"}
+    seen = 0
+    for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
+        claim = replace(part.claim, task=number)
+        reader = PartitionReader(part.settings, part.group, claim, part.wanted, visit_token=part.visit_token)
+        seen += sum(len(piece.messages) for piece in reader.pieces())
+    if seen != job.count:
+        raise RuntimeError(f"{seen} messages came, not {job.count}")
+
+
+def broker_address(master: str, framing: Framing) -> tuple[str, int]:
+    host, _, port = master.partition(":")
+    with RawClient((host, int(port)), framing) as client:
+        request = master_pb.RegisterRequestP2M(clientId=_CLIENT, brokerCheckSum=-1, hostName=host)
+        data = client.call(ServiceType.MASTER, Method.PRODUCER_REGISTER, request.SerializePartialToString())
+    (info,) = master_pb.RegisterResponseM2P.FromString(data).brokerInfos
+    broker = parse_broker(info)
+    assert broker is not None
+    return broker.address.host, broker.address.port
+
+
+def show(name: str, rates: list[Rate]) -> None:
+    fastest = max(rates, key=lambda rate: rate.count / rate.seconds)
+    wall = statistics.median(rate.count / rate.seconds for rate in rates)
+    own = statistics.median(rate.count / rate.server_seconds for rate in rates)
+    print(f"  {name:28}{wall:12,.0f}{fastest.count / fastest.seconds:12,.0f}{own:12,.0f}", flush=True)
+
+
+def measure(tubemq: Server, job: Job, framing: Framing, rounds: int) -> None:
+    master = tubemq.ask("master")
+    print(f"\n{job.count:,} messages of {job.size} bytes, partitions in the store: {job.partitions}")
+    print(f"  {'messages a second':28}{'median':>12}{'best':>12}{'of its own':>12}")
+    topic = f"{job.topic}:{job.partitions}"
+    with RawClient(broker_address(master, framing), framing) as client:
+        requests = send_raw(client, job)
+        rates = []
+        for _ in range(rounds):
+            tubemq.ask("topic", topic)
+            rates.append(tubemq.timed(job.count, lambda: client.pipeline(requests, _SENDS_IN_FLIGHT)))
+        show("send, raw", rates)
+        tubemq.ask("flush", job.topic)
+        every = [tubemq.timed(job.count, lambda: read_raw(client, job, ())) for _ in range(rounds)]
+        show("read, raw", every)
+        half = [tubemq.timed(job.count // 2, lambda: read_raw(client, job, ("even",))) for _ in range(rounds)]
+        show("read every second, raw", half)
+        show("read, PartitionReader", [tubemq.timed(job.count, lambda: read_all(master, job)) for _ in range(rounds)])
+        rates = []
+        for _ in range(rounds):
+            tubemq.ask("topic", topic)
+            rates.append(tubemq.timed(job.count, lambda: send_all(master, job)))
+        show("send, Producer", rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=60_000, help="messages of one round (60000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement (3)")
+    parser.add_argument("--framing", choices=[one.value for one in Framing], default=Framing.STANDARD.value)
+    given = parser.parse_args()
+    framing = Framing(given.framing)
+    with server(framing) as tubemq:
+        print(f"started in {float(tubemq.ask('started')) * 1000:.1f} ms")
+        print(f"wanted of one core: {SEND_GOAL:,} small sends a second, {READ_GOAL:,} messages read")
+        for size in (100, 1024):
+            for partitions in (1, 3):
+                measure(tubemq, Job(partitions, size, given.count), framing, given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What the demo shows on terminals and elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tubemq_spark.cli.stream import Batch, Reading
+from tubemq_spark.cli.view import View
+
+ROWS = [
+    Reading(
+        f"1:{n % 3}", 28 * n, "temperature", "2024-02-29 12:30", "site=harbour", f'{{"sensor": {n}, "celsius": 71.5}}'
+    )
+    for n in range(30)
+]
+
+
+def shown(width: int, *, terminal: bool, batches: list[Batch]) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=50, force_terminal=terminal, color_system=None, highlight=False)
+    with View(console) as view:
+        view.status("starting")
+        for batch in batches:
+            view.show(batch)
+        view.status("5 rows sent")
+    view.say("the end")
+    return file.getvalue()
+
+
+BATCHES = [Batch(0, ROWS, lag=7, seconds=0.25), Batch(1, ROWS[:1], lag=0), Batch(2, [], lag=0, seconds=1.0)]
+
+
+@pytest.mark.parametrize("width", [20, 79, 80, 99, 100, 200])
+def test_lines_are_plain_where_there_is_no_terminal(width: int) -> None:
+    lines = shown(width, terminal=False, batches=BATCHES).splitlines()
+    assert [line for line in lines if line.startswith("batch")] == [
+        "batch 0: 30 rows in 0.25 s, lag 7",
+        "batch 1: 1 rows in 0.00 s, lag 0",
+        "batch 2: 0 rows in 1.00 s, lag 0",
+    ]
+    assert lines[0].split() == ["partition", "offset", "msg_type", "msg_time", "attributes", "value"]
+    assert '  1:0             0  temperature  2024-02-29 12:30  site=harbour  {"sensor": 0, "celsius": 71.5}' in lines
+    assert lines[-1] == "the end"
+
+
+@pytest.mark.parametrize("width", [20, 79, 80, 99, 100, 200])
+def test_a_terminal_shows_rows_batches_and_status_within_its_width(width: int) -> None:
+    text = shown(width, terminal=True, batches=BATCHES)
+    assert "5 rows sent" in text
+    assert "the end" in text
+    assert max(len(line) for line in text.splitlines() if "│" in line) == width
+    if width >= 80:
+        assert "temperature" in text
+        assert "micro-batches" in text
+        assert "█" in text
+
+
+@pytest.mark.parametrize("width", [100, 200])
+def test_a_wide_terminal_shows_whole_rows(width: int) -> None:
+    text = shown(width, terminal=True, batches=BATCHES)
+    assert '"celsius": 71.5}' in text
+    assert "2024-02-29 12:30" in text
+
+
+def test_a_terminal_shows_the_status_before_there_are_rows() -> None:
+    assert "starting" in shown(100, terminal=True, batches=[])

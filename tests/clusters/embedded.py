@@ -1,0 +1,135 @@
+"""The embedded TubeMQ behind the tests' door. Its timers run when its clock is advanced, so nothing is waited for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Literal
+
+from tests.clusters import LAYOUTS, SEGMENT, Layout, Members, leave
+from tests.real.topics import TopicSpec
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.config import Release, ServerConfig
+
+_FLUSH_INTERVAL = 4.0  # as FLUSH_SOON has it
+_FLUSHED_AFTER = 14.0  # for the broker looks every 10 s
+_PATIENCE = 30.0
+
+
+class EmbeddedCluster:
+    """`tubemq` is the server itself, for faults and its clock."""
+
+    def __init__(self, tubemq: EmbeddedTubeMQ, config: ServerConfig) -> None:
+        self.tubemq = tubemq
+        self.topics: dict[str, TopicSpec] = {}
+        self._config = config
+        self._numbers = itertools.count()
+
+    @property
+    def master(self) -> str:
+        return self.tubemq.master
+
+    @property
+    def framing(self) -> Literal["standard", "prefixed"]:
+        return "standard" if self.tubemq.framing is Framing.STANDARD else "prefixed"
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return tuple(self.tubemq.broker_ids)
+
+    def create(self, name: str, spec: TopicSpec) -> None:
+        self.topics[name] = spec
+        self.tubemq.create_topic(name, spec.partitions, spec.stores, brokers=spec.brokers)
+
+    def new_topic(self, layout: Layout) -> str:
+        name = f"{layout}_{next(self._numbers)}"
+        self.create(name, LAYOUTS[layout])
+        return name
+
+    def broker_address(self, broker_id: int) -> str:
+        return self.tubemq.broker_address(broker_id)
+
+    def kill_broker(self, broker_id: int) -> None:
+        self.tubemq.crash_broker(broker_id)
+
+    def stop_broker(self, broker_id: int) -> None:
+        self.tubemq.stop_broker(broker_id)
+
+    def start_broker(self, broker_id: int) -> None:
+        self.tubemq.start_broker(broker_id)
+
+    def kill_master(self) -> None:
+        self.tubemq.stop_master()
+
+    def start_master(self) -> None:
+        self.tubemq.start_master()
+
+    def wait_flushed(self, topic: str) -> None:
+        self.tubemq.clock.advance(_FLUSHED_AFTER)
+
+    def segments(self, partition: Partition) -> tuple[int, ...]:
+        broker = self.tubemq._broker(partition.broker_id).service
+        store = broker.store(partition.topic, partition.store_id)
+        return tuple(self.tubemq._on_thread(lambda: store.segments if store else []))
+
+    def wait_for_expiry(self, is_over: Callable[[], bool], beating: Collection[str]) -> None:
+        """Time goes on by a part of the timeout, and only when all who keep their claims alive did so."""
+        while not is_over():
+            with ExitStack() as stack:
+                heard = [stack.enter_context(self._heartbeat(client)) for client in beating]
+                self.tubemq.clock.advance(self._config.consumer_reg_timeout / 3)
+                assert all(event.wait(_PATIENCE) for event in heard), f"not all of {beating} send heartbeats"
+
+    def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
+        return self.tubemq.group_offset(group, topic, broker_id, partition)
+
+    def move_group(self, group: str, partition: Partition, position: int) -> None:
+        broker_id, topic, number = partition
+        self.tubemq.move_group(group, topic, broker_id, number, position)
+
+    def remove_group(self, group: str, broker_id: int) -> None:
+        broker = self.tubemq._broker(broker_id).service
+        self.tubemq._on_thread(lambda: broker.offsets.remove(group))
+
+    def members(self, group: str) -> Members:
+        def collect() -> Members:
+            found = self.tubemq._masters[0].service._groups.get(group)
+            if found is None:
+                return Members([], "", [])
+            return Members(sorted(found.topics), found.consume_type.value, found.client_ids)
+
+        return self.tubemq._on_thread(collect)
+
+    @contextmanager
+    def _heartbeat(self, client: str) -> Iterator[threading.Event]:
+        """Set by the client's next heartbeat to a broker."""
+        heard = threading.Event()
+        with self.tubemq.on("partition_heartbeat", client=client).run(heard.set):
+            yield heard
+
+
+@contextmanager
+def embedded_cluster(
+    *,
+    topics: Mapping[str, TopicSpec] | None = None,
+    brokers: int = 2,
+    framing: Literal["standard", "prefixed"] = "standard",
+    config: ServerConfig | None = None,
+) -> Iterator[EmbeddedCluster]:
+    """As the release that speaks this framing by itself, with segments and flushes as the tests have them."""
+    config = replace(
+        config or ServerConfig(), max_index_segment_entries=SEGMENT, mem_cache_flush_interval=_FLUSH_INTERVAL
+    )
+    release = Release.V2_5 if framing == "standard" else Release.V1_2
+    with EmbeddedTubeMQ(brokers=brokers, release=release, config=config) as tubemq:
+        cluster = EmbeddedCluster(tubemq, config)
+        for name, spec in (topics or {}).items():
+            cluster.create(name, spec)
+        yield cluster
+        tubemq.clear_faults()
+        leave()

@@ -1,0 +1,69 @@
+"""A real TubeMQ behind the tests' door."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+
+from tests.clusters import LAYOUTS, SEGMENT, Layout, Members
+from tests.real.cluster import RealTubeMQ, TopicSpec
+from tests.real.jars import Framing
+from tubemq_spark.protocol.metadata import Partition
+
+_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 48, "three": 48, "stores": 16}
+_EXPIRY_TIMEOUT = 90.0
+
+
+class RealCluster(RealTubeMQ):
+    """`topics` are those of the tests by default; `claim_timeout` is in seconds, by default TubeMQ's own."""
+
+    def __init__(
+        self,
+        *,
+        topics: Mapping[str, TopicSpec] | None = None,
+        brokers: int = 2,
+        framing: Framing = "standard",
+        claim_timeout: int | None = None,
+    ) -> None:
+        if topics is None:
+            counts = _TOPICS_OF_A_LAYOUT
+            topics = {f"{layout}_{n}": LAYOUTS[layout] for layout in LAYOUTS for n in range(counts[layout])}
+        options = {"maxIndexSegmentSize": str(28 * SEGMENT)}
+        if claim_timeout is not None:
+            options["consumerRegTimeoutMs"] = str(1000 * claim_timeout)
+        super().__init__(topics=topics, brokers=brokers, framing=framing, broker_options=options)
+        self._numbers: dict[Layout, itertools.count[int]] = defaultdict(itertools.count)
+
+    def new_topic(self, layout: Layout) -> str:
+        name = f"{layout}_{next(self._numbers[layout])}"
+        assert name in self.topics, f"declare more topics of layout {layout} in {__name__}"
+        return name
+
+    def segments(self, partition: Partition) -> tuple[int, ...]:
+        store = self._data(partition.broker_id) / f"{partition.topic}-{partition.store_id}"
+        return tuple(sorted(int(file.stem) for file in (store / "index").glob("*.index")))
+
+    def wait_for_expiry(self, is_over: Callable[[], bool], beating: Collection[str]) -> None:
+        deadline = time.monotonic() + _EXPIRY_TIMEOUT
+        while not is_over():
+            assert time.monotonic() < deadline, f"not within {_EXPIRY_TIMEOUT:g} s"
+            time.sleep(0.2)
+
+    def move_group(self, group: str, partition: Partition, position: int) -> None:
+        self.broker_admin(
+            partition.broker_id,
+            method="admin_set_offset",
+            groupName=group,
+            manualSet=True,
+            offsetJsonInfo=json.dumps({str(partition): position}),
+        )
+
+    def remove_group(self, group: str, broker_id: int) -> None:
+        self.broker_admin(broker_id, method="admin_rmv_offset", groupName=group)
+
+    def members(self, group: str) -> Members:
+        answer = self.admin(method="admin_query_consume_group_detail", groupName=group)
+        return Members(answer["topicSet"], answer["isBandConsume"], [member["consumerId"] for member in answer["data"]])

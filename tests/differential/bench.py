@@ -1,0 +1,211 @@
+"""Plays batches of scripts on a pair of servers and tells what differs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.differential.compare import Reply, differing
+from tests.differential.play import Player
+from tests.differential.requests import Names
+from tests.differential.script import FLUSH, STATELESS, Script
+from tests.differential.servers import MAX_STORES, PARTITIONS, Server, Store
+
+_ATTEMPTS = 4  # plays of a script that a flush of its own accord has disturbed
+_EMPTY = 8  # empty stores to have at a time, when they are asked for
+_plays = itertools.count()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two replies to one step that are not equal, and the script up to there."""
+
+    script: Script
+    step: int
+    replies: tuple[Reply, Reply]
+    from_empty: bool
+    """The store was empty when the script began."""
+
+    @property
+    def fields(self) -> list[str]:
+        return differing(*self.replies)
+
+    @property
+    def step_shown(self) -> str:
+        return str(dict(self.script.steps[self.step]))
+
+
+@dataclass
+class Results:
+    played: int = 0
+    calls: int = 0
+    disturbed: int = 0
+    """Plays that were given up, for time alone had flushed the store."""
+    abandoned: int = 0
+    """Scripts that were disturbed at every attempt."""
+    codes: Counter[str] = field(default_factory=Counter)
+    """How often each call was answered with each code, on the first server."""
+    differences: list[Difference] = field(default_factory=list)
+
+    def __iadd__(self, more: Results) -> Results:
+        self.played += more.played
+        self.calls += more.calls
+        self.disturbed += more.disturbed
+        self.abandoned += more.abandoned
+        self.codes += more.codes
+        self.differences += more.differences
+        return self
+
+
+@dataclass
+class _Play:
+    script: Script
+    store: Store
+    players: tuple[Player, Player]
+    attempt: int
+    differences: list[Difference] = field(default_factory=list)
+    is_over: bool = False
+    is_disturbed: bool = False
+
+
+class Bench:
+    """A pair of servers with the same history: every script is played on the same store of both.
+
+    `stores` is how many of each topic are in use. A store whose two sides have come to differ is not used again.
+    """
+
+    def __init__(self, one: Server, other: Server, stores: int) -> None:
+        self._servers = (one, other)
+        self._free = {topic: deque(range(stores)) for topic in PARTITIONS}
+        self._fresh = dict.fromkeys(PARTITIONS, stores)
+        self._written: set[Store] = set()
+
+    @property
+    def stores(self) -> int:
+        """How many stores have been opened, at most."""
+        return sum(self._fresh.values())
+
+    def run(self, scripts: Iterable[Script], *, empty: bool = False) -> Results:
+        """Plays all, on empty stores if that is asked for, as long as there are any; scripts with the same barriers
+        share what there is to wait for."""
+        results = Results()
+        waiting = deque((script, 1) for script in scripts)
+        while waiting:
+            if empty:
+                self._put_empty_first(waiting[0][0].layout)
+            batch = [self._start(script, attempt) for script, attempt in self._take(waiting, empty)]
+            if not batch:
+                break
+            self._play_batch(batch, results)
+            for play in batch:
+                self._settle(play, waiting, results)
+        return results
+
+    def _put_empty_first(self, needed: str) -> None:
+        """There are some of the topic `needed`, as long as the broker has memory for them."""
+        while sum((needed, number) not in self._written for number in self._free[needed]) < _EMPTY:
+            if not self._open(needed):
+                break
+        for topic, free in self._free.items():
+            ordered = sorted(free, key=lambda number: (topic, number) in self._written)
+            self._free[topic] = deque(ordered)
+
+    def _take(self, waiting: deque[tuple[Script, int]], empty: bool) -> Iterator[tuple[Script, int]]:
+        """A batch: no two of it on one store, and all with the barriers of the first."""
+        barriers = waiting[0][0].barriers
+        room = {
+            topic: sum((topic, number) not in self._written for number in free) if empty else len(free)
+            for topic, free in self._free.items()
+        }
+        for _ in range(len(waiting)):
+            script, attempt = waiting.popleft()
+            if script.barriers == barriers and room[script.layout]:
+                room[script.layout] -= 1
+                yield script, attempt
+            else:
+                waiting.append((script, attempt))
+
+    def _start(self, script: Script, attempt: int) -> _Play:
+        store = (script.layout, self._free[script.layout].popleft())
+        name = f"play{next(_plays)}"
+        one, other = (self._player(server, store, name) for server in self._servers)
+        return _Play(script, store, (one, other), attempt)
+
+    def _player(self, server: Server, store: Store, name: str) -> Player:
+        target = server.target
+        return Player(target, Names(name, *store, broker=str(target.broker)))
+
+    def _play_batch(self, batch: Sequence[_Play], results: Results) -> None:
+        quick = [play.store for play in batch if play.store[0].startswith("quick")]
+        self._flush(quick)
+        barriers = batch[0].script.barriers
+        for number, barrier in enumerate((*barriers, None)):
+            for play in batch:
+                if not play.is_over:
+                    self._play_phase(play, number, results)
+            if barrier == FLUSH:
+                self._flush([play.store for play in batch if play.store in quick])
+            elif barrier is not None:
+                for server in self._servers:
+                    server.expire()
+
+    def _flush(self, stores: Sequence[Store]) -> None:
+        if stores:
+            for server in self._servers:
+                server.flush(stores)
+
+    def _play_phase(self, play: _Play, number: int, results: Results) -> None:
+        steps = play.script.phases()[number]
+        if number == 0:
+            for player in play.players:
+                player.begin()
+        before = [player.file_end() for player in play.players]
+        one, other = (player.play(steps) for player in play.players)
+        after = [player.file_end() for player in play.players]
+        if play.store[0].startswith("quick") and before != after and not _has_bulk(play.script):
+            play.is_disturbed = play.is_over = True
+            return
+        for index, step in steps:
+            results.calls += 1
+            results.codes[f"{step['call']} {one[index].get('errCode', one[index].get('status', 'other'))}"] += 1
+            if one[index] != other[index]:
+                replies = (one[index], other[index])
+                was_empty = play.players[0].began_at == 0
+                play.differences.append(Difference(play.script.up_to(index), index, replies, was_empty))
+                if step["call"] not in STATELESS:
+                    play.is_over = True
+                    return
+
+    def _settle(self, play: _Play, waiting: deque[tuple[Script, int]], results: Results) -> None:
+        topic, number = play.store
+        ends = {(player.file_end(), player.end()) for player in play.players}
+        if len(ends) == 1:
+            self._free[topic].append(number)
+        else:
+            self._open(topic)
+        if ends != {(0, 0)}:
+            self._written.add(play.store)
+        if not play.is_disturbed:
+            results.played += 1
+            results.differences += play.differences
+            return
+        results.disturbed += 1
+        if play.attempt < _ATTEMPTS:
+            waiting.append((play.script, play.attempt + 1))
+        else:
+            results.abandoned += 1
+
+    def _open(self, topic: str) -> bool:
+        """One more store, if the broker has memory for it."""
+        if self.stores >= MAX_STORES:
+            return False
+        self._free[topic].append(self._fresh[topic])
+        self._fresh[topic] += 1
+        return True
+
+
+def _has_bulk(script: Script) -> bool:
+    """Such a script fills the memory, and that flushes it too."""
+    return any(step["call"] == "bulk" for step in script.steps)

@@ -1,0 +1,173 @@
+"""Replies as dictionaries of all set fields, in a form in which those of two servers must be equal."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tests.differential.requests import Names
+from tubemq_spark.protocol.envelope import Failure
+
+Reply = dict[str, Any]
+
+SILENCE: Reply = {"silence": True}
+"""In place of a reply that does not come."""
+
+_SHOWN = 24  # bytes of a payload
+
+
+class May(Enum):
+    """In which way a field may differ."""
+
+    BE_ANOTHER_ID = auto()  # but the same wherever it is the same on the other server; negative ones are told as such
+    BE_OTHERWISE = auto()  # but be set where it is set on the other server
+    BE_MISSING = auto()
+    BE_IN_ANOTHER_ORDER = auto()
+
+
+@dataclass(frozen=True)
+class MayDiffer:
+    message: str
+    field: str
+    how: May
+    reason: str
+
+
+_CHECK_SUM = "made of the list and of the server's clock"
+_TOKEN = "a random number of the master that changes every few minutes"
+_ORDER = "the order of a Java hash map"
+
+MAY_DIFFER = (
+    MayDiffer("SendMessageResponseB2P", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
+    MayDiffer("SendMessageResponseB2P", "errMsg", May.BE_ANOTHER_ID, "of a stored message it is the messageId"),
+    MayDiffer("SendMessageResponseB2P", "appendTime", May.BE_OTHERWISE, "the broker's clock"),
+    MayDiffer("TransferedMessage", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
+    MayDiffer("RegisterResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("HeartResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("HeartResponseM2P", "topicInfos", May.BE_IN_ANOTHER_ORDER, _ORDER),
+    MayDiffer("ApprovedClientConfig", "configId", May.BE_ANOTHER_ID, "the time of the last change of the settings"),
+    MayDiffer("MasterAuthorizedInfo", "visitAuthorizedToken", May.BE_OTHERWISE, _TOKEN),
+    MayDiffer("RegisterResponseM2CV2", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("HeartResponseM2CV2", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("GetPartMetaResponseM2C", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("HeartResponseM2CV2", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("GetPartMetaResponseM2C", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
+    MayDiffer("HeartResponseM2CV2", "topicMetaInfoList", May.BE_IN_ANOTHER_ORDER, _ORDER),
+    MayDiffer("GetPartMetaResponseM2C", "topicMetaInfoList", May.BE_IN_ANOTHER_ORDER, _ORDER),
+    MayDiffer("HeartResponseM2C", "event", May.BE_MISSING, "it comes when the balancer's next round has come"),
+    MayDiffer("RspExceptionBody", "stackTrace", May.BE_OTHERWISE, "the words of Java's protobuf or of its exceptions"),
+)
+"""Every difference that is none. All else must be equal, texts included."""
+
+_RULES = {(rule.message, rule.field): rule.how for rule in MAY_DIFFER}
+
+
+@dataclass
+class Known:
+    """What one server's replies have told so far: positions of messages by id, and numbers given to other ids."""
+
+    positions: dict[tuple[str, int, int], int] = field(default_factory=dict)  # by topic, store, messageId
+
+    def message(self, names: Names, message_id: int) -> str:
+        position = self.positions.get((names.topic, names.store, message_id))
+        return "unknown" if position is None else f"of the message at {position}"
+
+
+@dataclass
+class Reader:
+    """Turns the replies of one server to one play into what is compared."""
+
+    names: Names
+    known: Known
+    addresses: Mapping[str, str]
+    """What stands for an address in texts."""
+    last: dict[str, int] = field(default_factory=dict)
+    """The ids that came last, as they were, by field."""
+    group: str = ""
+    """Which group is asked for. Ids of two groups are the same when they were made in the same millisecond."""
+    _ordinals: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+
+    def forget_ids(self) -> None:
+        """The group's ids may be new ones from here on, or the same ones if it is still the same millisecond."""
+        for key in [key for key in self._ordinals if key[0] == self.group]:
+            del self._ordinals[key]
+
+    def failure(self, failed: Failure) -> Reply:
+        text = {"stackTrace": "…"} if failed.text else {}
+        return {"status": "FATAL" if failed.fatal else "ERROR", "exceptionName": failed.exception_name, **text}
+
+    def reply(self, message: Message) -> Reply:
+        if message.DESCRIPTOR.name == "SendMessageResponseB2P" and message.success:  # type: ignore[attr-defined]
+            self._book(message)
+        return self._message(message)
+
+    def _book(self, sent: Any) -> None:
+        self.known.positions[self.names.topic, self.names.store, sent.messageId] = sent.appendOffset
+
+    def _message(self, message: Message) -> Reply:
+        kind = message.DESCRIPTOR.name
+        if kind == "TransferedMessage":
+            return self._transfered(message)
+        told = {}
+        for descriptor, value in message.ListFields():
+            how = _RULES.get((kind, descriptor.name))
+            if how is May.BE_MISSING:
+                continue
+            told[descriptor.name] = self._value(kind, descriptor.name, value, how)
+        return told
+
+    def _transfered(self, message: Any) -> Reply:
+        """As any message, but faster, for there are many; all its fields are required."""
+        return {
+            "messageId": self.known.message(self.names, message.messageId),
+            "checkSum": message.checkSum,
+            "payLoadData": _shown(message.payLoadData),
+            "flag": message.flag,
+        }
+
+    def _value(self, kind: str, name: str, value: Any, how: May | None) -> Any:
+        if isinstance(value, Message):
+            return self._message(value)
+        if how is May.BE_OTHERWISE:
+            return "…"
+        if how is May.BE_ANOTHER_ID:
+            return self._id(kind, name, value)
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, bytes):
+            return _shown(value)
+        if isinstance(value, (bool, int)):
+            return value
+        items = [self._value(kind, name, item, None) for item in value]
+        return sorted(items) if how is May.BE_IN_ANOTHER_ORDER else items
+
+    def _id(self, kind: str, name: str, value: Any) -> Any:
+        if name == "messageId":
+            return self.known.message(self.names, value)
+        if name == "errMsg":
+            is_id = value.lstrip("-").isdigit()
+            return self.known.message(self.names, int(value)) if is_id else self._text(value)
+        self.last[name] = value
+        if value < 0:
+            return value
+        numbers = self._ordinals.setdefault((self.group, name), {})
+        return f"#{numbers.setdefault(value, len(numbers))}"
+
+    def _text(self, text: str) -> str:
+        for address, stands_for in self.addresses.items():
+            text = text.replace(address, stands_for)
+        return text
+
+
+def differing(one: Reply, other: Reply) -> list[str]:
+    """The names of the fields in which two replies differ."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def _shown(data: bytes) -> str:
+    return repr(data) if len(data) <= _SHOWN else f"{data[:_SHOWN]!r}… {len(data)} bytes, CRC {zlib.crc32(data):08x}"

@@ -1,0 +1,37 @@
+"""A pair of servers for scripts: a real one, and the embedded one set up in the same way."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.differential.servers import Embedded, Real, embedded, real
+from tests.real.jars import MissingTool
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Real, Embedded]]:
+    """Servers of their own, for scripts need topics whose memory time does not flush, and stores nobody else uses.
+
+    Without Java or Maven the tests are skipped, on CI they fail.
+    """
+    with ExitStack() as stack:
+        try:
+            one = stack.enter_context(real())
+        except MissingTool as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
+        yield one, stack.enter_context(embedded(one.release))
+
+
+@pytest.fixture
+def seed() -> str:
+    """Another one in each run. A failure shows it; TUBEMQ_TEST_SEED sets it, to have the same scripts again."""
+    seed = os.environ.get("TUBEMQ_TEST_SEED") or secrets.token_hex(4)
+    print(f"TUBEMQ_TEST_SEED={seed}")
+    return seed

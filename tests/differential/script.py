@@ -1,0 +1,66 @@
+"""A script: calls as plain data, which can be pasted into a table of regressions.
+
+Names are symbolic. Clients and groups are letters: each play makes names of its own of them. A partition is its number
+within the store the script was given. A position is `("base", n)`: n bytes after the store's end when the script began,
+or `("abs", n)`. What a step leaves out, the request leaves out.
+
+Two steps are no calls but barriers: `flush` (what is in memory goes to the files) and `expire` (claims and members that
+are not kept alive end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Step = Mapping[str, Any]
+"""`call` names the call; the other keys are its arguments, see `requests`."""
+
+Layout = Literal["calm1", "calm3", "quick1", "quick3"]
+"""A topic with 1 or 3 partitions in a store. Time alone flushes only the quick ones."""
+
+FLUSH = "flush"
+EXPIRE = "expire"
+_BARRIERS = (FLUSH, EXPIRE)
+
+STATELESS = ("raw", "no_envelope")
+"""Calls that leave a server as it was."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Calls of one client program, on one store of a topic and on the master."""
+
+    layout: Layout
+    steps: tuple[Step, ...]
+
+    @property
+    def barriers(self) -> tuple[str, ...]:
+        return tuple(step["call"] for step in self.steps if step["call"] in _BARRIERS)
+
+    def phases(self) -> list[list[tuple[int, Step]]]:
+        """The steps between barriers, each with its index in the script."""
+        phases: list[list[tuple[int, Step]]] = [[]]
+        for index, step in enumerate(self.steps):
+            if step["call"] in _BARRIERS:
+                phases.append([])
+            else:
+                phases[-1].append((index, step))
+        return phases
+
+    def without(self, indices: set[int]) -> Script:
+        """The script without some of its calls; barriers stay."""
+        return Script(
+            self.layout,
+            tuple(step for i, step in enumerate(self.steps) if i not in indices or step["call"] in _BARRIERS),
+        )
+
+    def up_to(self, index: int) -> Script:
+        return Script(self.layout, self.steps[: index + 1])
+
+    def __str__(self) -> str:
+        """Python source."""
+        lines = [f"Script({self.layout!r}, ("]
+        lines += [f"    {dict(step)!r}," for step in self.steps]
+        return "\n".join([*lines, "))"])

@@ -1,0 +1,167 @@
+"""Random scripts and old offenders on the embedded and on a real server: all replies are equal.
+
+`python -m tests.differential` plays thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+
+import pytest
+
+from tests.differential.bench import Bench
+from tests.differential.generate import FAMILIES as ALL_FAMILIES
+from tests.differential.generate import scripts
+from tests.differential.play import Line, Target
+from tests.differential.regressions import REGRESSIONS
+from tests.differential.script import Script
+from tests.differential.servers import Embedded, Real, Store
+from tests.differential.shrink import findings, report
+from tubemq_spark.protocol.constants import Method
+from tubemq_spark.protocol.envelope import Response, decode_reply, encode_reply, parse
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+pytestmark = pytest.mark.real
+
+SCRIPTS = 280
+FAMILIES = [name for name in ALL_FAMILIES if name != "half"]  # it would wait for two more flushes, 20 s
+STORES = 40  # of each topic, enough for one batch of each kind
+
+HONEST = Script(
+    "calm1",
+    (
+        {"call": "send", "client": "p", "partition": 0, "size": 10},
+        {"call": "send", "client": "p", "partition": 0, "size": 20},
+        {"call": "heartbeat", "client": "a", "group": "g", "partitions": (0,)},
+        {"call": "register", "client": "a", "group": "g", "partition": 0, "status": 0, "at": ("base", 0)},
+        {"call": "get", "client": "a", "group": "g", "partition": 0, "manual": True},
+        {"call": "commit", "client": "a", "group": "g", "partition": 0},
+        {"call": "get", "client": "a", "group": "g", "partition": 0, "manual": True},
+    ),
+)
+
+
+def assert_equal(bench: Bench, scripts: Sequence[Script], *, empty: bool = False) -> None:
+    results = bench.run(scripts, empty=empty)
+    found = findings(bench, results.differences, limit=3)
+    assert not found, "\n\n".join(map(report, found))
+    assert results.played == len(scripts)
+
+
+@pytest.fixture(scope="module")
+def bench(pair: tuple[Real, Embedded]) -> Bench:
+    return Bench(*pair, STORES)
+
+
+def test_what_once_differed(bench: Bench) -> None:
+    assert_equal(bench, [HONEST, *REGRESSIONS], empty=True)
+
+
+def test_random_scripts(bench: Bench, seed: str) -> None:
+    assert_equal(bench, [script for family in scripts(seed, SCRIPTS, FAMILIES).values() for script in family])
+
+
+class Liar(Target):
+    """Another view of a server: the first reply of a method that `change` takes to be worth it is changed by it."""
+
+    def __init__(self, honest: Target, method: Method, change: Callable[[bytes], bytes | None]) -> None:
+        super().__init__("liar", honest.master, honest.broker, honest.framing, honest.known)
+        self.method = method
+        self.change = change
+
+    def line(self, to_master: bool) -> Line:
+        return LyingLine(super().line(to_master), self)
+
+
+class LyingLine(Line):
+    def __init__(self, line: Line, liar: Liar) -> None:
+        self.__dict__.update(line.__dict__)
+        self._line = line
+        self._liar = liar
+
+    def send(self, body: bytes) -> int:
+        return self._line.send(body)
+
+    def receive(self, serial_no: int) -> bytes:
+        body = self._line.receive(serial_no)
+        reply = decode_reply(body)
+        if isinstance(reply, Response) and reply.method == self._liar.method:
+            changed = self._liar.change(reply.data)
+            if changed is not None:
+                return encode_reply(Response(reply.method, changed))
+        return body
+
+
+class Lying:
+    """A server seen through a liar."""
+
+    def __init__(self, server: Embedded, target: Target) -> None:
+        self._server = server
+        self.target = target
+
+    def flush(self, stores: Iterable[Store]) -> None:
+        self._server.flush(stores)
+
+    def expire(self) -> None:
+        self._server.expire()
+
+
+def last_message_gone(data: bytes) -> bytes | None:
+    reply = parse(broker_pb.GetMessageResponseB2C, data)
+    if not reply.messages:
+        return None
+    del reply.messages[-1]
+    return reply.SerializeToString()
+
+
+def messages_turned(data: bytes) -> bytes | None:
+    reply = parse(broker_pb.GetMessageResponseB2C, data)
+    messages = list(reply.messages)
+    del reply.messages[:]
+    reply.messages.extend(reversed(messages))
+    return reply.SerializeToString()
+
+
+def another_text(data: bytes) -> bytes | None:
+    reply = parse(broker_pb.GetMessageResponseB2C, data)
+    reply.errMsg = reply.errMsg.replace("reached", "has reached")
+    return reply.SerializeToString()
+
+
+def committed_further(data: bytes) -> bytes | None:
+    reply = parse(broker_pb.CommitOffsetResponseB2C, data)
+    reply.currOffset += 28
+    return reply.SerializeToString()
+
+
+def unset(data: bytes) -> bytes | None:
+    reply = parse(broker_pb.HeartBeatResponseB2C, data)
+    reply.ClearField("hasPartFailure")
+    return reply.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "field", "steps"),
+    [
+        (Method.GET_MESSAGE, last_message_gone, "messages", 3),
+        (Method.GET_MESSAGE, messages_turned, "messages", 4),
+        (Method.GET_MESSAGE, another_text, "errMsg", 2),
+        (Method.COMMIT_OFFSET, committed_further, "currOffset", 2),
+        (Method.PARTITION_HEARTBEAT, unset, "hasPartFailure", 1),
+    ],
+)
+def test_a_changed_reply_is_caught(
+    pair: tuple[Real, Embedded],
+    method: Method,
+    change: Callable[[bytes], bytes | None],
+    field: str,
+    steps: int,
+) -> None:
+    one, other = pair
+    with closing(Liar(other.target, method, change)) as liar:
+        bench = Bench(one, Lying(other, liar), STORES)
+        (found,) = findings(bench, bench.run([HONEST]).differences, limit=1)
+    assert found.smallest.fields == [field]
+    assert len(found.smallest.script.steps) == steps
+    assert found.is_steady

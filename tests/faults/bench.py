@@ -1,0 +1,184 @@
+"""A query and a write as Spark runs them, without Spark, on an embedded cluster whose calls go wrong."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.write import write_batches
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+TOPICS = {"one": 1, "pair": 2}  # a partition with a store of its own, and two that share theirs
+ROWS = 240
+GROUP = "readers"
+RPC_TIMEOUT, RETRY_FOR, CLAIM_TIMEOUT = 0.2, 0.25, 0.2  # seconds; what is lost is to be noticed soon
+PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
+SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
+PATIENCE = 30.0  # seconds
+
+
+class Row(NamedTuple):
+    """What a reader gave out; `offset` is None where it cannot be known."""
+
+    offset: int | None
+    message_id: int
+    body: bytes
+
+
+Rows = dict[Partition, list[Row]]
+
+
+def settings(tubemq: EmbeddedTubeMQ, **others: Any) -> ClientSettings:
+    usual = ClientSettings(
+        masters=parse_master_addresses(tubemq.master),
+        rpc_timeout=RPC_TIMEOUT,
+        framing=Framing.STANDARD,
+        retry_for=RETRY_FOR,
+    )
+    return replace(usual, **others)
+
+
+def fill(tubemq: EmbeddedTubeMQ, count: int = ROWS, *, flush: bool = True) -> None:
+    """`count` messages, dealt to all partitions of `TOPICS`; a crash leaves them when they are flushed."""
+    for number in range(count):
+        topic, partition = [("one", 0), ("pair", 0), ("pair", 1)][number % 3]
+        tubemq.send(topic, b"row %d" % number, partition)
+    if flush:
+        for topic in TOPICS:
+            tubemq.flush(topic)
+
+
+def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
+    """What a reader of the topics must give, partition by partition."""
+    rows: Rows = defaultdict(list)
+    for topic in topics or TOPICS:
+        for message in tubemq.messages(topic):
+            offset = message.offset if TOPICS[topic] == 1 else None
+            partition = Partition(message.broker_id, topic, message.partition)
+            rows[partition].append(Row(offset, message.message_id, message.body))
+    return dict(rows)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        time.sleep(0.002)
+
+
+class Query:
+    """A streaming query between the calls of Spark's engine: the logs outlive a run, and all else ends with it.
+
+    `rows` are those of committed batches. `found`, `planned` and `given` are called when the ends of a batch are known,
+    when it is planned, and after each Arrow batch of a task.
+    """
+
+    def __init__(self, tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: Any) -> None:
+        self.rows: Rows = defaultdict(list)
+        self.found: Callable[[], object] = lambda: None
+        self.planned: Callable[[], object] = lambda: None
+        self.given: Callable[[], object] = lambda: None
+        self._offset_log: list[dict[str, Any]] = []
+        self._committed = 0  # batches
+        self._options = options(tubemq, *topics, group=group, **client)
+
+    def be_patient(self) -> None:
+        """Whatever is to be borne must not be too much for a slow machine."""
+        self._options = replace(self._options, client=replace(self._options.client, retry_for=PATIENT))
+
+    @property
+    def ends(self) -> Mapping[Partition, int]:
+        """Where the last committed batch ended."""
+        return self._offset(self._committed - 1).positions
+
+    def run(self) -> None:
+        """Reads all that is there and stops. Raises what the query fails with; the next run goes on from the logs."""
+        driver = StreamDriver(self._options)
+        try:
+            start = self._offset(self._committed - 1) if self._committed else driver.initial()
+            while True:
+                if len(self._offset_log) == self._committed:
+                    end = driver.latest(start)
+                    if end == start:
+                        return
+                    self._offset_log.append(end.to_json())
+                    self.found()
+                start = self._run_batch(driver, start, self._offset(-1))
+        finally:
+            driver.stop()
+
+    def _run_batch(self, driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> StreamOffset:
+        tasks = pickle.loads(pickle.dumps(driver.plan(start, end)))
+        self.planned()
+        rows = [(task.wanted.partition, row) for task in tasks for row in self._run_task(task)]
+        for partition, row in rows:
+            self.rows[partition].append(row)
+        self._committed += 1
+        return end
+
+    def _run_task(self, task: TubeMQInputPartition) -> Iterator[Row]:
+        for batch in task.read():
+            yield from rows_of(batch)
+            self.given()
+
+    def _offset(self, number: int) -> StreamOffset:
+        return StreamOffset.from_json(self._offset_log[number])
+
+
+def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: Any) -> SourceOptions:
+    """Those of a source that begins at the earliest and asks the brokers each time."""
+    raw = {"tubemq.master": tubemq.master, "tubemq.group": group, "subscribe": ",".join(topics or TOPICS)}
+    return replace(
+        SourceOptions.read(raw, streaming=True),
+        client=settings(tubemq, **client),
+        starting="earliest",
+        heads_interval=0.0,
+        metadata_interval=0.0,
+        claim_timeout=CLAIM_TIMEOUT,
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    columns = (batch.column(name).to_pylist() for name in ("offset", "message_id", "value"))
+    yield from map(Row, *columns)
+
+
+# Writing
+
+
+def say_goodbye() -> None:
+    """Lets go what the client keeps for the next use, while there is a server to hear it."""
+    SESSIONS.close()
+    POOL.close()
+
+
+def bodies(count: int, prefix: bytes = b"row") -> list[bytes]:
+    return [b"%b %d" % (prefix, number) for number in range(count)]
+
+
+def write(tubemq: EmbeddedTubeMQ, rows: list[bytes], *, max_in_flight: int = 1000, topic: str = "pair", **client: Any) -> int:
+    """A task of the sink; how many rows it says are stored."""
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
+    given = SinkOptions(settings(tubemq, **client), topic, max_in_flight)
+    return sum(write_batches(given, [batch]).rows.values())
+
+
+def counts(tubemq: EmbeddedTubeMQ, topic: str = "pair") -> Counter[bytes]:
+    """How often each body is stored."""
+    return Counter(message.body for message in tubemq.messages(topic))

@@ -1,0 +1,68 @@
+"""What may become of a call, and what a test expects of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.testing import Calls, Fault
+
+_RPC = "org.apache.inlong.tubemq.corerpc.exception."
+STANDBY, STOPPING, NOT_READY = (
+    f"{_RPC}{name}" for name in ("StandbyException", "ServiceStoppingException", "ServerNotReadyException")
+)
+TARGET = "java.lang.reflect.InvocationTargetException"  # what a handler that threw looks like from outside
+
+NO_REASON = "as the test said"
+LATE = 0.3  # seconds: more than the client waits
+
+# Places in a reply's frame, which none is too short for.
+PLACES = {"begin token": 0, "serial number": 5, "number of blocks": 9, "length of a block": 13, "envelope": 17}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault."""
+
+    name: str
+    befall: Callable[[Calls], Fault]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a query or a write ends: the error's class, and what its text says."""
+
+    error: type[TubeMQError]
+    words: str
+
+    def __str__(self) -> str:
+        return self.error.__name__
+
+
+def code(number: int, text: str = NO_REASON) -> Kind:
+    return Kind(f"code {number}", lambda calls: calls.fail(number, text))
+
+
+def exception(name: str) -> Kind:
+    return Kind(name.rsplit(".", 1)[-1], lambda calls: calls.throw(name, NO_REASON))
+
+
+def damage(name: str, at: int) -> Kind:
+    return Kind(f"corrupt {name}", lambda calls: calls.corrupt(at))
+
+
+# After these the same request may well succeed: over another connection, at another server, a little later.
+NO_ANSWER = (
+    Kind("drop_request", lambda calls: calls.drop_request()),
+    Kind("drop_reply", lambda calls: calls.drop_reply()),
+    Kind("delay beyond the timeout", lambda calls: calls.delay(LATE)),
+    Kind("silence", lambda calls: calls.silence()),
+)
+BROKEN = (Kind("close_mid_frame", lambda calls: calls.close_mid_frame()),)
+ELSEWHERE = (exception(STANDBY), exception(STOPPING), exception(NOT_READY))
+SLOW = Kind("delay", lambda calls: calls.delay(0.03))
+DAMAGED = tuple(damage(name, at) for name, at in PLACES.items())

@@ -1,0 +1,182 @@
+"""Heartbeats that fail: a query and a sink go on, and the next ones put things right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.bench import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, say_goodbye, stored, wait_for, write
+from tests.faults.kinds import BROKEN, DAMAGED, ELSEWHERE, NO_ANSWER, NO_REASON, SLOW, TARGET, Failure, Kind, code, exception
+from tubemq_spark.client import consumer
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
+from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig
+
+ROWS = bodies(300)
+TROUBLE = [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, *DAMAGED, exception(TARGET), *map(code, (400, 411, 415, 500, 503))]
+
+
+@pytest.fixture
+def _quick_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HEARTBEAT, "_period", 0.02)
+
+
+def next_one(tubemq: EmbeddedTubeMQ, method: str) -> None:
+    """Waits until a call comes."""
+    with tubemq.on(method).run(lambda: None) as seen:
+        wait_for(lambda: seen.fired, f"the next {method}")
+
+
+def fires(fault: Fault) -> Callable[[], None]:
+    return lambda: wait_for(lambda: fault.fired, f"{fault}")
+
+
+@pytest.mark.usefixtures("_quick_heart")
+@pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
+def test_a_heartbeat_to_the_master_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    with kind.befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault:
+        query.found = fires(fault)
+        query.planned = lambda: next_one(tubemq, "consumer_heartbeat_v2")
+        query.run()
+    assert fault.fired == 1
+    assert query.rows == stored(tubemq)
+
+
+@pytest.mark.usefixtures("_quick_heart")
+@pytest.mark.parametrize("kind", TROUBLE, ids=str)
+@pytest.mark.parametrize("of", ["driver", "task"])
+def test_a_heartbeat_to_a_broker_fails(tubemq: EmbeddedTubeMQ, of: str, kind: Kind) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    name = "_driver_" if of == "driver" else "_p0_"
+    with kind.befall(tubemq.on("partition_heartbeat", client=name, times=1)) as fault:
+        if of == "driver":
+            query.found = fires(fault)
+        else:
+            query.given = lambda: fault.fired or fires(fault)()
+        query.run()
+    assert fault.fired == 1
+    assert query.rows == stored(tubemq)
+
+
+@pytest.mark.usefixtures("_quick_heart")
+def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
+        with code(411).befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault:
+            query.found = lambda: wait_for(lambda: registers.fired == 2, "the register")
+            query.run()
+    assert (fault.fired, registers.fired) == (1, 2)
+    assert query.rows == stored(tubemq)
+
+
+@pytest.mark.usefixtures("_quick_heart")
+def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
+    """For longer than servers wait, of which less than that passes between two of them."""
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+
+    def a_long_time_passes() -> None:
+        before = tubemq.claims()
+        assert before
+        for _ in range(5):
+            tubemq.clock.advance(20)
+            next_one(tubemq, "partition_heartbeat")
+            next_one(tubemq, "consumer_heartbeat_v2")
+            next_one(tubemq, "partition_heartbeat")
+        assert tubemq.claims() == before
+
+    with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
+        query.found = query.given = a_long_time_passes
+        query.run()
+    assert registers.fired == 1
+    assert query.rows == stored(tubemq)
+
+
+@pytest.mark.usefixtures("_quick_heart")
+@pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
+def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    write(tubemq, ROWS, retry_for=PATIENT)
+    with kind.befall(tubemq.on("producer_heartbeat", times=1)) as fault:
+        fires(fault)()
+        next_one(tubemq, "producer_heartbeat")
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert counts(tubemq) == Counter(ROWS + ROWS)
+
+
+def test_a_visit_token_that_was_changed_meanwhile() -> None:
+    """The broker refuses it, and the master has forgotten the producer: it registers again and sends again."""
+    config = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
+    with EmbeddedTubeMQ(topics=TOPICS, config=config) as tubemq:
+        write(tubemq, ROWS, retry_for=PATIENT)
+        for _ in range(10):
+            tubemq.clock.advance(300)
+        with tubemq.on("producer_register").run(lambda: None) as registers:
+            assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert registers.fired == 1
+        assert counts(tubemq) == Counter(ROWS + ROWS)
+        say_goodbye()
+
+
+# A reader that stood still asks whether its claim is good before it gives anything out.
+
+MASTER = r"127\.0\.0\.1:\d+"
+READER = f"^1:one:0 at broker 1 at {MASTER}: "
+HEARTBEAT_OF_TASK = rf"^the heartbeat of spark_\w+_p0_a0 at broker 1 at {MASTER} failed "
+GAVE_UP = f"{READER}gave up after 0.25 s without progress: "
+DOUBTS = [
+    *[(kind, None, Failure(TransportError, f"{GAVE_UP}.* did not answer in time")) for kind in NO_ANSWER],
+    *[(kind, None, Failure(TransportError, f"{GAVE_UP}.* broke: the peer closed it")) for kind in BROKEN],
+    *[(kind, None, Failure(TransportError, f"{GAVE_UP}.*not in service")) for kind in ELSEWHERE],
+    *[(kind, *[Failure(ProtocolError, f"{READER}.*does not speak TubeMQ's protocol")] * 2) for kind in DAMAGED],
+    *[(code(n), None, Failure(TransportError, f"{GAVE_UP}.*: {n} {NO_REASON}")) for n in (403, 500, 503)],
+    (code(400), *[Failure(ServerError, f"{HEARTBEAT_OF_TASK}with 400 BAD_REQUEST: {NO_REASON}$")] * 2),
+    (code(415), *[Failure(AuthError, f"{HEARTBEAT_OF_TASK}with 415 CERTIFICATE_FAILURE: {NO_REASON}; check")] * 2),
+    (exception(TARGET), *[Failure(ServerError, f"{HEARTBEAT_OF_TASK}at the server with InvocationTargetEx")] * 2),
+    (SLOW, None, None),
+]
+
+
+@pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
+@pytest.mark.parametrize(("kind", "once", "always"), DOUBTS, ids=[str(kind) for kind, _, _ in DOUBTS])
+def test_a_question_whether_the_claim_is_good_fails(
+    tubemq: EmbeddedTubeMQ,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
+    once: Failure | None,
+    always: Failure | None,
+    times: int | None,
+) -> None:
+    monkeypatch.setattr(consumer, "_STALE", 0.0)
+    fill(tubemq)
+    query = Query(tubemq)
+    failure = once if times == 1 else always
+    with kind.befall(tubemq.on("partition_heartbeat", times=times)) as fault:
+        if failure is None:
+            query.be_patient()
+            query.run()
+        else:
+            with pytest.raises(failure.error, match=failure.words):
+                query.run()
+    assert fault.fired
+    query.be_patient()
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_a_claim_that_is_not_good_any_more(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "_STALE", 0.0)
+    fill(tubemq)
+    query = Query(tubemq)
+    with tubemq.on("partition_heartbeat", times=1).run(lambda: tubemq.clock.advance(40)) as fault:
+        with pytest.raises(FencedError, match=rf"{READER}.* does not hold the partition any more \(411: 411:1:127"):
+            query.run()
+    assert fault.fired == 1
+    query.be_patient()
+    query.run()
+    assert query.rows == stored(tubemq)

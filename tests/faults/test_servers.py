@@ -1,0 +1,396 @@
+"""Servers that stop, crash, come back and change over under a query or a sink, and what they lose then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.bench import GROUP, PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, say_goodbye, stored, write
+from tubemq_spark.errors import (
+    AuthError,
+    ConfigError,
+    DataLossError,
+    FencedError,
+    PartitionOccupiedError,
+    PositionMovedError,
+    ServerError,
+    TransportError,
+)
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.source import partition as partition_module
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+Event = Callable[[EmbeddedTubeMQ], None]
+ROWS = bodies(300)
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    """Two masters and one broker."""
+    with EmbeddedTubeMQ(topics=TOPICS, masters=2, config=SMALL_FETCHES) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        say_goodbye()
+
+
+def crash(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.crash_broker(1)
+    tubemq.start_broker(1)
+
+
+def stop(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.stop_broker(1)
+    tubemq.start_broker(1)
+
+
+def flush_and_crash(tubemq: EmbeddedTubeMQ) -> None:
+    for topic in TOPICS:
+        tubemq.flush(topic)
+    crash(tubemq)
+
+
+def restart_master(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.stop_master(1)
+    tubemq.start_master(1)
+
+
+def switch_master(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.switch_master()
+
+
+def switch_to_a_new_master(tubemq: EmbeddedTubeMQ) -> None:
+    """One whose lists are empty for the rest of the test."""
+    tubemq.switch_master(lists_fill_after=60.0)
+
+
+EVENTS = [crash, stop, restart_master, switch_master]
+EARLY_AND_LATE = [
+    ("consumer_register_v2", 1),
+    ("get_partition_meta", 1),
+    ("get_partition_meta", 2),
+    ("partition_register", 1),
+    ("partition_register", 5),
+    ("partition_unregister", 1),
+    ("partition_unregister", 3),
+    ("get_message", 1),
+    ("get_message", 3),
+    ("commit_offset", 1),
+    ("commit_offset", 3),
+]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+@pytest.mark.parametrize(("method", "nth"), EARLY_AND_LATE)
+def test_a_query_goes_on(tubemq: EmbeddedTubeMQ, method: str, nth: int, event: Event, after: bool) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    with tubemq.on(method, nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
+        query.run()
+    assert fault.fired == 1
+    assert query.rows == stored(tubemq)
+    for partition, end in query.ends.items():
+        assert tubemq.group_offset(GROUP, partition.topic, partition.broker_id, partition.partition_id) == end
+
+
+def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    query.planned = lambda: switch_to_a_new_master(tubemq)
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq)
+    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault:
+        with pytest.raises(TransportError, match="^1:one:0 at broker 1 at .* cannot connect to .* Connection refused"):
+            query.run()
+    assert fault.fired == 1
+    tubemq.start_broker(1)
+    query.be_patient()
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_without_a_master_a_query_does_not_begin(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq)
+    for number in (1, 2):
+        tubemq.stop_master(number)
+    with pytest.raises(TransportError, match="^no master answered: .*refused.*; .*refused.* Check option 'tubemq.master'"):
+        query.run()
+    for number in (1, 2):
+        tubemq.start_master(number)
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+# Messages that are gone
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other messages there"])
+def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth: int, refilled: bool) -> None:
+    """The run fails with the loss, and so does each one after it."""
+    fill(tubemq, 90)
+    fill(tubemq, 90, flush=False)
+    query = Query(tubemq, "one", retry_for=PATIENT)
+
+    def lose() -> None:
+        crash(tubemq)
+        if refilled:
+            fill(tubemq, 60, flush=False)
+
+    with tubemq.on("get_message", nth=nth, times=1).run(lose) as fault:
+        with pytest.raises(DataLossError, match=r"^1:one:0: messages of \[0, 1680\) are gone: the store lost its tail, ") as lost:
+            query.run()
+    assert fault.fired == 1
+    offered = (30 + (20 if refilled else 0)) * UNIT
+    assert (lost.value.topic, lost.value.broker_id, lost.value.partition) == ("one", 1, 0)
+    assert (lost.value.asked, lost.value.offered) == (60 * UNIT, offered)
+    assert not query.rows
+    with pytest.raises(DataLossError) as again:
+        query.run()
+    assert str(again.value) == str(lost.value)
+
+
+def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq, 90)
+    query = Query(tubemq, "one", retry_for=PATIENT)
+    query.run()
+    fill(tubemq, 30, flush=False)
+    query.run()
+    before = {partition: list(rows) for partition, rows in query.rows.items()}
+    crash(tubemq)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="^1:one:0: the store ends at 840, but the query has read up to 1120: ") as lost:
+            query.run()
+        assert (lost.value.asked, lost.value.offered) == (40 * UNIT, 30 * UNIT)
+    assert query.rows == before
+
+
+def test_positions_that_are_used_again_are_told_from_those_that_were_read(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash comes when half of the range was given out; other messages fill the store up before the reader is back."""
+    monkeypatch.setattr(partition_module, "_ROWS", 20)
+    fill(tubemq, 90)
+    fill(tubemq, 180, flush=False)
+    query = Query(tubemq, "one", retry_for=PATIENT)
+    given: list[object] = []
+
+    def lose() -> None:
+        given.append(None)
+        if len(given) == 2:
+            crash(tubemq)
+            fill(tubemq, 210, flush=False)
+
+    query.given = lose
+    with pytest.raises(DataLossError, match="the store lost what was read in .* and uses the positions for other") as lost:
+        query.run()
+    assert lost.value.asked > lost.value.offered >= 30 * UNIT
+    assert not query.rows
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", [1, 3, 5])
+@pytest.mark.parametrize("topic", ["one", "pair"])
+def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, nth: int, after: bool) -> None:
+    fill(tubemq)
+    query = Query(tubemq, topic, retry_for=PATIENT)
+    with tubemq.on("get_message", nth=nth, times=1).run(lambda: tubemq.expire(topic, keep=10), after=after) as fault:
+        with pytest.raises(DataLossError, match=rf"^1:{topic}:0: messages of .* are gone: retention removed \[0, ") as lost:
+            query.run()
+    assert fault.fired == 1
+    entries = 80 if topic == "one" else 160
+    assert (lost.value.asked, lost.value.offered) == (0, (entries - 10) * UNIT)
+    assert not query.rows
+    with pytest.raises(DataLossError) as again:
+        query.run()
+    assert (again.value.asked, again.value.offered) == (0, (entries - 10) * UNIT)
+
+
+def test_retention_behind_the_reader_does_no_harm(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    query.run()
+    whole = stored(tubemq)
+    for topic in TOPICS:
+        tubemq.expire(topic)
+    query.run()
+    assert query.rows == whole
+    fill(tubemq, 30)
+    query.run()
+    assert query.rows == {partition: rows + stored(tubemq)[partition] for partition, rows in whole.items()}
+
+
+# Groups and claims
+
+
+def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.clock.advance(40)) as fault:
+        with pytest.raises(FencedError, match="^1:one:0 at .* does not hold the partition any more .411: UnRegistered"):
+            query.run()
+    assert fault.fired == 1
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_a_driver_whose_claims_expired_takes_them_again(tubemq: EmbeddedTubeMQ) -> None:
+    """And joins the group again, which the master has forgotten too."""
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    query.planned = lambda: tubemq.clock.advance(40)
+    with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
+        query.run()
+    assert registers.fired == 2
+    assert query.rows == stored(tubemq)
+
+
+def test_a_group_that_is_removed_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, retry_for=PATIENT)
+    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.remove_group(GROUP)) as fault:
+        with pytest.raises(PositionMovedError, match=r"^1:one:0: the group's position was moved while \[0, 2240\) was read"):
+            query.run()
+    assert fault.fired == 1
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_another_query_of_the_group_is_told_who_has_the_partitions(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query, rival = Query(tubemq), Query(tubemq)
+    told: list[str] = []
+
+    def compete() -> None:
+        with pytest.raises(PartitionOccupiedError, match="another consumer of group readers holds the partition") as caught:
+            rival.run()
+        told.append(caught.value.holder)
+
+    query.given = lambda: told or compete()
+    query.run()
+    assert told[0].startswith("spark_")
+    assert query.rows == stored(tubemq)
+    rival.be_patient()
+    rival.run()
+    assert rival.rows == stored(tubemq)
+
+
+def test_a_group_that_may_not_read(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    tubemq.authorize("one", "others")
+    query = Query(tubemq)
+    with pytest.raises(AuthError, match="450 CONSUME_GROUP_FORBIDDEN: .*; have the group authorised for the topic on the"):
+        query.run()
+    tubemq.authorize("one", GROUP)
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_a_topic_that_is_deleted_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, "one")
+    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.delete_topic("one")) as fault:
+        with pytest.raises(ServerError, match="^1:one:0 at .*: nothing came for .* 403 FORBIDDEN: topicName one not existed"):
+            query.run()
+    assert fault.fired == 1
+    assert not query.rows
+
+
+# Writing
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("event", [flush_and_crash, stop], ids=lambda event: event.__name__)
+@pytest.mark.parametrize("nth", [1, 150, 300])
+def test_a_broker_restarts_under_a_sink(tubemq: EmbeddedTubeMQ, nth: int, event: Event, after: bool) -> None:
+    """The row that was stored and not acknowledged stands twice, and no other."""
+    with tubemq.on("send_message", nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
+        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    assert counts(tubemq) == Counter(ROWS) + Counter([ROWS[nth - 1]] if after else [])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("event", [flush_and_crash, stop], ids=lambda event: event.__name__)
+def test_a_broker_restarts_under_a_sink_with_many_rows_on_their_way(
+    tubemq: EmbeddedTubeMQ, event: Event, after: bool
+) -> None:
+    """Those of them that it had stored are stored again, for it went before it could say so; none that came later."""
+    with tubemq.on("send_message", nth=100, times=1).run(lambda: event(tubemq), after=after) as fault:
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    twice = [row for row, times in counts(tubemq).items() if times > 1]
+    assert set(twice) <= set(ROWS[: 100 if after else 99])
+    assert not after or ROWS[99] in twice
+    assert counts(tubemq) == Counter(ROWS) + Counter(twice)
+
+
+def test_what_a_crashed_broker_had_in_memory_alone_is_lost(tubemq: EmbeddedTubeMQ) -> None:
+    """TubeMQ acknowledges a message before it is in a file; no producer can know."""
+    with tubemq.on("send_message", nth=150, times=1).run(lambda: crash(tubemq)) as fault:
+        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    assert counts(tubemq) == Counter(ROWS[149:])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("event", [restart_master, switch_master], ids=lambda event: event.__name__)
+@pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat", "send_message"])
+def test_masters_change_over_under_a_sink(tubemq: EmbeddedTubeMQ, method: str, event: Event, after: bool) -> None:
+    with tubemq.on(method, times=1).run(lambda: event(tubemq), after=after) as fault:
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    assert counts(tubemq) == Counter(ROWS)
+
+
+@pytest.mark.parametrize("end", [EmbeddedTubeMQ.crash_broker, EmbeddedTubeMQ.stop_broker])
+def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
+    with EmbeddedTubeMQ(topics=TOPICS, brokers=2) as tubemq:
+
+        def go() -> None:
+            tubemq.flush("pair")
+            end(tubemq, 1)
+
+        with tubemq.on("send_message", broker=1, nth=40, times=1).run(go) as fault:
+            assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+        assert fault.fired == 1
+        assert counts(tubemq) == Counter(ROWS)
+        assert Counter(message.broker_id for message in tubemq.messages("pair"))[1] == 39
+        say_goodbye()
+
+
+def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
+    with tubemq.on("send_message", nth=150, times=1).run(lambda: tubemq.stop_broker(1)) as fault:
+        with pytest.raises(TransportError, match=r"row 149 of the task .* cannot connect to .*Connection refused") as caught:
+            write(tubemq, ROWS, max_in_flight=1)
+    assert fault.fired == 1
+    assert "for topic pair was not acknowledged within" in str(caught.value)
+    tubemq.start_broker(1)
+    assert counts(tubemq) == Counter(ROWS[:149])
+    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert counts(tubemq) == Counter(ROWS) + Counter(ROWS[:149])
+
+
+def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.close_topic("pair", subscribe=False)
+    with pytest.raises(ConfigError, match="^row 0 of the task: .* knows no topic pair that takes messages: check the topic's"):
+        write(tubemq, ROWS)
+    tubemq.open_topic("pair")
+    assert write(tubemq, ROWS) == len(ROWS)
+    assert counts(tubemq) == Counter(ROWS)
+
+
+def test_a_topic_that_is_deleted_under_a_sink(tubemq: EmbeddedTubeMQ) -> None:
+    with tubemq.on("send_message", nth=50, times=1).run(lambda: tubemq.delete_topic("pair")) as fault:
+        with pytest.raises(ServerError, match="^row 49 of the task for topic pair was not acknowledged .*403 FORBIDDEN") as e:
+            write(tubemq, ROWS, max_in_flight=1)
+    assert fault.fired == 1
+    assert e.value.code == 403

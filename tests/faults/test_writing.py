@@ -1,0 +1,254 @@
+"""Each call of a sink's task, with each thing that can become of it: all rows are stored, and none of them twice but those
+whose answers were lost; or the task fails with an error that says what happened, and the next attempt stores all rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+
+from tests.faults.bench import PATIENT, RETRY_FOR, bodies, counts, say_goodbye, write
+from tests.faults.kinds import (
+    BROKEN,
+    DAMAGED,
+    ELSEWHERE,
+    NO_ANSWER,
+    NO_REASON,
+    SLOW,
+    TARGET,
+    Failure,
+    Kind,
+    code,
+    exception,
+)
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.errors import AuthError, ProtocolError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.errcode import code_name
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ROWS = bodies(300)
+AT_MASTER = ("producer_register", "producer_heartbeat")
+DONE_UNHEARD = {"drop_reply", "close_mid_frame", *(str(kind) for kind in DAMAGED)}  # then the row is stored, and sent again
+
+
+def once_each(*doubled: bytes) -> Counter[bytes]:
+    return Counter(ROWS) + Counter(doubled)
+
+
+def check(
+    tubemq: EmbeddedTubeMQ, method: str, kind: Kind, failure: Failure | None, *, times: int | None = None
+) -> None:
+    """An attempt with the fault, and when it fails one without."""
+    with kind.befall(tubemq.on(method, times=times)) as fault:
+        if failure is None:
+            assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        else:
+            with pytest.raises(failure.error, match=failure.words) as caught:
+                write(tubemq, ROWS)
+            assert caught.type is failure.error
+            assert not counts(tubemq)
+    assert fault.fired == (times or fault.fired) > 0
+    if failure is not None:
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert counts(tubemq) == once_each()
+
+
+# The master
+
+
+@pytest.mark.parametrize("kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, code(201)], ids=str)
+@pytest.mark.parametrize("method", AT_MASTER)
+def test_a_master_that_fails_once_is_asked_again(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
+    check(tubemq, method, kind, None, times=1)
+
+
+MASTER = r"127\.0\.0\.1:\d+"
+PURPOSE = {"producer_register": "registering a producer", "producer_heartbeat": "a producer's heartbeat"}
+NOBODY = r"^no master answered: {0} at the master {1}: {2}.*\. Check option 'tubemq\.master' and that the master runs$"
+CREDENTIALS = r"; check tubemq\.user and tubemq\.password, and that this machine's clock is right"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        *((kind, f"{MASTER} did not answer in time") for kind in NO_ANSWER),
+        *((kind, "the connection to .* broke: the peer closed it") for kind in BROKEN),
+        *((kind, rf"not in service \({kind}\)") for kind in ELSEWHERE),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", AT_MASTER)
+def test_without_a_master_the_task_ends_after_a_while(
+    tubemq: EmbeddedTubeMQ, method: str, kind: Kind, reason: str
+) -> None:
+    check(tubemq, method, kind, Failure(TransportError, NOBODY.format(PURPOSE[method], MASTER, reason)))
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "advice"), [(400, ServerError, ""), (415, AuthError, CREDENTIALS), (500, ServerError, "")]
+)
+@pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
+@pytest.mark.parametrize("method", AT_MASTER)
+def test_a_refusal_of_the_master_is_told(
+    tubemq: EmbeddedTubeMQ, method: str, times: int | None, number: int, error: type[TubeMQError], advice: str
+) -> None:
+    words = f"^{PURPOSE[method]} at the master {MASTER} failed with {number} {code_name(number)}: {NO_REASON}{advice}$"
+    check(tubemq, method, code(number), Failure(error, words), times=times)
+
+
+def test_an_exception_of_the_master_is_told(tubemq: EmbeddedTubeMQ) -> None:
+    words = f"^registering a producer at the master {MASTER} failed at the server with InvocationTargetException: "
+    check(tubemq, "producer_register", exception(TARGET), Failure(ServerError, words))
+
+
+@pytest.mark.parametrize(("method", "number", "reason"), [
+    ("producer_register", 201, "the master is not ready"),
+    ("producer_heartbeat", 201, "the master is not ready"),
+    ("producer_heartbeat", 411, "the master has forgotten this client"),
+])  # fmt: skip
+def test_a_master_that_is_never_ready(tubemq: EmbeddedTubeMQ, method: str, number: int, reason: str) -> None:
+    check(tubemq, method, code(number), Failure(TransportError, f"^{PURPOSE[method]}: {reason}$"))
+
+
+def test_a_producer_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
+    with tubemq.on("producer_register").run(lambda: None) as registers:
+        check(tubemq, "producer_heartbeat", code(411), None, times=1)
+    assert registers.fired == 2
+
+
+@pytest.mark.parametrize("kind", DAMAGED, ids=str)
+@pytest.mark.parametrize("method", AT_MASTER)
+def test_a_damaged_answer_of_the_master_is_told(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
+    words = rf"^{PURPOSE[method]} at the master .* does not speak TubeMQ's protocol \(standard\): "
+    check(tubemq, method, kind, Failure(ProtocolError, words), times=1)
+
+
+@pytest.mark.parametrize("kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, *DAMAGED, code(400), code(415)], ids=str)
+def test_a_farewell_that_nobody_hears_does_no_harm(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    write(tubemq, ROWS)
+    with kind.befall(tubemq.on("producer_close")) as fault:
+        SESSIONS.close()
+    assert fault.fired == 1
+    assert write(tubemq, ROWS) == len(ROWS)
+
+
+# Sends that fail once. One at a time, so that it is known which row each of them is.
+
+
+@pytest.mark.parametrize("nth", [1, 2, 150, 300])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, *DAMAGED, exception(TARGET)),
+        *map(code, (403, 415, 419, 500, 503, 510, 599)),
+    ],
+    ids=str,
+)
+def test_a_send_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, kind: Kind, nth: int) -> None:
+    with kind.befall(tubemq.on("send_message", nth=nth, times=1)) as fault:
+        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    assert counts(tubemq) == (once_each(ROWS[nth - 1]) if str(kind) in DONE_UNHEARD else once_each())
+
+
+# Many at a time.
+
+
+@pytest.mark.parametrize(
+    "kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, exception(TARGET), *map(code, (403, 419, 500, 503))], ids=str
+)
+def test_one_of_many_sends_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    assert counts(tubemq) == (once_each(ROWS[49]) if str(kind) in DONE_UNHEARD else once_each())
+
+
+@pytest.mark.parametrize("kind", DAMAGED, ids=str)
+def test_behind_a_damaged_answer_all_are_sent_again(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    """Whatever answers come behind it cannot be read any more: just those rows stand twice."""
+    with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
+        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert fault.fired == 1
+    found = counts(tubemq)
+    twice = [row for row in ROWS if found[row] > 1]
+    assert twice == ROWS[49 : 49 + len(twice)] != []
+    assert found == once_each(*twice)
+
+
+@pytest.mark.parametrize("period", [3, 10])
+@pytest.mark.parametrize("kind", [code(500), code(419), exception(TARGET)], ids=str)
+def test_refusals_again_and_again_are_outlived(tubemq: EmbeddedTubeMQ, kind: Kind, period: int) -> None:
+    faults = [kind.befall(tubemq.on("send_message", nth=nth, times=1)) for nth in range(period, 300, period)]
+    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert sum(fault.fired for fault in faults) == len(faults)
+    assert counts(tubemq) == once_each()
+
+
+# Sends that always fail
+
+
+class Case(NamedTuple):
+    kind: Kind
+    error: type[TubeMQError]
+    last: str  # what the error says of the last try
+
+
+SEND = rf"sending row \d+ of the task to broker 1 at {MASTER}, partition 1:pair:[01],"
+ALWAYS = [
+    *[
+        Case(code(n), ServerError, f"{SEND} failed with {n} {code_name(n)}: {NO_REASON}")
+        for n in (403, 419, 500, 503, 510, 599)
+    ],
+    *[Case(kind, ServerError, f"{SEND} failed at the server with {kind}") for kind in (*ELSEWHERE, exception(TARGET))],
+    *[Case(kind, TransportError, f"broker 1 at {MASTER} did not answer within 0.2 s") for kind in NO_ANSWER],
+    *[Case(kind, TransportError, "the connection to .* broke: the peer closed it") for kind in BROKEN],
+    *[Case(kind, ProtocolError, r".* does not speak TubeMQ's protocol \(standard\): ") for kind in DAMAGED],
+]
+
+
+@pytest.mark.parametrize("case", ALWAYS, ids=[str(case.kind) for case in ALWAYS])
+def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeMQ, case: Case) -> None:
+    """What was done unheard before stands beside the rows of the next attempt."""
+    with case.kind.befall(tubemq.on("send_message")) as fault:
+        with pytest.raises(case.error) as caught:
+            write(tubemq, ROWS, max_in_flight=10)
+    told = str(caught.value)
+    assert caught.type is case.error
+    assert fault.fired
+    words = (
+        rf"^row \d+ of the task for topic pair was not acknowledged within [0-9.]+ s of its first failure, in \d+ tries "
+        rf"on all brokers of the topic that could be used; the last one, to partition 1:pair:[01]: {case.last}"
+    )
+    assert caught.match(words)
+    assert told.endswith("or give them longer with option 'tubemq.retry.maxElapsedMs'")
+    before = counts(tubemq)
+    if str(case.kind) in DONE_UNHEARD:
+        assert before.total() == fault.fired
+    else:
+        assert not before
+    say_goodbye()
+    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert counts(tubemq) == Counter(ROWS) + before
+
+
+@pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
+def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> None:
+    with code(400).befall(tubemq.on("send_message", nth=20, times=times)) as fault:
+        with pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}$") as caught:
+            write(tubemq, ROWS, max_in_flight=1)
+    assert "row 19 " in str(caught.value)
+    assert caught.value.code == 400
+    assert fault.fired == 1
+    assert counts(tubemq) == Counter(ROWS[:19])
+
+
+def test_credentials_that_stay_wrong_are_told(tubemq: EmbeddedTubeMQ) -> None:
+    """Once may be a token that was changed: see above."""
+    with code(415).befall(tubemq.on("send_message")) as fault:
+        with pytest.raises(AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}$"):
+            write(tubemq, ROWS, max_in_flight=1)
+    assert fault.fired == 2
+    assert not counts(tubemq)

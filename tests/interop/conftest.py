@@ -1,0 +1,44 @@
+"""The official Java client beside embedded servers of both releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.interop.java_client import JavaClient, JavaStores
+from tests.real.jars import Framing, MissingTool
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.config import ServerConfig
+
+# The framing is that of the release.
+RELEASES: dict[str, Framing] = {"1.2": "prefixed", "2.5": "standard"}
+
+
+@pytest.fixture(scope="session")
+def java_at() -> Callable[..., JavaClient]:
+    """Makes a Java client of a master; the test is skipped where there is no Java."""
+
+    def make(master: str, framing: Framing = "standard", stores: JavaStores | None = None) -> JavaClient:
+        try:
+            return JavaClient(master, framing, stores)
+        except MissingTool as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
+
+    return make
+
+
+@pytest.fixture(params=RELEASES)
+def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedTubeMQ]:
+    """One broker; topic `demo` has three partitions."""
+    config = ServerConfig(consumer_balance_period=0.5)
+    with EmbeddedTubeMQ({"demo": 3}, release=request.param, config=config) as tubemq:
+        yield tubemq
+
+
+@pytest.fixture
+def java_here(embedded: EmbeddedTubeMQ, java_at: Callable[..., JavaClient]) -> JavaClient:
+    return java_at(embedded.master, RELEASES[embedded.release.value])

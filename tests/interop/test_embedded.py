@@ -1,0 +1,109 @@
+"""The official Java client against the embedded server: what it sends, pulls and is pushed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.interop.java_client import JavaClient, Outgoing
+from tests.interop.shapes import SAME_HASH, withheld_messages
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+COUNT = 300
+TYPES = (*SAME_HASH, "news", None)
+UNIT = 28
+
+
+def outgoing(count: int = COUNT) -> list[Outgoing]:
+    return [
+        Outgoing(
+            f"message {n}".encode(),
+            attributes={"number": str(n), "grösse": "格"} if n % 3 else None,
+            msg_type=TYPES[n % len(TYPES)],
+            msg_time="202402282359" if n % 5 == 0 else None,
+        )
+        for n in range(count)
+    ]
+
+
+def test_what_java_sends_stands_where_it_was_told(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    messages = outgoing()
+
+    receipts = java_here.produce("demo", messages)
+
+    stored = {stored.message_id: stored for stored in embedded.messages("demo")}
+    assert len(stored) == COUNT
+    for message, receipt in zip(messages, receipts, strict=True):
+        found = stored[receipt.message_id]
+        place = f"{found.broker_id}:demo:{found.partition}"
+        assert (place, found.offset) == (receipt.partition, receipt.append_offset)
+        assert (found.body, found.attributes, found.msg_type) == (message.body, message.attributes, message.msg_type)
+        assert (found.msg_time is None) == (message.msg_time is None)
+
+
+def test_java_pulls_what_java_sent(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    messages = outgoing()
+    receipts = java_here.produce("demo", messages)
+
+    received = java_here.consume("demo", "readers", count=COUNT)
+
+    assert Counter(
+        (one.message_id, one.partition, one.body, one.msg_type, one.msg_time) for one in received
+    ) == Counter(
+        (receipt.message_id, receipt.partition, message.body, message.msg_type, message.msg_time)
+        for message, receipt in zip(messages, receipts, strict=True)
+    )
+    attributes = {message.body: message.attributes for message in messages}
+    assert {one.body: one.attributes for one in received} == attributes
+    confirmed = [embedded.group_offset("readers", "demo", 1, partition) for partition in range(3)]
+    assert confirmed == [COUNT * UNIT] * 3  # they share the store's index
+    assert embedded.claims() == {}
+
+
+def test_a_filter_selects_by_type(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    messages = outgoing()
+    java_here.produce("demo", messages)
+    embedded.flush("demo")  # a filter consumer of the Java client reads from files alone
+    wanted = {SAME_HASH[0], "news"}
+    expected = [message.body for message in messages if message.msg_type in wanted]
+
+    received = java_here.consume("demo", "choosy", filters=wanted, count=len(expected))
+
+    assert sorted(message.body for message in received) == sorted(expected)
+
+
+def test_a_bound_consumer_begins_where_it_says(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    sent = [embedded.send("demo", f"message {n}".encode(), partition=n % 3) for n in range(30)]
+    start = {f"1:demo:{partition}": 12 * UNIT for partition in range(3)}
+
+    received = java_here.consume("demo", "bound", at=start, count=18)
+
+    assert sorted(message.body for message in received) == sorted(stored.body for stored in sent[12:])
+
+
+def test_messages_that_no_broker_gives_out_are_not_in_the_way(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+    java_here.produce("demo", [*withheld_messages(5), Outgoing(b"visible")])
+
+    received = java_here.consume("demo", "readers", count=1)
+
+    assert [message.body for message in received] == [b"visible"]
+
+
+@pytest.mark.parametrize("wanted", [(), ("news",)])
+def test_a_push_consumer_is_given_all(embedded: EmbeddedTubeMQ, java_here: JavaClient, wanted: tuple[str, ...]) -> None:
+    for n in range(COUNT):
+        embedded.send("demo", f"message {n}".encode(), msg_type=("news", "other")[n % 2])
+    embedded.flush("demo")
+    expected = [message for message in embedded.messages("demo") if not wanted or message.msg_type in wanted]
+    last = {message.partition: message.offset for message in expected}
+
+    with java_here.member("demo", "pushed", filters=wanted, push=True) as member:
+        received = member.wait_until(lambda received: len(received) >= len(expected))
+        member.leave()
+
+    assert sorted(message.body for message in received) == sorted(message.body for message in expected)
+    for partition, offset in last.items():
+        confirmed = embedded.group_offset("pushed", "demo", 1, partition)
+        assert confirmed is not None
+        assert confirmed > offset

@@ -1,0 +1,155 @@
+"""A master on a clock of the test's, and calls to it as they come off the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tubemq_spark.protocol.constants import Method, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
+from tubemq_spark.protocol.metadata import parse_subscribe_info
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.testing.authentication import VisitTokens
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.master import MasterService
+
+NOTHING_KNOWN = -2
+
+_REPLIES: Mapping[type[Message], tuple[Method, type[Message]]] = {
+    pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, pb.RegisterResponseM2P),
+    pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, pb.HeartResponseM2P),
+    pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, pb.CloseResponseM2P),
+    pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, pb.RegisterResponseM2C),
+    pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, pb.HeartResponseM2C),
+    pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, pb.CloseResponseM2C),
+    pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, pb.RegisterResponseM2CV2),
+    pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, pb.HeartResponseM2CV2),
+    pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, pb.GetPartMetaResponseM2C),
+}
+
+
+class StoppedClock(Clock):
+    """Time passes by `advance` alone."""
+
+    def now(self) -> float:
+        return self._skipped
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(self._skipped * 1000)
+
+
+class MasterBench:
+    """Topics `a` and `b` on two brokers; `settings` are those of `ServerConfig`."""
+
+    def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
+        self.clock = StoppedClock()
+        self.catalog = Catalog(
+            brokers={1: BrokerEntry(1, "10.0.0.1", 8123), 2: BrokerEntry(2, "10.0.0.2", 8200, tls_port=8201)},
+            topics={"a": {1: Layout(3, 1), 2: Layout(2, 2)}, "b": {1: Layout(1, 1)}},
+        )
+        self.config = ServerConfig(release=release, **settings)
+        self.tokens = VisitTokens(self.clock, self.config)
+        self.master = MasterService(self.catalog, self.clock, self.config, self.tokens)
+
+    def answer(self, message: Message, tls: bool = False) -> Response | Failure | None:
+        method, _ = _REPLIES[type(message)]
+        service = self.master.tls_service if tls else self.master.service
+        return service.answer(Request(ServiceType.MASTER, method, 1000, message.SerializePartialToString()))
+
+    def call(self, message: Message, tls: bool = False) -> Any:
+        """The reply message, which must have all its required fields."""
+        response = self.answer(message, tls)
+        assert isinstance(response, Response), response
+        return parse(_REPLIES[type(message)][1], response.data)
+
+    def failure(self, message: Message) -> Failure:
+        failure = self.answer(message)
+        assert isinstance(failure, Failure), failure
+        return failure
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass as a running server sees it."""
+        while seconds > 0:
+            step = min(seconds, 0.5)
+            self.clock.advance(step)
+            self.master.tick()
+            seconds -= step
+
+    # -- calls with what they must have, of which a test changes what it is about
+
+    def register_producer(self, tls: bool = False, **fields: Any) -> Any:
+        base = {"clientId": "p", "brokerCheckSum": -1, "hostName": "10.0.0.9"}
+        return self.call(pb.RegisterRequestP2M(**{**base, **fields}), tls)
+
+    def producer_heartbeat(self, tls: bool = False, **fields: Any) -> Any:
+        base = {"clientId": "p", "brokerCheckSum": -1, "hostName": "10.0.0.9", "topicList": ["a"]}
+        return self.call(pb.HeartRequestP2M(**{**base, **fields}), tls)
+
+    def register_v2(self, client_id: str = "c1", tls: bool = False, **fields: Any) -> Any:
+        return self.call(register_v2(client_id, **fields), tls)
+
+    def heartbeat_v2(self, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(pb.HeartRequestC2MV2(**{"clientId": client_id, "groupName": "g", **fields}))
+
+    def meta(self, client_id: str = "c1", **fields: Any) -> Any:
+        base = {"groupName": "g", "brokerConfigId": NOTHING_KNOWN, "topicMetaInfoId": NOTHING_KNOWN}
+        return self.call(pb.GetPartMetaRequestC2M(clientId=client_id, **{**base, **fields}))
+
+    def register(self, client_id: str = "c1", tls: bool = False, **fields: Any) -> Any:
+        return self.call(register(client_id, **fields), tls)
+
+    def heartbeat(self, client_id: str = "c1", **fields: Any) -> Any:
+        base = {"clientId": client_id, "groupName": "g", "reportSubscribeInfo": False}
+        return self.call(pb.HeartRequestC2M(**{**base, **fields}))
+
+    def close(self, client_id: str = "c1", group: str = "g") -> Any:
+        return self.call(pb.CloseRequestC2M(clientId=client_id, groupName=group))
+
+
+def register_v2(client_id: str = "c1", **fields: Any) -> pb.RegisterRequestC2MV2:
+    base = {"groupName": "g", "hostName": "10.0.0.9", "sourceCount": -1, "nodeId": 0, "topicList": ["a"]}
+    return pb.RegisterRequestC2MV2(clientId=client_id, **{**base, **fields})
+
+
+def register(client_id: str = "c1", **fields: Any) -> pb.RegisterRequestC2M:
+    base = {"groupName": "g", "hostName": "10.0.0.9", "topicList": ["a"]}
+    return pb.RegisterRequestC2M(clientId=client_id, **{**base, **fields})
+
+
+class Consumer:
+    """A consumer under the master's balance that does what it is told, as the official client does."""
+
+    def __init__(self, bench: MasterBench, client_id: str, group: str = "g", **fields: Any) -> None:
+        self._bench = bench
+        self.client_id = client_id
+        self.group = group
+        self.held: set[str] = set()
+        self.op_types: list[int] = []
+        self._done: Any = None
+        bench.register(client_id, groupName=group, **fields)
+
+    @property
+    def keys(self) -> set[str]:
+        """Partition keys."""
+        return {str(parse_subscribe_info(text).partition) for text in self.held}
+
+    def beat(self) -> Any:
+        """Reports what it did last, and does what it is told now."""
+        done, self._done = self._done, None
+        reply = self._bench.heartbeat(
+            self.client_id,
+            groupName=self.group,
+            reportSubscribeInfo=True,
+            subscribeInfo=sorted(self.held),
+            event=done,
+        )
+        if reply.errCode == 200 and reply.HasField("event"):
+            told = set(reply.event.subscribeInfo)
+            self.held = self.held | told if reply.event.opType in (1, 10) else self.held - told
+            self.op_types.append(reply.event.opType)
+            self._done = pb.EventProto(rebalanceId=reply.event.rebalanceId, opType=reply.event.opType, status=2)
+        return reply

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.testing.master_bench import StoppedClock
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.clock import Clock, Period
+
+
+def test_a_clock_passes_by_itself() -> None:
+    clock = Clock()
+    first, begin = clock.now(), time.monotonic()
+    while time.monotonic() == begin:
+        pass
+    assert clock.now() > first
+    assert abs(clock.wall_ms() - time.time() * 1000) < 60_000
+
+
+def test_an_advanced_clock_is_ahead_by_so_much() -> None:
+    clock = Clock()
+    now, wall = clock.now(), clock.wall_ms()
+    clock.advance(1000.5)
+    clock.advance(0)
+    assert 1000.5 <= clock.now() - now < 1060
+    assert 1_000_500 <= clock.wall_ms() - wall < 1_060_000
+
+
+def test_time_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="time does not go back"):
+        Clock().advance(-1)
+
+
+def test_what_is_due_is_done_before_advance_returns() -> None:
+    seen: list[float] = []
+    clock = Clock(lambda: seen.append(clock.now()))
+    before = clock.now()
+    clock.advance(5)
+    assert [at >= before + 5 for at in seen] == [True]
+
+
+def test_a_period_is_due_once_however_many_have_ended() -> None:
+    clock = StoppedClock()
+    period = Period(clock, 5)
+    due = []
+    for seconds in (0, 4.9, 0.1, 0, 4.9, 0.2, 50, 0, 5):
+        clock.advance(seconds)
+        due.append(period.is_due())
+    assert due == [False, False, True, False, False, True, True, False, True]
+
+
+def test_a_clusters_clock_moves_its_servers() -> None:
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq:
+        before = tubemq.send("demo", b"x").offset
+        tubemq.clock.advance(30)  # longer than a memory block waits for its flush
+        tubemq.crash_broker(1)
+        tubemq.start_broker(1)
+        assert [message.offset for message in tubemq.messages("demo")] == [before]

@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.testing.master_bench import NOTHING_KNOWN, MasterBench, register, register_v2
+from tubemq_spark.protocol.metadata import parse_consumer_topic
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, Layout
+from tubemq_spark.testing.config import Release
+
+BROKERS = ["1:10.0.0.1: ", "2:10.0.0.2:8200"]
+
+
+def present(reply: Any) -> set[str]:
+    return {field.name for field, _ in reply.ListFields()}
+
+
+# -- V2: what is given when
+
+
+def test_register_v2() -> None:
+    bench = MasterBench()
+    reply = bench.register_v2()
+    assert (reply.errCode, reply.errMsg) == (200, "OK!")
+    assert list(reply.brokerConfigList) == BROKERS
+    assert reply.authorizedInfo.visitAuthorizedToken == bench.tokens.current
+    assert reply.opsTaskInfo == pb.OpsTaskInfo()
+    expected = {"errCode", "errMsg", "brokerConfigId", "brokerConfigList", "opsTaskInfo", "authorizedInfo"}
+    assert present(reply) == expected
+
+
+def test_partition_meta() -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    reply = bench.meta()
+    assert list(reply.topicMetaInfoList) == ["a#1:1:3:1,2:2:2:1"]
+    assert [
+        (one.broker_id, one.stores, one.partitions) for one in parse_consumer_topic(reply.topicMetaInfoList[0])
+    ] == [
+        (1, 1, 3),
+        (2, 2, 2),
+    ]
+    assert list(reply.brokerConfigList) == BROKERS
+    assert present(reply) == {
+        "errCode",
+        "errMsg",
+        "brokerConfigId",
+        "topicMetaInfoId",
+        "topicMetaInfoList",
+        "brokerConfigList",
+    }
+
+
+def test_lists_come_only_to_who_does_not_know_them() -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    known = bench.meta()
+    ids = {"brokerConfigId": known.brokerConfigId, "topicMetaInfoId": known.topicMetaInfoId}
+    again = bench.meta(**ids)
+    assert not again.brokerConfigList
+    assert not again.topicMetaInfoList
+    assert (again.brokerConfigId, again.topicMetaInfoId) == (known.brokerConfigId, known.topicMetaInfoId)
+    report = pb.ClientSubRepInfo(**ids)
+    assert not bench.register_v2(subRepInfo=report).brokerConfigList
+    assert not bench.heartbeat_v2(subRepInfo=report).brokerConfigList
+    assert list(bench.heartbeat_v2().brokerConfigList) == BROKERS
+
+
+def test_new_partitions_are_told_after_a_round() -> None:
+    bench = MasterBench(consumer_balance_period=5.0)
+    bench.register_v2()
+    old = bench.meta()
+    bench.catalog.topics["a"][1] = Layout(4, 1)
+    assert bench.meta().topicMetaInfoId == old.topicMetaInfoId
+    bench.wait(5)
+    new = bench.meta(topicMetaInfoId=old.topicMetaInfoId)
+    assert new.topicMetaInfoId != old.topicMetaInfoId
+    assert "1:1:4:1" in new.topicMetaInfoList[0]
+
+
+def test_a_topic_that_is_no_more_stays_in_what_its_group_is_told() -> None:
+    bench = MasterBench()
+    bench.register_v2(topicList=["a", "b"])
+    bench.meta()
+    del bench.catalog.topics["b"]
+    bench.wait(1)
+    assert sorted(bench.meta().topicMetaInfoList)[1] == "b#1:1:1:1"
+
+
+@pytest.mark.parametrize(
+    ("change", "old", "new"),
+    [
+        (lambda bench: setattr(bench.catalog.brokers[1], "online", False), "a#1:1:3:0,2:2:2:1", "a#1:1:3:0,2:2:2:1"),
+        (lambda bench: setattr(bench.catalog.brokers[2], "online", False), "a#1:1:3:1,2:2:2:1", "a#1:1:3:1,2:2:2:0"),
+        (
+            lambda bench: setattr(bench.catalog.brokers[2], "accept_subscribe", False),
+            "a#1:1:3:1,2:2:2:1",
+            "a#1:1:3:1,2:2:2:0",
+        ),
+        (
+            lambda bench: setattr(bench.catalog.brokers[1], "accept_subscribe", False),
+            "a#1:1:3:1,2:2:2:1",
+            "a#1:1:3:0,2:2:2:1",
+        ),
+        (
+            lambda bench: setattr(bench.catalog.topics["a"][1], "accept_subscribe", False),
+            "a#1:1:3:0,2:2:2:1",
+            "a#1:1:3:0,2:2:2:1",
+        ),
+        (lambda bench: bench.catalog.rules.blacklist.add(("a", "g")), "a#1:1:3:0,2:2:2:0", "a#1:1:3:0,2:2:2:0"),
+        (lambda bench: bench.catalog.rules.blacklist.add(("a", "g2")), "a#1:1:3:1,2:2:2:1", "a#1:1:3:1,2:2:2:1"),
+    ],
+)
+def test_the_status_of_brokers(change: Callable[[MasterBench], object], old: str, new: str) -> None:
+    for release, text in ((Release.V1_2, old), (Release.V2_5, new)):
+        bench = MasterBench(release)
+        change(bench)
+        bench.register_v2()
+        assert list(bench.meta().topicMetaInfoList) == [text]
+
+
+def test_an_unknown_topic_on_old_servers_is_told_as_nothing() -> None:
+    bench = MasterBench(Release.V1_2)
+    assert bench.register_v2(topicList=["x"]).errCode == 200
+    reply = bench.meta()
+    assert reply.topicMetaInfoId == NOTHING_KNOWN
+    assert not reply.topicMetaInfoList
+
+
+def test_who_goes_by_old_news_is_told_unasked() -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    meta_id = bench.meta().topicMetaInfoId
+    assigned = bench.clock.wall_ms()
+
+    def report(**fields: Any) -> Any:
+        base = {"brokerConfigId": 1, "topicMetaInfoId": NOTHING_KNOWN, "lstAssignedTime": assigned}
+        return bench.heartbeat_v2(subRepInfo=pb.ClientSubRepInfo(**{**base, **fields}))
+
+    held = {"reportSubInfo": True, "partSubInfo": ["a#1:0,2:10000"]}
+    assert not report(**held).HasField("topicMetaInfoId")
+    for _ in range(20):
+        bench.wait(9)
+        assert not bench.heartbeat_v2().HasField("topicMetaInfoId")
+    bench.wait(1)
+    assert report().topicMetaInfoId == meta_id
+    assert len(report().topicMetaInfoList) == 1
+    assert not report(topicMetaInfoId=meta_id).topicMetaInfoList
+    assert report(topicMetaInfoId=meta_id).topicMetaInfoId == meta_id
+    assert not report(lstAssignedTime=bench.clock.wall_ms()).HasField("topicMetaInfoId")
+    assert not report(reportSubInfo=True).HasField("topicMetaInfoId")  # who holds nothing needs no news
+
+
+@pytest.mark.parametrize("text", ["a", "a#1", "a#x:1", "a#1:x", "a-1:0", "a#", "a#1:0,,1:1"])
+def test_reports_of_a_wrong_shape(text: str) -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=True, partSubInfo=[text])
+    for message in (
+        pb.HeartRequestC2MV2(clientId="c1", groupName="g", subRepInfo=report),
+        register_v2(subRepInfo=report),
+    ):
+        failure = bench.failure(message)
+        assert (failure.simple_name, failure.text) == ("InvocationTargetException", "")
+
+
+@pytest.mark.parametrize("text", ["", " ", "a#1:0", "a#1:0,2:1,", "a#9:0"])
+def test_reports_that_are_understood(text: str) -> None:
+    bench = MasterBench()
+    report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=True, partSubInfo=[text])
+    assert bench.register_v2(subRepInfo=report).errCode == 200
+
+
+def test_a_report_that_is_not_meant_is_not_read() -> None:
+    bench = MasterBench()
+    report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=False, partSubInfo=["a"])
+    assert bench.register_v2(subRepInfo=report).errCode == 200
+
+
+def test_orders_to_go_to_the_latest_message() -> None:
+    bench = MasterBench()
+    bench.catalog.rules.from_max["g"] = 5
+    assert not bench.register_v2().opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")  # made for the group's last life
+    bench.catalog.rules.from_max["g"] = 6
+    assert bench.heartbeat_v2().opsTaskInfo.csmFrmMaxOffsetCtrlId == 6
+    assert bench.heartbeat_v2().opsTaskInfo.csmFrmMaxOffsetCtrlId == 6
+    done = pb.OpsTaskInfo(csmFrmMaxOffsetCtrlId=6)
+    assert not bench.heartbeat_v2(opsTaskInfo=done).opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
+    assert not bench.heartbeat_v2().opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
+    bench.register_v2("c2", nodeId=1)
+    assert bench.heartbeat_v2("c2").opsTaskInfo.csmFrmMaxOffsetCtrlId == 6
+
+
+def test_flow_rules_in_v2_replies() -> None:
+    bench = MasterBench()
+    bench.catalog.default_flow = FlowRule(11, '[{"type":1}]')
+    bench.catalog.group_flows["g"] = FlowRule(22, '[{"type":3}]', 203)
+    tasks = bench.register_v2().opsTaskInfo
+    assert tasks == pb.OpsTaskInfo(
+        defFlowCheckId=11,
+        defFlowControlInfo='[{"type":1}]',
+        groupFlowCheckId=22,
+        groupFlowControlInfo='[{"type":3}]',
+        qryPriorityId=203,
+    )
+    known = pb.OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22)
+    tasks = bench.heartbeat_v2(opsTaskInfo=known).opsTaskInfo
+    assert tasks == pb.OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22, qryPriorityId=203)
+
+
+# -- who is a member
+
+
+@pytest.mark.parametrize("release", list(Release))
+def test_unknown_groups_and_members(release: Release) -> None:
+    bench = MasterBench(release)
+    for reply in (bench.heartbeat_v2(), bench.meta(), bench.heartbeat()):
+        assert (reply.errCode, reply.errMsg) == (411, "Not found groupName g in holder!")
+    bench.register_v2()
+    for reply in (bench.heartbeat_v2("c2"), bench.meta("c2")):
+        assert (reply.errCode, reply.errMsg) == (411, "Not found client c2 in group(g)")
+        assert present(reply) == {"errCode", "errMsg"}
+    reply = bench.heartbeat("c2")
+    text = "Update consumer node exception:Invalid node id:c2@g, you have to append node first!"
+    assert (reply.success, reply.errCode, reply.errMsg) == (False, 411, text)
+
+
+def test_silent_members_are_forgotten_and_with_the_last_one_its_group() -> None:
+    bench = MasterBench(consumer_heartbeat_timeout=30.0)
+    bench.register_v2("c1")
+    bench.register_v2("c2")
+    bench.wait(20)
+    assert bench.heartbeat_v2("c1").errCode == 200
+    bench.wait(20)
+    assert bench.meta("c1").errCode == 200  # counts as a heartbeat
+    assert bench.heartbeat_v2("c2").errMsg == "Not found client c2 in group(g)"
+    bench.wait(20)
+    assert bench.heartbeat_v2("c1").errCode == 200
+    bench.wait(31)
+    assert bench.heartbeat_v2("c1").errMsg == "Not found groupName g in holder!"
+
+
+@pytest.mark.parametrize("v2", [True, False])
+def test_a_close_ends_it_and_may_be_repeated(v2: bool) -> None:
+    bench = MasterBench()
+    if v2:
+        bench.register_v2()
+    else:
+        bench.register()
+    for _ in range(2):
+        reply = bench.close()
+        assert (reply.success, reply.errCode, reply.errMsg) == (True, 200, "OK!")
+    assert bench.heartbeat_v2().errCode == 411
+    assert bench.heartbeat().errCode == 411
+    other = register(topicList=["b"]) if v2 else register_v2(topicList=["b"])
+    assert bench.call(other).errCode == 200
+
+
+def test_a_name_with_an_at_sign_is_lost_to_the_server() -> None:
+    bench = MasterBench()
+    bench.register_v2("c@1")
+    assert bench.close("c@1").errCode == 200
+    text = "Update consumer node exception:Invalid node id:c@1@g, you have to append node first!"
+    assert bench.heartbeat_v2("c@1").errMsg == text
+
+
+def test_a_master_that_takes_over_knows_no_group_and_for_a_while_no_broker() -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    bench.master.forget(lists_fill_after=3)
+    assert bench.heartbeat_v2().errMsg == "Not found groupName g in holder!"
+    assert not bench.register_v2().brokerConfigList
+    reply = bench.meta()
+    assert not reply.brokerConfigList
+    assert list(reply.topicMetaInfoList) == ["a#1:1:3:0,2:2:2:0"]
+    bench.wait(3.5)
+    later = bench.meta(topicMetaInfoId=reply.topicMetaInfoId, brokerConfigId=reply.brokerConfigId)
+    assert list(later.brokerConfigList) == BROKERS
+    assert list(later.topicMetaInfoList) == ["a#1:1:3:1,2:2:2:1"]
+
+
+def test_brokers_over_tls() -> None:
+    bench = MasterBench()
+    assert list(bench.register_v2(tls=True).brokerConfigList) == ["1:10.0.0.1: ", "2:10.0.0.2:8201"]
+    assert list(bench.meta(brokerConfigId=0).brokerConfigList) == BROKERS
+
+
+# -- standby
+
+
+@pytest.mark.parametrize("release", list(Release))
+def test_when_a_standby_says_so(release: Release) -> None:
+    bench = MasterBench(release)
+    bench.master.standby = True
+    assert bench.register_v2(groupName="").errCode == 400
+    assert bench.failure(register_v2()).simple_name == "StandbyException"
+    for late in (register_v2(topicList=[]), register(topicList=[])):  # old servers look at the topics before
+        if release is Release.V1_2:
+            assert bench.call(late).errCode == 400
+        else:
+            assert bench.failure(late).simple_name == "StandbyException"
+    others = [
+        pb.HeartRequestC2MV2(clientId="c", groupName="g"),
+        pb.GetPartMetaRequestC2M(clientId="c", groupName="g", brokerConfigId=0, topicMetaInfoId=0),
+        pb.HeartRequestC2M(clientId="c", groupName="g", reportSubscribeInfo=False),
+        pb.CloseRequestC2M(clientId="c", groupName="g"),
+        register(),
+    ]
+    for message in others:
+        assert bench.failure(message).simple_name == "StandbyException"
+
+
+def test_brokers_may_be_added_while_clients_live() -> None:
+    bench = MasterBench()
+    bench.register_v2()
+    known = bench.meta()
+    bench.catalog.brokers[3] = BrokerEntry(3, "10.0.0.3", 8123)
+    bench.catalog.topics["a"][3] = Layout(1, 1)
+    bench.wait(1)
+    reply = bench.meta(brokerConfigId=known.brokerConfigId, topicMetaInfoId=known.topicMetaInfoId)
+    assert "3:10.0.0.3: " in reply.brokerConfigList
+    assert "3:1:1:1" in reply.topicMetaInfoList[0]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from tubemq_spark.testing.java import hash_code, hash_order, is_blank, map_text, parse_long, set_text, split, trim
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", 0), ("a", 97), ("abc", 96354), ("Aa", 2112), ("BB", 2112), ("é", 233), ("😀", 1772899)],
+)
+def test_hash_codes(text: str, code: int) -> None:
+    assert hash_code(text) == code
+
+
+def test_hash_codes_wrap() -> None:
+    assert hash_code("polygenelubricants") == 1 << 31
+
+
+def test_names_in_the_order_in_which_a_server_lists_them() -> None:
+    names = ["demo", "alpha", "zz", *(f"topic{number}" for number in range(14))]
+    listed = (
+        "zz topic1 topic2 topic0 topic5 topic6 topic3 topic4 topic9 topic12 topic13 topic7 topic8 demo topic10 alpha "
+        "topic11"
+    )
+    assert hash_order(names) == listed.split()
+
+
+def test_numbers_in_the_order_of_a_hash_map() -> None:
+    assert hash_order([17, 3, 16, 1, 2]) == [16, 17, 1, 2, 3]
+
+
+def test_names_with_one_hash_code_stay_in_the_order_in_which_they_came() -> None:
+    assert hash_order(["BB", "Aa"]) == ["BB", "Aa"]
+
+
+def test_texts_of_sets_and_maps() -> None:
+    assert set_text(["b", "a"]) == "[a, b]"
+    assert set_text([]) == "[]"
+    assert map_text({"b": ["y", "x"], "a": []}) == "{a=[], b=[y, x]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("", [""]), ("a", ["a"]), ("a#", ["a"]), ("#a", ["", "a"]), ("#", []), ("##", []), ("a##b##", ["a", "", "b"])],
+)
+def test_splits(text: str, parts: list[str]) -> None:
+    assert split(text, "#") == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "blank"),
+    [("", True), (" \t\n", True), ("\u3000", True), ("\u00a0", False), ("\x00", False), (" a ", False)],
+)
+def test_blanks(text: str, blank: bool) -> None:
+    assert is_blank(text) is blank
+
+
+def test_a_trim_takes_control_characters_too() -> None:
+    assert trim(" \x00\x1f a\u3000 ") == "a\u3000"
+
+
+@pytest.mark.parametrize("text", ["", "+", "1 ", "1_0", "x", "9223372036854775808", "-9223372036854775809"])
+def test_what_is_no_long(text: str) -> None:
+    with pytest.raises(ValueError, match="is no long"):
+        parse_long(text)
+
+
+@pytest.mark.parametrize("text", ["0", "+5", "-7", "9223372036854775807", "-9223372036854775808"])
+def test_longs(text: str) -> None:
+    assert parse_long(text) == int(text)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.testing.master_bench import MasterBench
+from tubemq_spark.protocol.metadata import parse_brokers, parse_producer_topic
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, Layout
+from tubemq_spark.testing.config import Release
+
+BROKERS = ["1:10.0.0.1: ", "2:10.0.0.2:8200"]
+DECLINED = {"success", "errCode", "errMsg", "brokerCheckSum"}
+
+
+def present(reply: Any) -> set[str]:
+    return {field.name for field, _ in reply.ListFields()}
+
+
+def test_a_register_gives_brokers_token_and_settings_and_no_topics() -> None:
+    bench = MasterBench(max_msg_size=5000)
+    reply = bench.register_producer(topicList=["a"])
+    assert (reply.success, reply.errCode, reply.errMsg) == (True, 200, "OK!")
+    assert list(reply.brokerInfos) == BROKERS
+    assert reply.authorizedInfo.visitAuthorizedToken == bench.tokens.current
+    assert reply.appdConfig.maxMsgSize == 5000
+    assert not reply.authorizedInfo.HasField("authAuthorizedToken")
+
+
+def test_brokers_come_again_only_when_they_changed() -> None:
+    bench = MasterBench()
+    known = bench.register_producer().brokerCheckSum
+    assert not bench.producer_heartbeat(brokerCheckSum=known).brokerInfos
+    assert list(bench.producer_heartbeat(brokerCheckSum=-1).brokerInfos) == BROKERS
+    bench.catalog.topics["c"] = {1: Layout(1, 1)}
+    assert bench.producer_heartbeat(brokerCheckSum=known).brokerCheckSum == known
+    bench.catalog.brokers[3] = BrokerEntry(3, "10.0.0.3", 8123)
+    reply = bench.producer_heartbeat(brokerCheckSum=known)
+    assert list(reply.brokerInfos) == [*BROKERS, "3:10.0.0.3: "]
+    assert reply.brokerCheckSum != known
+    assert not bench.producer_heartbeat(brokerCheckSum=reply.brokerCheckSum).brokerInfos
+
+
+def test_a_register_gives_the_brokers_whatever_the_producer_knows() -> None:
+    bench = MasterBench()
+    known = bench.register_producer().brokerCheckSum
+    assert list(bench.register_producer(brokerCheckSum=known).brokerInfos) == BROKERS
+
+
+@pytest.mark.parametrize(
+    ("release", "default_port", "expected"),
+    [
+        (Release.V2_5, 8124, ["1:10.0.0.1: ", "2:10.0.0.2:8201"]),
+        (Release.V1_2, 8124, ["1:10.0.0.1:8124", "2:10.0.0.2:8201"]),
+        (Release.V2_5, 8123, ["1:10.0.0.1:8123", "2:10.0.0.2:8201"]),
+        (Release.V1_2, 8123, ["1:10.0.0.1: ", "2:10.0.0.2:8201"]),
+    ],
+)
+def test_over_tls_the_ports_are_those_of_tls(release: Release, default_port: int, expected: list[str]) -> None:
+    bench = MasterBench(release)
+    bench.catalog.brokers[1].tls_port = default_port
+    assert list(bench.register_producer(tls=True).brokerInfos) == expected
+    assert list(bench.producer_heartbeat(tls=True).brokerInfos) == expected
+    assert list(bench.producer_heartbeat().brokerInfos) == BROKERS
+
+
+def test_a_broker_without_tls_is_listed_with_the_usual_port() -> None:
+    bench = MasterBench(Release.V1_2)
+    assert bench.register_producer(tls=True).brokerInfos[0] == "1:10.0.0.1:8124"
+
+
+@pytest.mark.parametrize(
+    ("release", "size", "expected"),
+    [
+        (Release.V1_2, None, ["a#1:3:1,2:2:2"]),
+        (Release.V1_2, 3000, ["a#1:3:1,2:2:2"]),
+        (Release.V2_5, None, ["a#1:3:1,2:2:2#"]),
+        (Release.V2_5, 3000, ["a#1:3:1,2:2:2#3000"]),
+        (Release.V2_5, 1024 * 1024, ["a#1:3:1,2:2:2#"]),
+    ],
+)
+def test_topics_come_with_every_heartbeat(release: Release, size: int | None, expected: list[str]) -> None:
+    bench = MasterBench(release)
+    bench.catalog.topics["a"][2].max_msg_size = size
+    bench.register_producer()
+    for _ in range(2):
+        assert list(bench.producer_heartbeat(topicList=["a"]).topicInfos) == expected
+
+
+def test_topics_are_those_of_the_last_heartbeat() -> None:
+    bench = MasterBench()
+    bench.register_producer(topicList=["a"])
+    assert set(bench.producer_heartbeat(topicList=[" b ", "a", "b", " "]).topicInfos) == {"a#1:3:1,2:2:2#", "b#1:1:1#"}
+    assert list(bench.producer_heartbeat(topicList=[]).topicInfos) == []
+    assert list(bench.producer_heartbeat(topicList=["unknown"]).topicInfos) == []
+
+
+def test_topics_are_listed_where_they_take_messages_now() -> None:
+    bench = MasterBench()
+    bench.register_producer()
+    bench.catalog.topics["a"][1].accept_publish = False
+    assert list(bench.producer_heartbeat().topicInfos) == ["a#2:2:2#"]
+    bench.catalog.brokers[2].accept_publish = False
+    assert list(bench.producer_heartbeat().topicInfos) == []
+    bench.catalog.topics["a"][1].accept_publish = True
+    assert list(bench.producer_heartbeat().topicInfos) == ["a#1:3:1#"]
+    bench.catalog.brokers[1].online = False
+    reply = bench.producer_heartbeat()
+    assert list(reply.topicInfos) == []
+    assert list(reply.brokerInfos) == BROKERS
+
+
+@pytest.mark.parametrize(
+    ("size", "rule", "config_id"),
+    [(1024 * 1024, None, -2), (5000, None, 1), (5000, FlowRule(77), 77), (1024 * 1024, FlowRule(77), 77)],
+)
+def test_the_settings_id_always_comes_and_the_size_only_to_who_does_not_know_it(
+    size: int, rule: FlowRule | None, config_id: int
+) -> None:
+    bench = MasterBench(max_msg_size=size)
+    bench.catalog.default_flow = rule
+    first = bench.register_producer()
+    assert first.appdConfig == pb.ApprovedClientConfig(configId=config_id, maxMsgSize=size)
+    assert bench.producer_heartbeat().appdConfig == first.appdConfig
+    known = pb.ApprovedClientConfig(configId=config_id)
+    assert bench.producer_heartbeat(appdConfig=known).appdConfig == known
+
+
+def test_texts_are_understood_by_our_client() -> None:
+    bench = MasterBench()
+    bench.register_producer()
+    reply = bench.producer_heartbeat()
+    assert sorted(parse_brokers(reply.brokerInfos)) == [1, 2]
+    partitions = [str(one) for layout in parse_producer_topic(reply.topicInfos[0]) for one in layout.all_partitions()]
+    assert partitions == ["1:a:0", "1:a:1", "1:a:2", "2:a:0", "2:a:1", "2:a:10000", "2:a:10001"]
+
+
+SYSTEM_TOPIC = "System Topic __offset_history__ does not allow client produce data!"
+TOO_MANY = [f"t{number}" for number in range(1025)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"clientId": ""}, "Request miss necessary clientId data!"),
+        ({"clientId": " \t"}, "Request miss necessary clientId data!"),
+        ({"clientId": "x" * 1025}, "clientId's length over max value, {} max length is 1024"),
+        ({"hostName": ""}, "Request miss necessary hostName data!"),
+        ({"hostName": "x" * 257}, "hostName's length over max value, {} max length is 256"),
+        ({"clientId": "", "hostName": ""}, "Request miss necessary clientId data!"),
+        ({"topicList": ["a", " __offset_history__ "]}, SYSTEM_TOPIC),
+        ({"topicList": TOO_MANY}, "Booked topic's count over max value, required max count is 1024"),
+    ],
+)
+@pytest.mark.parametrize("release", list(Release))
+def test_bad_requests(fields: dict[str, Any], text: str, release: Release) -> None:
+    bench = MasterBench(release)
+    expected = text.format("required" if release is Release.V1_2 else "allowed")
+    bench.register_producer()
+    for reply in (bench.register_producer(**fields), bench.producer_heartbeat(**fields)):
+        assert (reply.success, reply.errCode, reply.errMsg, reply.brokerCheckSum) == (False, 400, expected, -1)
+        assert present(reply) == DECLINED
+
+
+def test_a_heartbeat_of_an_unknown_producer() -> None:
+    reply = MasterBench().producer_heartbeat(clientId=" p9 ")
+    assert (reply.success, reply.errCode, reply.brokerCheckSum) == (False, 411, -1)
+    assert reply.errMsg == "Invalid node id:p9, you have to append node first!"
+    assert present(reply) == DECLINED
+
+
+def test_a_close_ends_it_and_may_be_repeated() -> None:
+    bench = MasterBench()
+    bench.register_producer()
+    for _ in range(2):
+        reply = bench.call(pb.CloseRequestP2M(clientId="p"))
+        assert (reply.success, reply.errCode, reply.errMsg) == (True, 200, "OK!")
+    assert bench.producer_heartbeat().errCode == 411
+    assert bench.call(pb.CloseRequestP2M(clientId="")).errCode == 400
+
+
+def test_silent_producers_are_forgotten_at_the_next_scan() -> None:
+    bench = MasterBench(producer_heartbeat_timeout=30.0)
+    bench.register_producer()
+    bench.wait(29)
+    assert bench.producer_heartbeat().errCode == 200
+    bench.wait(29)
+    assert bench.producer_heartbeat().errCode == 200
+    bench.clock.advance(31)
+    assert bench.producer_heartbeat().errCode == 200  # late, but before the scan
+    bench.wait(31)
+    assert bench.producer_heartbeat().errCode == 411
+    bench.register_producer()
+    assert bench.producer_heartbeat().errCode == 200
+
+
+def test_a_master_that_takes_over_knows_no_producer_and_for_a_while_no_broker() -> None:
+    bench = MasterBench()
+    known = bench.register_producer().brokerCheckSum
+    bench.master.forget(lists_fill_after=3.0)
+    assert bench.producer_heartbeat(brokerCheckSum=known).errCode == 411
+    reply = bench.register_producer()
+    assert not reply.brokerInfos
+    assert reply.brokerCheckSum != known
+    empty = bench.producer_heartbeat(brokerCheckSum=reply.brokerCheckSum)
+    assert not empty.brokerInfos
+    assert not empty.topicInfos
+    bench.clock.advance(3)
+    full = bench.producer_heartbeat(brokerCheckSum=reply.brokerCheckSum)
+    assert list(full.brokerInfos) == BROKERS
+    assert list(full.topicInfos) == ["a#1:3:1,2:2:2#"]
+
+
+def test_a_standby_master_refuses_after_its_checks_of_the_parameters() -> None:
+    bench = MasterBench()
+    bench.master.address = "10.0.0.5:8715"
+    bench.master.standby = True
+    assert bench.register_producer(clientId="").errCode == 400
+    assert bench.producer_heartbeat(topicList=["__offset_history__"]).errCode == 400
+    failure = bench.failure(pb.CloseRequestP2M(clientId="p"))
+    assert failure.exception_name == "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
+    assert failure.text == "10.0.0.5:8715 is not master now. the connecting client id is p"
+    assert not failure.fatal
+    bench.master.standby = False
+    assert bench.register_producer().errCode == 200
+
+
+def test_what_is_no_message_is_refused_as_such() -> None:
+    failure = MasterBench().answer(pb.RegisterRequestP2M())
+    assert failure is not None
+    assert getattr(failure, "fatal", False)

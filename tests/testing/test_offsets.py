@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.testing.master_bench import StoppedClock
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.offsets import GroupOffsets, Key
+from tubemq_spark.testing.store import NO_CODE, Store
+
+KEY = Key("g", "demo", 0)
+MIN, MAX = 280, 560  # of the store of `Bench`
+NORMAL, FROM_MAX, ALWAYS = ReadStatus.NORMAL, ReadStatus.FROM_MAX, ReadStatus.FROM_MAX_ALWAYS
+V1_2, V2_5 = Release.V1_2, Release.V2_5
+
+
+class Bench:
+    """The offsets of a broker and one store, with entries 10 to 19."""
+
+    def __init__(self, release: Release = V2_5, **settings: float) -> None:
+        self.clock = StoppedClock()
+        config = replace(ServerConfig(release=release), **settings)  # type: ignore[arg-type]  # all of them are times
+        self.offsets = GroupOffsets(config, self.clock)
+        self.store = Store(1, 1 << 40, config, self.clock)
+        self.append(20)
+        self.store.keep(10)
+        assert (self.store.min_offset, self.store.max_offset) == (MIN, MAX)
+
+    def append(self, count: int) -> None:
+        for n in range(count):
+            self.store.append(0, NO_CODE, n, 0, 0, b"x")
+
+    def load(self, status: int = NORMAL, asked: int = -1) -> int:
+        return self.offsets.load(KEY, self.store, status, asked)
+
+    def next_read(self, *, manual: bool, consumed: bool = True) -> int | None:
+        return self.offsets.next_read(KEY, self.store, manual, consumed)
+
+    def book(self, advance: int, *, manual: bool, empty: bool = False) -> None:
+        self.offsets.book(KEY, advance, manual, empty)
+
+    def pass_time(self, seconds: float) -> None:
+        """In steps as a broker's timers look at it."""
+        for _ in range(round(seconds * 2)):
+            self.clock.advance(0.5)
+            self.offsets.tick()
+
+    @property
+    def confirmed(self) -> int | None:
+        return self.offsets.confirmed(KEY)
+
+
+@pytest.mark.parametrize(
+    ("stored", "status", "asked", "answer"),
+    [
+        (None, NORMAL, -1, MIN),
+        (None, FROM_MAX, -1, MAX),
+        (None, ALWAYS, -1, MAX),
+        (None, NORMAL, 0, MIN),
+        (None, NORMAL, 336, 336),
+        (None, NORMAL, 363, 336),  # a position is the beginning of an entry
+        (None, FROM_MAX, 336, 336),
+        (None, NORMAL, 10**9, MAX),
+        (None, ALWAYS, 336, MAX),
+        (420, NORMAL, -1, 420),
+        (420, NORMAL, -5, 420),
+        (420, FROM_MAX, -1, 420),
+        (420, ALWAYS, -1, MAX),
+        (420, NORMAL, 336, 336),
+        (420, NORMAL, 448, 448),
+        (420, FROM_MAX, 0, MIN),
+    ],
+)
+def test_where_a_register_puts_a_group(stored: int | None, status: int, asked: int, answer: int) -> None:
+    bench = Bench()
+    if stored is not None:
+        bench.load(asked=stored)
+    assert bench.load(status, asked) == answer == bench.confirmed
+
+
+def test_a_register_forgets_what_is_in_flight() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=True)
+    assert bench.offsets.in_flight(KEY) == 56
+    assert bench.load() == MIN
+    assert bench.next_read(manual=True) == MIN
+
+
+def test_a_group_begins_at_its_first_register_wherever_the_topic_goes() -> None:
+    bench = Bench()
+    assert bench.load(FROM_MAX) == MAX
+    bench.append(3)
+    assert bench.load(FROM_MAX) == MAX
+    assert bench.load(NORMAL) == MAX
+
+
+def test_manual_reads_move_on_and_confirm_nothing() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    for n in range(3):
+        assert bench.next_read(manual=True) == MIN + 28 * n
+        bench.book(28, manual=True)
+    assert bench.confirmed == MIN
+    assert bench.offsets.commit(KEY, True) == MIN + 84 == bench.confirmed
+    assert bench.offsets.in_flight(KEY) == 0
+
+
+def test_a_commit_that_consumed_nothing_rolls_back() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=True)
+    assert bench.offsets.commit(KEY, False) == MIN
+    assert bench.next_read(manual=True) == MIN
+
+
+@pytest.mark.parametrize(("consumed", "position"), [(True, MIN + 56), (False, MIN)])
+def test_an_automatic_get_confirms_the_one_before(consumed: bool, position: int) -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=False)
+    assert bench.next_read(manual=False, consumed=consumed) == position == bench.confirmed
+
+
+def test_an_automatic_read_again_replaces_what_was_in_flight() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=False)
+    assert bench.next_read(manual=False, consumed=False) == MIN
+    bench.book(28, manual=False)
+    assert bench.next_read(manual=False) == MIN + 28
+
+
+@pytest.mark.parametrize(("manual", "confirmed"), [(False, MIN + 56), (True, MIN)])
+def test_an_empty_read_is_confirmed_at_once_unless_the_reader_does_that(manual: bool, confirmed: int) -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=manual, empty=True)
+    assert bench.confirmed == confirmed
+    assert bench.next_read(manual=manual) == MIN + 56
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_there_is_nothing_to_read_at_the_end(manual: bool) -> None:
+    bench = Bench()
+    bench.load(asked=MAX)
+    assert bench.next_read(manual=manual) is None
+    bench.append(1)
+    assert bench.next_read(manual=manual) == MAX
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_reader_beyond_the_end_is_put_back_to_it(manual: bool) -> None:
+    """A crash took the tail. The answer to the get is the end, the next one goes on there."""
+    bench = Bench()
+    bench.append(3)
+    bench.load(asked=MAX + 84)
+    bench.store.crash()
+    assert bench.load() == MAX + 84
+    assert bench.next_read(manual=manual) is None
+    if manual:
+        assert bench.offsets.commit(KEY, True) == MAX
+    assert bench.confirmed == MAX
+    bench.append(1)
+    assert bench.next_read(manual=manual) == MAX
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_reader_that_retention_overtook_goes_on_at_the_minimum(manual: bool) -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.store.keep(5)
+    assert bench.next_read(manual=manual) == MIN + 140 == bench.confirmed
+
+
+def test_what_was_in_flight_counts_twice_for_a_manual_reader_that_was_overtaken() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=True)
+    bench.store.keep(5)
+    assert bench.next_read(manual=True) == MIN + 84  # 56 bytes below the minimum, and so is the cursor
+
+
+def test_an_administrator_moves_a_group() -> None:
+    bench = Bench()
+    bench.load(asked=MIN)
+    bench.book(56, manual=True)
+    bench.offsets.move(KEY, 363)
+    assert bench.confirmed == 336
+    assert bench.next_read(manual=True) == 336
+
+
+def test_a_removed_group_was_never_there() -> None:
+    bench = Bench()
+    bench.load(asked=420)
+    bench.pass_time(12)
+    bench.offsets.remove("g")
+    assert bench.confirmed is None
+    assert bench.next_read(manual=False) == MIN  # a held claim begins at 0, and steps over what is gone
+    bench.offsets.restart()
+    assert bench.confirmed is None
+
+
+def test_groups_topics_and_partitions_do_not_meet() -> None:
+    bench = Bench()
+    keys = [KEY, Key("h", "demo", 0), Key("g", "other", 0), Key("g", "demo", 1)]
+    for n, key in enumerate(keys):
+        bench.offsets.load(key, bench.store, NORMAL, MIN + 28 * n)
+        bench.offsets.book(key, 28 * n, True, False)
+    assert [bench.offsets.commit(key, True) for key in keys] == [MIN + 56 * n for n in range(4)]
+    bench.offsets.remove("h")
+    assert [bench.offsets.confirmed(key) is None for key in keys] == [False, True, False, False]
+
+
+# -- what a restart finds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "seconds", "kept"),
+    [
+        (V1_2, 4.5, False),
+        (V1_2, 5, True),  # ZooKeeper has it
+        (V2_5, 5.5, False),  # in the table, and not in the file
+        (V2_5, 6, True),
+    ],
+)
+def test_a_crash_loses_positions_that_were_not_written(release: Release, seconds: float, kept: bool) -> None:
+    bench = Bench(release)
+    bench.load(asked=420)
+    bench.pass_time(seconds)
+    bench.offsets.restart()
+    assert bench.confirmed == (420 if kept else None)
+
+
+def test_a_crash_brings_an_older_position_back() -> None:
+    bench = Bench()
+    bench.load(asked=336)
+    bench.pass_time(12)
+    bench.load(asked=420)
+    bench.offsets.restart()
+    assert bench.confirmed == 336
+    assert bench.load(FROM_MAX) == 336
+
+
+@pytest.mark.parametrize("release", [V1_2, V2_5])
+@pytest.mark.parametrize("manual", [True, False])
+def test_an_orderly_stop_confirms_what_is_in_flight(release: Release, manual: bool) -> None:
+    bench = Bench(release)
+    bench.load(asked=MIN)
+    bench.book(56, manual=manual)
+    bench.offsets.stop()
+    bench.offsets.restart()
+    assert bench.confirmed == MIN + 56
+    assert bench.next_read(manual=True) == MIN + 56
+
+
+def test_a_claim_of_a_negative_partition_spoils_an_orderly_stop() -> None:
+    bench = Bench()
+    bench.load(asked=336)
+    bench.pass_time(12)
+    bench.load(asked=420)
+    bench.offsets.load(Key("g", "demo", -1), bench.store, NORMAL, -1)
+    bench.offsets.stop()
+    bench.offsets.restart()
+    assert bench.confirmed == 336
+
+
+# -- groups that nobody uses -----------------------------------------------------------------------------------------
+
+EXPIRY = 3600.0
+
+
+def test_a_group_that_does_not_move_is_dropped_when_the_broker_looks() -> None:
+    bench = Bench(group_offset_expiry=EXPIRY)
+    bench.load(asked=420)
+    bench.pass_time(EXPIRY - 10)
+    assert bench.confirmed == 420
+    bench.pass_time(610)
+    assert bench.confirmed is None
+    bench.offsets.restart()
+    assert bench.confirmed is None
+
+
+def test_registers_without_a_position_do_not_keep_a_group() -> None:
+    bench = Bench(group_offset_expiry=EXPIRY)
+    bench.load(asked=420)
+    for _ in range(8):
+        bench.pass_time(600)
+        bench.load()
+    assert bench.confirmed == MIN
+
+
+def test_commits_keep_a_group() -> None:
+    bench = Bench(group_offset_expiry=EXPIRY)
+    bench.load(asked=MIN)
+    for _ in range(8):
+        bench.pass_time(600)
+        bench.book(28, manual=True)
+        bench.offsets.commit(KEY, True)
+    assert bench.confirmed == MIN + 8 * 28
+
+
+def test_release_1_2_keeps_groups_for_ever() -> None:
+    bench = Bench(V1_2, group_offset_expiry=EXPIRY)
+    bench.load(asked=420)
+    bench.pass_time(3 * EXPIRY)
+    assert bench.confirmed == 420

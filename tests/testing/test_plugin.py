@@ -1,0 +1,180 @@
+"""The pytest plugin as a user meets it: other runs of pytest, in folders of their own, on the user's own test files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = "tubemq_spark.pytest_plugin"
+
+USERS_TEST = """
+def test_messages_are_there(tubemq):
+    tubemq.create_topic("demo", partitions=1)
+    tubemq.send("demo", b"hello", attributes={"site": "north"}, msg_type="greeting")
+    (message,) = tubemq.messages("demo")
+    assert (message.body, message.msg_type, message.attributes) == (b"hello", "greeting", {"site": "north"})
+    assert tubemq.group_offset("my_group", "demo", 1, 0) is None
+    host, port = tubemq.master.split(":")
+    assert host == "127.0.0.1" and int(port) > 0
+
+def test_the_next_one_begins_anew(tubemq):
+    assert tubemq.topics == []
+"""
+
+SPARK = """
+import pytest
+from pyspark.sql import SparkSession
+
+@pytest.fixture(scope="session")
+def spark():
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+    yield session
+    session.stop()
+"""
+
+
+def run_pytest(
+    folder: Path, *options: str, python: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """pytest on all test files in `folder`, by a user who makes errors of warnings."""
+    command = [python, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *options]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+    )
+
+
+def passed(done: subprocess.CompletedProcess[str]) -> int:
+    """How many tests passed, none having failed."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    return int(found[1])
+
+
+def readme_examples() -> str:
+    """The Python code of the README's section for those who test."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Test your pipeline\n")[1].split("\n## ")[0]
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+
+
+def test_the_readme_is_right(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(SPARK)
+    (tmp_path / "test_readme.py").write_text(readme_examples())
+    # Spark's own warnings are not the example's.
+    done = run_pytest(tmp_path, "-W", "default", PYSPARK_PYTHON=sys.executable)
+    assert passed(done) == readme_examples().count("def test_") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        pytest.param([], {}, id="found"),
+        pytest.param(["-p", PLUGIN], {}, id="found-and-named"),
+        pytest.param(["-p", PLUGIN], {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, id="named"),
+    ],
+)
+def test_the_fixture_is_found(tmp_path: Path, options: list[str], environment: dict[str, str]) -> None:
+    (tmp_path / "test_it.py").write_text(USERS_TEST)
+    assert passed(run_pytest(tmp_path, *options, **environment)) == 2
+
+
+def test_a_conftest_may_name_the_plugin_too(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(f"pytest_plugins = [{PLUGIN!r}]")
+    (tmp_path / "test_it.py").write_text(USERS_TEST)
+    assert passed(run_pytest(tmp_path)) == 2
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(USERS_TEST)
+    done = run_pytest(tmp_path, "-p", f"no:{PLUGIN}")
+    assert done.returncode == 1
+    assert "fixture 'tubemq' not found" in done.stdout
+
+
+def test_a_users_own_fixture_of_the_name_wins(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("import pytest\n\n@pytest.fixture\ndef tubemq():\n    return 'mine'\n")
+    (tmp_path / "test_it.py").write_text("def test_it(tubemq):\n    assert tubemq == 'mine'\n")
+    assert passed(run_pytest(tmp_path)) == 1
+
+
+def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\n"
+        "def test_it():\n"
+        "    ours = {name for name in sys.modules if name.startswith(('tubemq_spark', 'pyspark'))}\n"
+        f"    assert ours == {{'tubemq_spark', {PLUGIN!r}}}\n"
+        "    assert not {'google.protobuf', 'pyarrow', 'ssl'} & sys.modules.keys()\n"
+    )
+    assert passed(run_pytest(tmp_path)) == 1
+
+
+def test_the_client_keeps_nothing_of_a_server_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import threading\n"
+        "from tubemq_spark.client.pool import POOL\n"
+        "from tubemq_spark.client.sessions import SESSIONS\n"
+        "from tubemq_spark.client.settings import ClientSettings\n\n"
+        "def test_one(tubemq):\n"
+        "    tubemq.create_topic('demo')\n"
+        "    with SESSIONS.lease(ClientSettings.from_options({'tubemq.master': tubemq.master})) as session:\n"
+        "        session.add_topics(['demo'])\n"
+        "    assert 'ProducerSession' in repr(SESSIONS) and tubemq.master in repr(POOL)\n\n"
+        "def test_two():\n"
+        "    assert (repr(SESSIONS), repr(POOL)) == ('<ProducerSessions []>', '<ConnectionPool idle: {}>')\n"
+        "    for thread in threading.enumerate():\n"
+        "        if thread.name.endswith(('tubemq', 'tubemq-heartbeat')):\n"
+        "            thread.join(30)\n"
+        "            assert not thread.is_alive()\n"
+    )
+    assert passed(run_pytest(tmp_path)) == 2
+
+
+def test_the_wheel_and_pytest_are_enough(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path / "dist")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    run([sys.executable, "-m", "venv", str(tmp_path / "venv")])
+    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel), "pytest"])
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(f"{USERS_TEST}\n\ndef test_no_spark():\n{NO_SPARK}")
+    assert passed(run_pytest(folder, python=python, PYTHONPATH="")) == 3
+
+
+NO_SPARK = """
+    import importlib.util
+    import tubemq_spark
+    assert importlib.util.find_spec("pyspark") is None
+    assert "site-packages" in tubemq_spark.__file__
+"""
+
+
+def test_the_wheel_has_what_it_should(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"tubemq_spark", "pyspark_tubemq"}
+    assert {"tubemq_spark/py.typed", "tubemq_spark/pytest_plugin.py", "tubemq_spark/testing/cluster.py"} <= names
+    assert "tubemq-spark = tubemq_spark.cli.main:main" in entry_points
+    assert f"{PLUGIN} = {PLUGIN}" in entry_points
+
+
+def build_wheel(folder: Path) -> Path:
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",
+         "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)])  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"

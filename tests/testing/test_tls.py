@@ -1,0 +1,242 @@
+"""The embedded servers over TLS, as any client meets them: a socket of Python's, and the frames in it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.interop.certificates import Authority, Certificate
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.metadata import parse_brokers
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
+
+PATIENCE = 20.0
+REGISTER = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Certificate:
+    return authority.certify("server")
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Certified by somebody whom the server does not know."""
+    return Authority(tmp_path_factory.mktemp("other"), "other").certify("stranger")
+
+
+@pytest.fixture(scope="module")
+def one_way(server: Certificate) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"demo": 1}, tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+        yield tubemq
+
+
+@pytest.fixture(scope="module")
+def two_way(server: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+    tls = TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
+    with EmbeddedTubeMQ({"demo": 1}, tls=tls) as tubemq:
+        yield tubemq
+
+
+def trusting(authority: Authority, own: Certificate | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.own.cert))
+    if own is not None:
+        context.load_cert_chain(own.cert, own.key)
+    return context
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.partition(":")
+    return host, int(port)
+
+
+def plain(text: str) -> socket.socket:
+    return socket.create_connection(address(text), timeout=PATIENCE)
+
+
+def secure(text: str, context: ssl.SSLContext) -> socket.socket:
+    return context.wrap_socket(plain(text), server_hostname="127.0.0.1")
+
+
+def frame(service: ServiceType, method: Method, message: Message, framing: Framing = Framing.STANDARD) -> bytes:
+    return encode_frame(7, encode_request(Request(service, method, 10_000, message.SerializeToString())), framing)
+
+
+def call(
+    connection: socket.socket,
+    service: ServiceType,
+    method: Method,
+    message: Message,
+    framing: Framing = Framing.STANDARD,
+) -> bytes:
+    connection.sendall(frame(service, method, message, framing))
+    decoder = FrameDecoder(framing)
+    while True:
+        data = connection.recv(65536)
+        assert data, "the server ended the connection"
+        for one in decoder.feed(data):
+            reply = decode_reply(one.body)
+            assert isinstance(reply, Response)
+            return reply.data
+
+
+def broker_port(connection: socket.socket, framing: Framing = Framing.STANDARD) -> int:
+    """As the master behind `connection` names it."""
+    data = call(connection, ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER, framing)
+    brokers = parse_brokers(master_pb.RegisterResponseM2P.FromString(data).brokerInfos)
+    return brokers[1].address.port
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the peer ends it, with whatever last words."""
+    try:
+        while connection.recv(4096):
+            pass
+    except (ConnectionError, ssl.SSLError):
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("release", ["1.2", "2.5"])
+def test_a_message_goes_there_and_back(authority: Authority, server: Certificate, release: str) -> None:
+    tls = TLSFiles(str(server.cert), str(server.key))
+    with EmbeddedTubeMQ({"demo": 1}, tls=tls, release=release) as tubemq:
+        framing = tubemq.framing
+        with secure(tubemq.tls_master, trusting(authority)) as master:
+            broker = f"127.0.0.1:{broker_port(master, framing)}"
+        with secure(broker, trusting(authority)) as connection:
+            sent = broker_pb.SendMessageRequestP2B(
+                clientId="c", topicName="demo", partitionId=0, data=bytes(100_000), flag=0, checkSum=-1, sentAddr=1
+            )
+            data = call(connection, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, sent, framing)
+            assert broker_pb.SendMessageResponseB2P.FromString(data).errCode == 200
+            register = broker_pb.RegisterRequestC2B(
+                opType=OpType.REGISTER, clientId="c", groupName="g", topicName="demo", partitionId=0, readStatus=0
+            )
+            call(connection, ServiceType.BROKER_READ, Method.PARTITION_REGISTER, register, framing)
+            get = broker_pb.GetMessageRequestC2B(
+                clientId="c", groupName="g", topicName="demo", partitionId=0, lastPackConsumed=True
+            )
+            data = call(connection, ServiceType.BROKER_READ, Method.GET_MESSAGE, get, framing)
+            (message,) = broker_pb.GetMessageResponseB2C.FromString(data).messages
+            assert message.payLoadData == bytes(100_000)
+
+
+def test_a_master_names_the_ports_of_the_kind_it_is_asked_over(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+    with secure(one_way.tls_master, trusting(authority)) as over_tls, plain(one_way.master) as in_plain:
+        tls_port, plain_port = broker_port(over_tls), broker_port(in_plain)
+    assert tls_port != plain_port
+    with secure(f"127.0.0.1:{tls_port}", trusting(authority)) as connection:
+        assert isinstance(connection, ssl.SSLSocket)
+        assert connection.version() in ("TLSv1.2", "TLSv1.3")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_are_taken(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
+    context = trusting(authority)
+    context.minimum_version = context.maximum_version = version
+    with secure(one_way.tls_master, context) as connection:
+        assert broker_port(connection) > 0
+
+
+def test_a_client_that_does_not_trust_the_server_ends_it(one_way: EmbeddedTubeMQ) -> None:
+    with closing(plain(one_way.tls_master)) as connection, pytest.raises(ssl.SSLCertVerificationError):
+        ssl.create_default_context().wrap_socket(connection, server_hostname="127.0.0.1").close()
+
+
+def test_two_way_takes_whom_the_authority_certified(
+    two_way: EmbeddedTubeMQ, authority: Authority, client: Certificate
+) -> None:
+    with secure(two_way.tls_master, trusting(authority, client)) as connection:
+        assert broker_port(connection) > 0
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
+def test_two_way_turns_others_away(
+    two_way: EmbeddedTubeMQ, authority: Authority, stranger: Certificate, known: bool
+) -> None:
+    context = trusting(authority, stranger if known else None)
+    with secure(two_way.tls_master, context) as connection:  # TLS 1.3: the client hears of it after its handshake
+        assert is_closed(connection)
+
+
+def test_a_plain_frame_to_a_tls_port_is_answered_by_the_connections_end(one_way: EmbeddedTubeMQ) -> None:
+    with plain(one_way.tls_master) as connection:
+        connection.sendall(frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
+        assert is_closed(connection)
+
+
+def test_a_hello_to_a_plain_port_meets_silence(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+    with plain(one_way.master) as connection:
+        outgoing = ssl.MemoryBIO()
+        hello = trusting(authority).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            hello.do_handshake()
+        connection.sendall(outgoing.read() + frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
+        with plain(one_way.master) as other:
+            assert broker_port(other) > 0  # the server had the time to answer both
+        connection.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
+
+
+@pytest.mark.parametrize("greet", [lambda s: None, lambda s: s.sendall(b"\x16\x03\x01")], ids=["nothing", "half"])
+def test_the_end_of_the_cluster_ends_a_handshake(server: Certificate, greet: Callable[[socket.socket], None]) -> None:
+    with EmbeddedTubeMQ(tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+        connection = plain(tubemq.tls_master)
+        greet(connection)
+    with connection:
+        assert is_closed(connection)
+
+
+def test_faults_and_restarts_reach_the_tls_port_too(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+    with secure(one_way.tls_master, trusting(authority)) as master:
+        port = broker_port(master)
+    broker = f"127.0.0.1:{port}"
+    with secure(broker, trusting(authority)) as connection:
+        one_way.stop_broker(1)
+        assert is_closed(connection)
+    with pytest.raises(ConnectionRefusedError):
+        plain(broker)
+    one_way.start_broker(1)
+    with secure(one_way.tls_master, trusting(authority)) as master:
+        assert broker_port(master) == port
+        with one_way.on("producer_register", times=1).close_mid_frame() as fault:
+            master.sendall(frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
+            assert is_closed(master)
+        assert fault.fired == 1
+
+
+def test_without_files_there_is_no_tls() -> None:
+    with EmbeddedTubeMQ() as tubemq, pytest.raises(ConfigError, match="has no TLS"):
+        _ = tubemq.tls_master
+
+
+@pytest.mark.parametrize("missing", ["cert", "key", "client_ca"])
+def test_a_file_that_is_missing_is_an_error_at_once(server: Certificate, tmp_path: Path, missing: str) -> None:
+    files = {"cert": str(server.cert), "key": str(server.key), missing: str(tmp_path / "none.pem")}
+    with pytest.raises(OSError, match=r"No such file"):
+        EmbeddedTubeMQ(tls=TLSFiles(**files)).close()

@@ -1,0 +1,10 @@
+"""`python -m tubemq_spark.cli`, the same as `tubemq-spark`."""
+
+from __future__ import annotations
+
+import sys
+
+from tubemq_spark.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

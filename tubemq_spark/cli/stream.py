@@ -1,0 +1,172 @@
+"""The Spark side of the demo: a local session, and a streaming query that hands its rows over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tubemq_spark.errors import TubeMQError
+
+TRIGGER = "1 second"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time to start, and enough for this
+_COLUMNS = (
+    "broker_id", "partition", "offset", "msg_type", "msg_time", "attributes", "CAST(value AS STRING) AS value"
+)  # fmt: skip
+
+VERSION = pyspark.__version__
+
+
+class SparkError(TubeMQError):
+    """Spark, or the query, failed."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One row of the source, its value being text."""
+
+    partition: str  # brokerId:partitionId
+    offset: int | None
+    msg_type: str
+    msg_time: str
+    attributes: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch that was committed. `lag`: messages that waited behind it in the topic when its rows were there."""
+
+    number: int
+    rows: list[Reading]
+    lag: int
+    seconds: float = 0.0
+
+
+@contextmanager
+def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
+    """A session on loopback that keeps its files in `folder`; what it and its workers say goes to `log`.
+
+    `SparkError` when it does not start.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers have what this interpreter has
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("tubemq-spark demo")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", _QUICK)
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    try:
+        with _standard_error_to(log):  # which the processes of Spark inherit
+            session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as cause:
+        raise SparkError(f"Spark did not start: {_first_line(cause)}") from cause
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _standard_error_to(log: Path) -> Iterator[None]:
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+class Stream:
+    """A query that runs from its making on. `lag_after` is told how many rows there were, and says how many wait."""
+
+    def __init__(
+        self, session: SparkSession, master: str, group: str, topic: str, folder: Path, lag_after: Callable[[int], int]
+    ) -> None:
+        self.rows = 0  # that came out ...
+        self.places: set[tuple[str, int | None]] = set()  # ... and where they stand in the topic
+        self._lag_after = lag_after
+        self._uncommitted: dict[int, Batch] = {}
+        self._lock = threading.Lock()  # Spark calls `_take` in a thread of its own
+        self._query = (
+            session.readStream.format("tubemq")
+            .option("tubemq.master", master)
+            .option("tubemq.group", group)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .selectExpr(*_COLUMNS)
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        rows = [
+            Reading(
+                partition=f"{row.broker_id}:{row.partition}",
+                offset=row.offset,
+                msg_type=row.msg_type,
+                msg_time=f"{row.msg_time:%Y-%m-%d %H:%M}",
+                attributes=", ".join(f"{key}={value}" for key, value in (row.attributes or {}).items()),
+                value=row.value,
+            )
+            for row in frame.collect()
+        ]
+        with self._lock:
+            self.rows += len(rows)
+            self.places.update((row.partition, row.offset) for row in rows)
+            self._uncommitted[number] = Batch(number, rows, self._lag_after(self.rows))
+
+    def committed(self) -> list[Batch]:
+        """The batches that were committed since the last call, in their order; `SparkError` when the query failed."""
+        cause = self._query.exception()
+        if cause is not None:
+            raise SparkError(f"the query failed: {_first_line(cause)}")
+        done = []
+        for progress in self._query.recentProgress:
+            with self._lock:
+                batch = self._uncommitted.pop(progress["batchId"], None)
+            if batch is not None:
+                done.append(replace(batch, seconds=progress["durationMs"].get("triggerExecution", 0) / 1000))
+        return done
+
+    def drain(self) -> None:
+        """Waits until all rows that the topic holds came out; `SparkError` when the query fails."""
+        try:
+            self._query.processAllAvailable()
+        except PySparkException as cause:
+            raise SparkError(f"the query failed: {_first_line(cause)}") from cause
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The group stands at what was committed when this returns."""
+        self._query.stop()
+
+
+def _first_line(cause: Exception) -> str:
+    return str(cause).strip().partition("\n")[0]

@@ -1,0 +1,124 @@
+"""What the demo shows: tables that change in place on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tubemq_spark.cli.stream import Batch, Reading
+
+_PLAIN_ROWS = 3  # of each batch, one of each partition when they are alike
+_LIVE_ROWS, _LIVE_BATCHES = 10, 6
+_ROW = "  {:<9}  {:>6}  {:<11}  {:<16}  {:<12}  {}"
+_HEAD = ("partition", "offset", "msg_type", "msg_time", "attributes", "value")
+_BEFORE_VALUE = 68  # characters that the other columns and the frame take on a terminal ...
+_NARROW, _MINUTE = 100, 18  # ... of which a narrow one does without the time, which is the same all the while
+_BAR = 24  # characters
+
+
+class View:
+    """Shows batches as they come. On a terminal the newest stay in sight; elsewhere all of them are written down."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = ""
+        self._rows: deque[Reading] = deque(maxlen=_LIVE_ROWS)
+        self._batches: deque[Batch] = deque(maxlen=_LIVE_BATCHES)
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+
+    def __enter__(self) -> View:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def status(self, text: str) -> None:
+        """What goes on now: one line, that the next one replaces. Only a terminal has it."""
+        if self._live is not None and text != self._status:
+            self._status = text
+            self._redraw(self._live)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def show(self, batch: Batch) -> None:
+        if self._live is None:
+            if not self._batches:
+                self.say(_ROW.format(*_HEAD))
+            for row in _some(batch.rows, _PLAIN_ROWS):
+                self.say(_ROW.format(*_cells(row)))
+            self.say(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
+            self._batches.append(batch)
+            return
+        self._rows.extend(_some(batch.rows, _LIVE_ROWS))
+        self._batches.append(batch)
+        self._redraw(self._live)
+
+    def _redraw(self, live: Live) -> None:
+        status = Text(self._status, style="dim")
+        if not self._batches:
+            live.update(status, refresh=True)
+            return
+        rows = Panel(_newest(self._rows, self._console.width), title="rows", title_align="left")
+        progress = Panel(_progress(self._batches), title="micro-batches", title_align="left")
+        live.update(Group(rows, progress, status), refresh=True)
+
+
+def console() -> Console:
+    """Standard output."""
+    return Console(highlight=False)
+
+
+def _some(rows: Sequence[Reading], count: int) -> list[Reading]:
+    """`count` of them at equal distances, all when there are fewer."""
+    return [rows[number * len(rows) // count] for number in range(count)] if len(rows) > count else list(rows)
+
+
+def _cells(row: Reading) -> tuple[str, ...]:
+    offset = "" if row.offset is None else str(row.offset)
+    return row.partition, offset, row.msg_type, row.msg_time, row.attributes, row.value
+
+
+def _newest(rows: Iterable[Reading], width: int) -> Table:
+    dropped = _HEAD.index("msg_time") if width < _NARROW else len(_HEAD)
+    room = max(10, width - _BEFORE_VALUE + (_MINUTE if width < _NARROW else 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in _without(_HEAD, dropped):
+        justify: Literal["left", "right"] = "right" if name == "offset" else "left"
+        most = room if name == "value" else None
+        table.add_column(name, no_wrap=True, header_style="dim", justify=justify, max_width=most, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*map(Text, _without(_cells(row), dropped)))
+    return table
+
+
+def _without(cells: Sequence[str], number: int) -> Sequence[str]:
+    return [*cells[:number], *cells[number + 1 :]]
+
+
+def _progress(batches: deque[Batch]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("batch", "rows", "seconds", "rows/s", "lag"):
+        table.add_column(name, no_wrap=True, header_style="dim", justify="right")
+    table.add_column("", no_wrap=True)
+    most = max(batch.lag for batch in batches) or 1
+    for batch in batches:
+        rate = f"{len(batch.rows) / batch.seconds:.0f}" if batch.seconds else ""
+        bar = Text("█" * round(_BAR * batch.lag / most), style="yellow")
+        table.add_row(str(batch.number), str(len(batch.rows)), f"{batch.seconds:.2f}", rate, str(batch.lag), bar)
+    return table
