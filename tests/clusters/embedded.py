@@ -98,7 +98,8 @@ class EmbeddedCluster:
 
     def members(self, group: str) -> Members:
         def collect() -> Members:
-            found = self.tubemq._masters[0].service._groups.get(group)
+            master = next(server.service for server in self.tubemq._masters if not server.service.standby)
+            found = master._groups.get(group)
             if found is None:
                 return Members([], "", [])
             return Members(sorted(found.topics), found.consume_type.value, found.client_ids)
@@ -118,6 +119,7 @@ def embedded_cluster(
     *,
     topics: Mapping[str, TopicSpec] | None = None,
     brokers: int = 2,
+    masters: int = 1,
     framing: Literal["standard", "prefixed"] = "standard",
     config: ServerConfig | None = None,
 ) -> Iterator[EmbeddedCluster]:
@@ -126,7 +128,7 @@ def embedded_cluster(
         config or ServerConfig(), max_index_segment_entries=SEGMENT, mem_cache_flush_interval=_FLUSH_INTERVAL
     )
     release = Release.V2_5 if framing == "standard" else Release.V1_2
-    with EmbeddedTubeMQ(brokers=brokers, release=release, config=config) as tubemq:
+    with EmbeddedTubeMQ(brokers=brokers, masters=masters, release=release, config=config) as tubemq:
         cluster = EmbeddedCluster(tubemq, config)
         for name, spec in (topics or {}).items():
             cluster.create(name, spec)

@@ -54,7 +54,7 @@ def _waiting_together(by_family: Mapping[str, Sequence[Script]]) -> Iterator[tup
 
 def _counts(results: Results) -> str:
     return (
-        f"{results.played} scripts played, {results.calls} calls, {len(results.differences)} differ, "
+        f"{results.played} scripts played, {results.calls} calls, {len(results.differences)} differences, "
         f"{results.disturbed} plays disturbed by a flush, {results.abandoned} scripts given up"
     )
 

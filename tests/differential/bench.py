@@ -44,7 +44,7 @@ class Results:
     disturbed: int = 0
     """Plays that were given up, for time alone had flushed the store."""
     abandoned: int = 0
-    """Scripts that were disturbed at every attempt."""
+    """Scripts that were disturbed at every attempt, or that no store was left for."""
     codes: Counter[str] = field(default_factory=Counter)
     """How often each call was answered with each code, on the first server."""
     differences: list[Difference] = field(default_factory=list)
@@ -97,6 +97,7 @@ class Bench:
                 self._put_empty_first(waiting[0][0].layout)
             batch = [self._start(script, attempt) for script, attempt in self._take(waiting, empty)]
             if not batch:
+                results.abandoned += len(waiting)
                 break
             self._play_batch(batch, results)
             for play in batch:

@@ -93,9 +93,11 @@ class Reader:
     _ordinals: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
 
     def forget_ids(self) -> None:
-        """The group's ids may be new ones from here on, or the same ones if it is still the same millisecond."""
+        """The group's ids may be new ones from here on, or the same ones if it is still the same millisecond; nor may
+        a script use the old ones then."""
         for key in [key for key in self._ordinals if key[0] == self.group]:
             del self._ordinals[key]
+        self.last.pop("topicMetaInfoId", None)
 
     def failure(self, failed: Failure) -> Reply:
         text = {"stackTrace": "…"} if failed.text else {}

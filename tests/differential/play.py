@@ -22,7 +22,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 _PATIENCE = 20.0  # seconds for a reply
 _FILES_ONLY = 1  # the brokers take 101 for more than 1 when they tell where a store ends (BrokerServiceServer)
 _STILL = 0.03  # seconds, several times what it takes to write a block
-_NEW_IDS = ("member_register", "member_close", "balanced_register")  # a group may end or begin anew by them
+_ENDS_A_GROUP = ("member_close",)
 _IN_A_ROW = 500  # sends on their way at once
 
 
@@ -147,7 +147,7 @@ class Player:
             if step["call"] == "no_envelope":
                 return self._no_envelope(step)
             self._reader.group = step.get("group", "")
-            if step["call"] in _NEW_IDS:
+            if step["call"] in _ENDS_A_GROUP:
                 self._reader.forget_ids()
             return self._call(plan(step, self._names, self._reader.last, number))
         except (OSError, ConnectionError) as error:

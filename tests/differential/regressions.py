@@ -62,5 +62,16 @@ def _scripts() -> Iterator[Script]:
         for data in ("00", "ff", "0102030405", "ffffffff0f", "0208", "020800"):
             yield Script("calm1", ({"call": "no_envelope", "server": server, "data": data},))
 
+    # The brokers' own topic is deployed like any other, and consumers may ask for it.
+    history = {"client": "a", "group": "g", "topics": ("__offset_history__",)}
+    yield Script(
+        "calm1",
+        (
+            {"call": "member_register", **history, "sources": 0, "node": 0},
+            {"call": "member_meta", "client": "a", "group": "g", "brokers": -2, "metas": -2},
+            {"call": "balanced_register", **history, "group": "h"},
+        ),
+    )
+
 
 REGRESSIONS = tuple(_scripts())

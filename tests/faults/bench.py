@@ -30,7 +30,7 @@ GROUP = "readers"
 RPC_TIMEOUT, RETRY_FOR, CLAIM_TIMEOUT = 0.2, 0.25, 0.2  # seconds; what is lost is to be noticed soon
 PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
 SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
-PATIENCE = 30.0  # seconds
+PATIENCE = 20.0  # seconds
 
 
 class Row(NamedTuple):

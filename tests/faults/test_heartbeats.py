@@ -12,6 +12,7 @@ from tests.faults.kinds import BROKEN, DAMAGED, ELSEWHERE, NO_ANSWER, NO_REASON,
 from tubemq_spark.client import consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
+from tubemq_spark.source import partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig
 
 ROWS = bodies(300)
@@ -21,6 +22,12 @@ TROUBLE = [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, *DAMAGED, exception(TARGET), *
 @pytest.fixture
 def _quick_heart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HEARTBEAT, "_period", 0.02)
+
+
+@pytest.fixture
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task gives rows out long before it is done."""
+    monkeypatch.setattr(partition, "_ROWS", 20)
 
 
 def next_one(tubemq: EmbeddedTubeMQ, method: str) -> None:
@@ -46,7 +53,7 @@ def test_a_heartbeat_to_the_master_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
     assert query.rows == stored(tubemq)
 
 
-@pytest.mark.usefixtures("_quick_heart")
+@pytest.mark.usefixtures("_quick_heart", "_small_batches")
 @pytest.mark.parametrize("kind", TROUBLE, ids=str)
 @pytest.mark.parametrize("of", ["driver", "task"])
 def test_a_heartbeat_to_a_broker_fails(tubemq: EmbeddedTubeMQ, of: str, kind: Kind) -> None:
@@ -75,26 +82,32 @@ def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ)
     assert query.rows == stored(tubemq)
 
 
-@pytest.mark.usefixtures("_quick_heart")
+@pytest.mark.usefixtures("_quick_heart", "_small_batches")
 def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
     """For longer than servers wait, of which less than that passes between two of them."""
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
 
-    def a_long_time_passes() -> None:
-        before = tubemq.claims()
+    kept: list[str] = []
+
+    def a_long_time_passes(holder: str) -> None:
+        if holder in kept:
+            return
+        before = {key: name for key, name in tubemq.claims().items() if holder in name}
         assert before
         for _ in range(5):
             tubemq.clock.advance(20)
             next_one(tubemq, "partition_heartbeat")
             next_one(tubemq, "consumer_heartbeat_v2")
             next_one(tubemq, "partition_heartbeat")
-        assert tubemq.claims() == before
+        assert {key: name for key, name in tubemq.claims().items() if holder in name} == before
+        kept.append(holder)
 
     with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
-        query.found = query.given = a_long_time_passes
+        query.found = lambda: a_long_time_passes("_driver_")
+        query.given = lambda: a_long_time_passes("_p0_")
         query.run()
-    assert registers.fired == 1
+    assert (kept, registers.fired) == (["_driver_", "_p0_"], 1)
     assert query.rows == stored(tubemq)
 
 

@@ -51,7 +51,7 @@ FLAG = b"\x02\x08\x01"
 def test_error_and_fatal_are_failures(status: int) -> None:
     answer = rpc_pb.RspExceptionBody(exceptionName="a.b.C", stackTrace="why").SerializeToString()
     header = bytes([4, 8, status, 24, 3])
-    assert decode_reply(FLAG + header + bytes([len(answer)]) + answer) == Failure("a.b.C", "why")
+    assert decode_reply(FLAG + header + bytes([len(answer)]) + answer) == Failure("a.b.C", "why", fatal=status == 2)
 
 
 @pytest.mark.parametrize(

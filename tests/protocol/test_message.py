@@ -14,6 +14,7 @@ from tubemq_spark.protocol.message import (
     decode_attributes,
     encode_attributes,
     encode_payload,
+    filter_code,
     format_msg_time,
     parse_msg_time,
     split_payload,
@@ -185,3 +186,15 @@ def test_a_time_is_written_in_utc(naive: datetime, offset: int) -> None:
     there = naive.replace(tzinfo=timezone(timedelta(minutes=offset)))
     utc = there.astimezone(timezone.utc)
     assert format_msg_time(there) == format_msg_time(utc) == utc.strftime("%Y%m%d%H%M")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", 0), ("a", 97), ("abc", 96354), ("Aa", 2112), ("BB", 2112), ("é", 233), ("😀", 1772899)],
+)
+def test_filter_codes(text: str, code: int) -> None:
+    assert filter_code(text) == code
+
+
+def test_filter_codes_are_ints_of_java() -> None:
+    assert filter_code("polygenelubricants") == -(1 << 31)

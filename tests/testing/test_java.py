@@ -2,19 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubemq_spark.testing.java import hash_code, hash_order, is_blank, map_text, parse_long, set_text, split, trim
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [("", 0), ("a", 97), ("abc", 96354), ("Aa", 2112), ("BB", 2112), ("é", 233), ("😀", 1772899)],
-)
-def test_hash_codes(text: str, code: int) -> None:
-    assert hash_code(text) == code
-
-
-def test_hash_codes_wrap() -> None:
-    assert hash_code("polygenelubricants") == 1 << 31
+from tubemq_spark.testing.java import hash_order, is_blank, map_text, parse_long, set_text, split, trim
 
 
 def test_names_in_the_order_in_which_a_server_lists_them() -> None:

@@ -212,6 +212,21 @@ def test_the_end_of_the_cluster_ends_a_handshake(server: Certificate, greet: Cal
         assert is_closed(connection)
 
 
+def test_a_broker_that_stops_leaves_no_handshake_behind(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+    with secure(one_way.tls_master, trusting(authority)) as master:
+        broker = f"127.0.0.1:{broker_port(master)}"
+    with plain(broker) as early:
+        secure(broker, trusting(authority)).close()  # the server accepts in turn: the one before it too
+        one_way.stop_broker(1)
+        one_way.start_broker(1)
+        try:
+            connection = trusting(authority).wrap_socket(early, server_hostname="127.0.0.1")
+        except OSError:
+            return
+        with connection:
+            assert is_closed(connection)
+
+
 def test_faults_and_restarts_reach_the_tls_port_too(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with secure(one_way.tls_master, trusting(authority)) as master:
         port = broker_port(master)

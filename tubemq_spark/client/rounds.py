@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from tubemq_spark.client.connection import Connection
@@ -101,7 +102,7 @@ def answer(outcome: Response | Failure | TransportError | ProtocolError, kind: t
 
 def _checked(reply: M) -> M:
     """protobuf gives bytes instead of a text that is no UTF-8."""
-    for name in _texts(type(reply)):
+    for name in _texts(reply.DESCRIPTOR):
         value = getattr(reply, name)
         if not isinstance(value, str) and (isinstance(value, bytes) or any(isinstance(one, bytes) for one in value)):
             raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {value!r}")
@@ -109,5 +110,5 @@ def _checked(reply: M) -> M:
 
 
 @lru_cache
-def _texts(kind: type[Message]) -> tuple[str, ...]:
-    return tuple(field.name for field in kind.DESCRIPTOR.fields if field.type == field.TYPE_STRING)
+def _texts(kind: Descriptor) -> tuple[str, ...]:
+    return tuple(field.name for field in kind.fields if field.type == field.TYPE_STRING)

@@ -51,6 +51,9 @@ class Method(IntEnum):
     CONSUMER_REGISTER = 4  # with the master's balance; our client keeps its own (V2)
     CONSUMER_HEARTBEAT = 5
     CONSUMER_CLOSE = 6
+    BROKER_REGISTER = 7  # these three are a broker's, no client's
+    BROKER_HEARTBEAT = 8
+    BROKER_CLOSE = 9
     SEND_MESSAGE = 13
     PARTITION_REGISTER = 15  # and unregister
     PARTITION_HEARTBEAT = 16

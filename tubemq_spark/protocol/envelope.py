@@ -159,6 +159,13 @@ def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
 _SUCCESS = _reply_head(rpc_pb.ResponseHeader.SUCCESS)  # how nearly all replies begin
 
 
+class EndedError(ProtocolError):
+    """An envelope that ends before its last part does."""
+
+
+_MAX_INT32 = 0x7FFFFFFF
+
+
 class _Parts:
     """Walks over delimited messages."""
 
@@ -170,7 +177,8 @@ class _Parts:
         size = self._varint(kind)
         end = self._at + size
         if end > len(self._body):
-            raise ProtocolError(f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope")
+            error = EndedError if size <= _MAX_INT32 else ProtocolError  # Java reads such a length as a negative one
+            raise error(f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope")
         data = self._body[self._at : end]
         self._at = end
         return parse(kind, data)
@@ -184,4 +192,4 @@ class _Parts:
             if byte < 0x80:
                 return value
             shift += 7
-        raise ProtocolError(f"an envelope ends where the length of its {kind.__name__} should stand")
+        raise EndedError(f"an envelope ends where the length of its {kind.__name__} should stand")

@@ -5,12 +5,13 @@ The masters hand it out, the brokers go by it, and the methods of `EmbeddedTubeM
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 OFFSET_HISTORY = "__offset_history__"
-"""The brokers' own topic: on each of them, open to readers only, and in no list that a client is given."""
+"""The brokers' own topic: on each of them, and open to readers only."""
 
 
 @dataclass
@@ -52,9 +53,7 @@ class GroupRules:
     authorized: dict[str, set[str]] = field(default_factory=dict)
     blacklist: set[tuple[str, str]] = field(default_factory=set)
     filters: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
-    from_max: dict[str, int] = field(
-        default_factory=dict
-    )  # group -> order id of "jump to the latest"; greater is newer
+    from_max: dict[str, int] = field(default_factory=dict)  # group -> id of its order to jump to the latest; they grow
 
     def is_disabled(self, topic: str, group: str) -> bool:
         """Whether `group` is kept from `topic` although it may ask."""
@@ -84,8 +83,14 @@ class Catalog:
     def changed(self) -> None:
         self.version += 1
 
+    def layouts(self, topic: str) -> Mapping[int, Layout]:
+        """How each broker holds the topic; nothing for one that is not deployed."""
+        if topic == OFFSET_HISTORY:
+            return {broker_id: Layout(partitions=10, stores=1) for broker_id in self.brokers}
+        return self.topics.get(topic, {})
+
     def layout(self, topic: str, broker_id: int) -> Layout | None:
         """How the broker holds the topic, None when it does not."""
         if topic == OFFSET_HISTORY:
-            return Layout(partitions=10, stores=1)
+            return self.layouts(topic).get(broker_id)
         return self.topics.get(topic, {}).get(broker_id)

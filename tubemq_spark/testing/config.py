@@ -45,7 +45,7 @@ class ServerConfig:
     transfer_size: int = 512 * 1024
     max_segment_size: int = 1024 * 1024 * 1024
     max_index_segment_entries: int = 786_432
-    mem_cache_msg_size: int = 1_583_104  # of one of the two blocks, of which each has half of what the topic is set to
+    mem_cache_msg_size: int = 1_572_864  # of one of the two blocks, of which each has half of what the topic is set to
     mem_cache_msg_count: int = 5_120
     mem_cache_flush_interval: float = 20.0
     offset_flush_interval: float = 5.0  # confirmed positions become durable: the table every 5 s

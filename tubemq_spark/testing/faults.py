@@ -14,27 +14,10 @@ from google.protobuf.message import DecodeError, Message
 from tubemq_spark.protocol.constants import Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.calls import REPLIES, REQUESTS
 
-_MESSAGES: Mapping[Method, tuple[type[Message], type[Message]]] = {
-    Method.PRODUCER_REGISTER: (master_pb.RegisterRequestP2M, master_pb.RegisterResponseM2P),
-    Method.PRODUCER_HEARTBEAT: (master_pb.HeartRequestP2M, master_pb.HeartResponseM2P),
-    Method.PRODUCER_CLOSE: (master_pb.CloseRequestP2M, master_pb.CloseResponseM2P),
-    Method.CONSUMER_REGISTER: (master_pb.RegisterRequestC2M, master_pb.RegisterResponseM2C),
-    Method.CONSUMER_HEARTBEAT: (master_pb.HeartRequestC2M, master_pb.HeartResponseM2C),
-    Method.CONSUMER_CLOSE: (master_pb.CloseRequestC2M, master_pb.CloseResponseM2C),
-    Method.CONSUMER_REGISTER_V2: (master_pb.RegisterRequestC2MV2, master_pb.RegisterResponseM2CV2),
-    Method.CONSUMER_HEARTBEAT_V2: (master_pb.HeartRequestC2MV2, master_pb.HeartResponseM2CV2),
-    Method.GET_PARTITION_META: (master_pb.GetPartMetaRequestC2M, master_pb.GetPartMetaResponseM2C),
-    Method.SEND_MESSAGE: (broker_pb.SendMessageRequestP2B, broker_pb.SendMessageResponseB2P),
-    Method.PARTITION_REGISTER: (broker_pb.RegisterRequestC2B, broker_pb.RegisterResponseB2C),
-    Method.PARTITION_HEARTBEAT: (broker_pb.HeartBeatRequestC2B, broker_pb.HeartBeatResponseB2C),
-    Method.GET_MESSAGE: (broker_pb.GetMessageRequestC2B, broker_pb.GetMessageResponseB2C),
-    Method.COMMIT_OFFSET: (broker_pb.CommitOffsetRequestC2B, broker_pb.CommitOffsetResponseB2C),
-}
 _UNREGISTER = "partition_unregister"  # the same method as a register on the wire
-_NAMES = sorted([method.name.lower() for method in Method] + [_UNREGISTER])
+_NAMES = sorted([method.name.lower() for method in REPLIES] + [_UNREGISTER])
 
 
 @dataclass(frozen=True)
@@ -199,7 +182,7 @@ def answer_with(code: int, text: str) -> Callable[[Request], Response]:
     """A reply of the request's own kind that carries an error code."""
 
     def reply(request: Request) -> Response:
-        message = _MESSAGES[Method(request.method)][1]()
+        message = REPLIES[Method(request.method)]()
         values: dict[str, Any] = {
             "success": False, "errCode": code, "errMsg": text or code_name(code), "currOffset": -1, "brokerCheckSum": -1
         }  # fmt: skip
@@ -220,7 +203,7 @@ def _invert(frame: bytes, at: int) -> bytes:
 def _read(request: Request) -> tuple[str, Message | None]:
     try:
         method = Method(request.method)
-        fields = _MESSAGES[method][0]()
+        fields = REQUESTS[method]()
         fields.MergeFromString(request.data)
     except (ValueError, DecodeError):
         return "", None  # the server will say so itself

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from tubemq_spark.protocol.message import filter_code
+
 K = TypeVar("K")
 
 _CONTROLS_AND_BLANK = "".join(map(chr, range(0x21)))
@@ -38,15 +40,6 @@ def parse_long(text: str) -> int:
     return value
 
 
-def hash_code(text: str) -> int:
-    """`String.hashCode`, unsigned."""
-    data = text.encode("utf-16-le", "surrogatepass")
-    value = 0
-    for at in range(0, len(data), 2):
-        value = (31 * value + data[at] + (data[at + 1] << 8)) & 0xFFFFFFFF
-    return value
-
-
 def hash_order(keys: Iterable[K]) -> list[K]:
     """`keys`, numbers or what has the hash code of its text, in the order in which a `HashMap` that they were put into
     one after the other goes through them."""
@@ -56,7 +49,7 @@ def hash_order(keys: Iterable[K]) -> list[K]:
         size *= 2
 
     def bucket(key: K) -> int:
-        code = key & 0xFFFFFFFF if isinstance(key, int) else hash_code(str(key))
+        code = key & 0xFFFFFFFF if isinstance(key, int) else filter_code(str(key)) & 0xFFFFFFFF
         return (code ^ code >> 16) & (size - 1)
 
     return sorted(found, key=bucket)

@@ -18,7 +18,7 @@ from tubemq_spark.protocol.metadata import (
     format_consumer_topic,
     format_producer_topic,
 )
-from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, BrokerEntry, Catalog, Layout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order
@@ -57,7 +57,7 @@ class Lists:
     @property
     def deployed(self) -> Collection[str]:
         """The topics that brokers are to have, whether they run or not."""
-        return [topic for topic, layouts in self._catalog.topics.items() if layouts]
+        return [OFFSET_HISTORY, *(topic for topic, layouts in self._catalog.topics.items() if layouts)]
 
     def brokers(self, tls: bool) -> ListOfBrokers:
         """All configured brokers. One id serves both kinds of connection, and changes with either list."""
@@ -93,11 +93,11 @@ class Lists:
 
     def consumer_topics(self, topics: Iterable[str], group: str) -> dict[str, str]:
         """The text of each of `topics` that is deployed, whether or not it can be read now."""
-        keys = [f"{broker_id}:{topic}" for topic in topics for broker_id in self._catalog.topics.get(topic, {})]
+        keys = [f"{broker_id}:{topic}" for topic in topics for broker_id in self._catalog.layouts(topic)]
         found: dict[str, list[TopicOnBroker]] = {}
         for key in hash_order(keys):
             broker_id, topic = key.split(":", 1)
-            layout = self._catalog.topics[topic][int(broker_id)]
+            layout = self._catalog.layouts(topic)[int(broker_id)]
             of_topic = found.setdefault(topic, [])
             available = self._is_readable(int(broker_id), layout) and not self._catalog.rules.is_disabled(topic, group)
             if self._release is Release.V1_2:
@@ -125,7 +125,7 @@ class Lists:
         return entry if entry is not None and entry.online and self._clock.now() >= self._filled_at else None
 
     def _on_running(self, topic: str) -> list[tuple[BrokerEntry, Layout]]:
-        layouts = self._catalog.topics.get(topic, {})
+        layouts = self._catalog.layouts(topic)
         found = [(self._running(broker_id), layouts[broker_id]) for broker_id in hash_order(layouts)]
         return [(entry, layout) for entry, layout in found if entry is not None]
 
@@ -137,7 +137,7 @@ class Lists:
 
     def _topic_size(self, topic: str) -> int | None:
         """The topic's own limit, None where it is the cluster's."""
-        sizes = [layout.max_msg_size for layout in self._catalog.topics.get(topic, {}).values()]
+        sizes = [layout.max_msg_size for layout in self._catalog.layouts(topic).values()]
         return next((size for size in sizes if size is not None and size != self._max_msg_size), None)
 
 

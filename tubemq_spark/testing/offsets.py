@@ -55,7 +55,7 @@ class GroupOffsets:
         return record.confirmed
 
     def next_read(self, key: Key, store: Store, manual: bool, last_consumed: bool) -> int | None:
-        """Where a get reads; None at the end of the store. What is gone is stepped over as the broker does it: the
+        """Where a get reads; None at the end of the store, which the broker does not notice in an empty one. What is gone is stepped over as the broker does it: the
         answer may then be below the minimum, and so may the cursor stay."""
         record = self._record(key, 0)
         position = record.confirmed
@@ -69,7 +69,7 @@ class GroupOffsets:
                 self._in_flight[key] = high - position
                 if not manual:
                     self.commit(key, True)
-            return None
+            return None if position > 0 else 0  # told as a negative number, and there is no -0
         if position < low:
             # In manual mode this counts what was in flight twice, and the next gets repeat themselves.
             self._in_flight[key] = low - position

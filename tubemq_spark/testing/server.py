@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
-from tubemq_spark.protocol.envelope import Failure, Response, decode_request, encode_reply
+from tubemq_spark.protocol.envelope import EndedError, Failure, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.faults import Effect, Faults
-from tubemq_spark.testing.service import Service
+from tubemq_spark.testing.service import Service, unreadable
 from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
@@ -70,6 +70,9 @@ class LoopThread:
 
     def close(self) -> None:
         async def settle() -> None:
+            # Connections that were accepted but not made yet are made, and find their listener closed.
+            for _ in range(3):
+                await asyncio.sleep(0)
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
@@ -105,32 +108,49 @@ class Listener:
         self.connections: set[_Connection] = set()
         self._context = None if tls is None else tls.context()  # bad files are found before any port is open
         self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[asyncio.Server] | None = None
+        self._making: set[asyncio.Task[Any]] = set()
 
     @property
     def is_open(self) -> bool:
         return self._socket is not None
 
+    def has_closed(self, opened: socket.socket) -> bool:
+        """Whether connections that were accepted by `opened` are to end."""
+        return self._socket is not opened
+
     def open(self) -> None:
         """Connections are taken from now on."""
         if self._socket is not None:
             return
-        self._socket = socket.create_server((HOST, self.port), backlog=1024)
-        self.port = self._socket.getsockname()[1]
-        loop = self.thread.loop
-        self._serving = loop.create_task(
-            loop.create_server(lambda: _Connection(self), sock=self._socket, ssl=self._context)
-        )
+        self._socket = opened = socket.create_server((HOST, self.port), backlog=1024)
+        self.port = opened.getsockname()[1]
+        opened.setblocking(False)
+        self.thread.loop.add_reader(opened, self._accept, opened)
+
+    def _accept(self, opened: socket.socket) -> None:
+        # Not by asyncio's own server: it leaks what it accepted when it is closed before the connection is made.
+        while True:
+            try:
+                accepted, _ = opened.accept()
+            except OSError:  # nobody waits any more, or who waited has gone
+                return
+            loop = self.thread.loop
+            making = loop.connect_accepted_socket(lambda: _Connection(self, opened), accepted, ssl=self._context)
+            self._making.add(task := loop.create_task(making))
+            task.add_done_callback(self._made)
+
+    def _made(self, task: asyncio.Task[Any]) -> None:
+        self._making.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a handshake that failed: its client knows
 
     def close(self) -> None:
         """Refuses connections from now on, and resets those there are."""
-        if self._socket is None or self._serving is None:
+        if self._socket is None:
             return
-        self._serving.cancel()
-        if self._serving.done() and not self._serving.cancelled():
-            self._serving.result().close()
+        self.thread.loop.remove_reader(self._socket)
         self._socket.close()
-        self._socket = self._serving = None
+        self._socket = None
         for connection in list(self.connections):
             connection.abort()
 
@@ -138,8 +158,9 @@ class Listener:
 class _Connection(asyncio.Protocol):
     """Handles the calls of one connection in the order they come, as TubeMQ's workers do."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, opened: socket.socket) -> None:
         self._listener = listener
+        self._opened = opened
         self._decoder = FrameDecoder(listener.framing)
         self._waiting: deque[Frame] = deque()
         self._held = False  # by a call that is delayed
@@ -148,6 +169,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        if self._listener.has_closed(self._opened):  # while they shook hands
+            transport.abort()
+            return
         self._transport = transport
         self._listener.connections.add(self)
 
@@ -197,8 +221,7 @@ class _Connection(asyncio.Protocol):
         try:
             request = decode_request(frame.body)
         except ProtocolError as error:
-            failure = Failure("com.google.protobuf.InvalidProtocolBufferException", str(error), fatal=True)
-            return self._encode(frame, failure)
+            return self._encode(frame, unreadable(str(error), ended=isinstance(error, EndedError)))
         effect = self._listener.faults.effect_on(node.name, request)
         if effect is None:
             return self._encode(frame, node.service.answer(request))

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
+from tubemq_spark.testing.calls import REQUESTS
 
 M = TypeVar("M", bound=Message)
 
@@ -56,18 +57,26 @@ class Service:
     def answer(self, request: Request) -> Response | Failure | None:
         """The reply; None when the server stays silent, as it does to a request that leaves it no time."""
         handle = self._handlers.get((request.service_type, request.method))
-        if request.timeout_ms <= 0:
-            return None
-        if handle is None:
-            return self._unknown(request)
         try:
+            if handle is None or request.timeout_ms <= 0:
+                return self._unhandled(request)
             return Response(request.method, handle(request.data))
         except ProtocolError as error:
-            return Failure("com.google.protobuf.InvalidProtocolBufferException", str(error), fatal=True)
+            return unreadable(str(error))
         except RefusalError as refusal:
             return refusal.failure
 
-    def _unknown(self, request: Request) -> Failure:
-        if request.method not in Method.__members__.values():
-            return Failure("org.apache.inlong.tubemq.corerpc.exception.UnknownProtocolException", "", fatal=True)
-        return Failure("java.lang.Exception", f"unknown service type {request.service_type} for {request.method}")
+    def _unhandled(self, request: Request) -> Failure | None:
+        """The method alone tells what the message must be, and it is looked at before the time and the service."""
+        if request.method not in REQUESTS:
+            return Failure("java.lang.Exception", f"there is no method {request.method}", fatal=True)
+        parse(REQUESTS[Method(request.method)], request.data)
+        if request.timeout_ms <= 0:
+            return None
+        return Failure("java.lang.Exception", f"service {request.service_type} has no method {request.method}")
+
+
+def unreadable(text: str, *, ended: bool = False) -> Failure:
+    """The answer to bytes that are no request; `ended` when they end where a length should stand."""
+    name = "java.io.EOFException" if ended else "com.google.protobuf.InvalidProtocolBufferException"
+    return Failure(name, text, fatal=True)

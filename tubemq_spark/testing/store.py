@@ -144,7 +144,7 @@ class Store:
     def read(
         self, position: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
     ) -> Found:
-        """What a broker gives a reader whose cursor is at `position` < max; below the minimum it begins there.
+        """What a broker gives a reader whose cursor is at `position`; below the minimum it begins there.
 
         `codes` are those of its filters, `policy` says how far it sees (1 files, 2 what is being flushed, 3 all),
         `size_limit` is in bytes, and `read_to` is the end of its last read in the data file.
@@ -160,6 +160,8 @@ class Store:
 
     def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> Found:
         start = number - self._file_end
+        if start >= len(self._block):
+            return Found(ErrCode.NOT_FOUND, "Request offset reached cache maxOffset")
         if codes is None:
             has_any = self._last_of_partition.get(partition_id, -1) >= number
         else:

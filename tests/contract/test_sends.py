@@ -1,0 +1,78 @@
+"""What producers send stands in the topic as it was given, and the broker finds it by its type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.clusters.servers import EACH_FRAMING
+from tests.messages import partitions, settings
+from tests.stored import stored_in
+from tubemq_spark.client.producer import Producer
+from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
+
+pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
+
+TIME = "202402292359"
+SAME_HASH = ("Aa", "BB")  # to the brokers, which compare Java's hash codes
+MESSAGES: list[tuple[bytes, Mapping[str, str] | None, str | None, str | None]] = [
+    (b"plain", None, None, None),
+    (b"attributes", {"city": "Zürich", "empty": "", "日本": "語"}, None, None),
+    (b"a type", None, "news", None),
+    (b"type and time", {"a": "1"}, "news", TIME),
+    (b"other type", {"a": "2"}, SAME_HASH[0], TIME),
+    (b"its twin", None, SAME_HASH[1], TIME),
+    (b"", {"only": "attributes"}, None, None),
+    (bytes(range(256)), None, None, None),
+    (b"m" * (1 << 20), {"a": "3"}, "long", TIME),
+]
+
+
+def send(cluster: Cluster, topic: str) -> None:
+    with Producer(settings(cluster)) as producer:
+        for body, own, msg_type, msg_time in MESSAGES:
+            producer.send(topic, body, encode_attributes(own, msg_type, msg_time), msg_type, msg_time)
+
+
+def test_messages_of_all_shapes(cluster: Cluster) -> None:
+    topic = cluster.new_topic("three")
+    send(cluster, topic)
+    stored = {message.body: message.attributes for message in stored_in(cluster, topic)}
+    assert stored == {
+        body: Attributes(own, msg_type, parse_msg_time(msg_time) if msg_time else None)
+        for body, own, msg_type, msg_time in MESSAGES
+    }
+
+
+@pytest.mark.parametrize(
+    ("filters", "types"),
+    [
+        (["news"], {"news"}),
+        (["news", "long"], {"news", "long"}),
+        ([" news "], {"news"}),
+        ([SAME_HASH[0]], set(SAME_HASH)),
+        (["nothing"], set()),
+    ],
+    ids=["one", "two", "spaces", "same hash", "none"],
+)
+def test_filters_of_the_broker(cluster: Cluster, filters: list[str], types: set[str]) -> None:
+    topic = cluster.new_topic("three")
+    send(cluster, topic)
+    found = Counter(message.body for message in stored_in(cluster, topic, filters=filters))
+    assert found == Counter(body for body, _, msg_type, _ in MESSAGES if msg_type in types)
+
+
+def test_every_message_once_and_every_partition_its_share(cluster: Cluster) -> None:
+    topic, count = cluster.new_topic("stores"), 6000
+    with Producer(settings(cluster)) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number)
+        acknowledged = producer.flush()
+    stored = stored_in(cluster, topic)
+    assert Counter(message.body for message in stored) == {b"%d" % number: 1 for number in range(count)}
+    everywhere = partitions(cluster, topic)
+    assert Counter(message.partition for message in stored) == acknowledged
+    assert acknowledged == dict.fromkeys(everywhere, count // len(everywhere))

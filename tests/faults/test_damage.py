@@ -1,0 +1,110 @@
+"""Every byte of every answer comes out wrong once: rows stay exact, or an error of the connector says that something is
+wrong; never a wrong row, never another exception, never a standstill.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.faults.bench import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, say_goodbye, stored, write
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.testing import EmbeddedTubeMQ, faults
+
+READING = [
+    "consumer_register_v2",
+    "get_partition_meta",
+    "partition_register",
+    "partition_unregister",
+    "get_message",
+    "commit_offset",
+    "consumer_close",
+]
+_groups = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics=TOPICS) as cluster:
+        yield cluster
+        say_goodbye()
+
+
+def places(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], pytest.MonkeyPatch]:
+    """The lengths of the frames that are to be damaged, as they come, which are not damaged then."""
+    lengths: list[int] = []
+
+    def measure(frame: bytes, at: int) -> bytes:
+        lengths.append(len(frame))
+        return frame
+
+    monkeypatch.setattr(faults, "_invert", measure)
+    return lengths, monkeypatch
+
+
+def without_ids(rows: Rows) -> object:
+    """Nothing but TCP protects a message's id."""
+    return {partition: [(row.offset, row.body) for row in found] for partition, found in rows.items()}
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("method", READING)
+def test_a_query(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, method: str, nth: int) -> None:
+    if nth > 1 and method in ("consumer_register_v2", "consumer_close"):
+        pytest.skip("there is but one in a run")
+    if not tubemq.messages("one"):
+        fill(tubemq, 9)
+    whole = stored(tubemq)
+
+    def new_query() -> Query:
+        return Query(tubemq, group=f"damage_{next(_groups)}", retry_for=PATIENT)
+
+    with monkeypatch.context() as context:
+        lengths, _ = places(context)
+        with tubemq.on(method, nth=nth, times=1).corrupt(0):
+            new_query().run()
+    (length,) = lengths
+    failed = 0
+    for at in range(length):
+        query = new_query()
+        with tubemq.on(method, nth=nth, times=1).corrupt(at) as fault:
+            try:
+                query.run()
+            except TubeMQError:
+                failed += 1
+                tubemq.clock.advance(60)  # claims that it could not give back expire
+                query.rows.clear()
+                query = new_query()
+                query.run()
+        assert fault.fired == 1, at
+        assert without_ids(query.rows) == without_ids(whole), at
+        if method != "get_message":
+            assert query.rows == whole, at
+    assert failed or method in ("consumer_close", "partition_unregister")
+
+
+@pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat", "send_message"])
+def test_a_sink(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Rows that were stored unheard of are sent again; no row is missing."""
+    rows = bodies(5)
+    with EmbeddedTubeMQ(topics=TOPICS) as tubemq:
+        with monkeypatch.context() as context:
+            lengths, _ = places(context)
+            with tubemq.on(method, times=1).corrupt(0):
+                write(tubemq, rows)
+        (length,) = lengths
+        for at in range(length):
+            say_goodbye()
+            before = counts(tubemq)
+            with tubemq.on(method, times=1).corrupt(at) as fault:
+                with suppress(TubeMQError):
+                    assert write(tubemq, rows, max_in_flight=1, retry_for=PATIENT) == len(rows), at
+                    new = counts(tubemq) - before
+                    assert new - Counter(rows) <= Counter(rows[:1]), at
+                    assert new >= Counter(rows), at
+            assert fault.fired == 1, at
+        say_goodbye()

@@ -1,0 +1,513 @@
+"""Faults as a connection sees them that has none of the client's ways."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing import Calls, EmbeddedTubeMQ, Fault
+from tubemq_spark.testing.calls import REPLIES
+
+TIMEOUT = 20.0  # seconds after which an answer that does not come is an error
+PROTOCOL = 1
+
+Send = broker_pb.SendMessageRequestP2B
+
+
+class Raw:
+    """A connection to a server of the cluster: requests out, bytes in."""
+
+    def __init__(self, address: str, framing: Framing = Framing.STANDARD) -> None:
+        host, _, port = address.partition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT)
+        self._framing = framing
+        self._decoder = FrameDecoder(framing)
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, Response | Failure] = {}
+        self.order: list[int] = []  # of the replies, by number
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, *messages: Message, timeout_ms: int = 100_000) -> list[int]:
+        """Sends requests in one write; their numbers."""
+        numbers = [next(self._numbers) for _ in messages]
+        frames = [self._frame(n, message, timeout_ms) for n, message in zip(numbers, messages, strict=True)]
+        self._socket.sendall(b"".join(frames))
+        return numbers
+
+    def reply(self, number: int) -> Response | Failure:
+        while number not in self._replies:
+            data = self._socket.recv(1 << 16)
+            assert data, f"the connection ended before the reply to {number}"
+            for frame in self._decoder.feed(data):
+                self._replies[frame.serial_no] = decode_reply(frame.body)
+                self.order.append(frame.serial_no)
+        return self._replies[number]
+
+    def call(self, message: Message) -> Any:
+        """The reply message."""
+        (number,) = self.ask(message)
+        reply = self.reply(number)
+        assert isinstance(reply, Response), reply
+        return REPLIES[Method(reply.method)].FromString(reply.data)
+
+    def rest(self) -> bytes:
+        """All that comes when nothing more is asked, until the server closes the connection too."""
+        self._socket.shutdown(socket.SHUT_WR)
+        return self.until_the_end()
+
+    def until_the_end(self) -> bytes:
+        return b"".join(iter(lambda: self._socket.recv(1 << 16), b""))
+
+    def _frame(self, number: int, message: Message, timeout_ms: int) -> bytes:
+        method, service = METHODS[type(message)]
+        request = Request(service, method, timeout_ms, message.SerializeToString())
+        return encode_frame(number, encode_request(request), self._framing)
+
+
+METHODS: dict[type[Message], tuple[Method, ServiceType]] = {
+    master_pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, ServiceType.MASTER),
+    master_pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, ServiceType.MASTER),
+    master_pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, ServiceType.MASTER),
+    master_pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, ServiceType.MASTER),
+    master_pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, ServiceType.MASTER),
+    master_pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, ServiceType.MASTER),
+    master_pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, ServiceType.MASTER),
+    master_pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, ServiceType.MASTER),
+    master_pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, ServiceType.MASTER),
+    broker_pb.SendMessageRequestP2B: (Method.SEND_MESSAGE, ServiceType.BROKER_WRITE),
+    broker_pb.RegisterRequestC2B: (Method.PARTITION_REGISTER, ServiceType.BROKER_READ),
+    broker_pb.HeartBeatRequestC2B: (Method.PARTITION_HEARTBEAT, ServiceType.BROKER_READ),
+    broker_pb.GetMessageRequestC2B: (Method.GET_MESSAGE, ServiceType.BROKER_READ),
+    broker_pb.CommitOffsetRequestC2B: (Method.COMMIT_OFFSET, ServiceType.BROKER_READ),
+}
+
+
+def send(body: bytes, topic: str = "demo", partition: int = 0, client: str = "c1") -> Send:
+    return Send(
+        clientId=client, topicName=topic, partitionId=partition, data=body, flag=0, checkSum=-1, sentAddr=0x7F000001
+    )
+
+
+def register(
+    op_type: OpType = OpType.REGISTER, client: str = "c1", group: str = "g", partition: int = 0
+) -> broker_pb.RegisterRequestC2B:
+    return broker_pb.RegisterRequestC2B(
+        opType=op_type, clientId=client, groupName=group, topicName="demo", partitionId=partition, readStatus=0
+    )
+
+
+def close_producer(client: str = "c1") -> master_pb.CloseRequestP2M:
+    return master_pb.CloseRequestP2M(clientId=client)
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics={"demo": 3, "other": 1}, brokers=2, masters=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def raw(tubemq: EmbeddedTubeMQ) -> Iterator[Raw]:
+    """To broker 1."""
+    connection = Raw(tubemq.broker_address(1))
+    yield connection
+    connection.close()
+
+
+def bodies(tubemq: EmbeddedTubeMQ, topic: str = "demo") -> list[bytes]:
+    return [message.body for message in tubemq.messages(topic)]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def watch(tubemq: EmbeddedTubeMQ, method: str, **conditions: Any) -> Fault:
+    """A rule that only counts."""
+    return tubemq.on(method, **conditions).run(lambda: None)
+
+
+# Which calls
+
+
+@pytest.mark.parametrize(
+    ("conditions", "met"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"topic": "demo"}, [0, 1, 2, 3]),
+        ({"topic": "other"}, [4]),
+        ({"partition": 1}, [1, 2]),
+        ({"client": "c1"}, [0, 1, 4]),
+        ({"client": "c"}, [0, 1, 2, 3, 4]),
+        ({"client": "2"}, [2, 3]),
+        ({"broker": 1}, [0, 1, 2, 3, 4]),
+        ({"broker": 2}, []),
+        ({"master": 1}, []),
+        ({"group": "g"}, []),
+        ({"nth": 3}, [2, 3, 4]),
+        ({"times": 2}, [0, 1]),
+        ({"nth": 2, "times": 2}, [1, 2]),
+        ({"partition": 1, "nth": 2}, [2]),
+        ({"topic": "demo", "client": "c2", "partition": 2, "broker": 1, "nth": 1, "times": 1}, [3]),
+        ({"nth": 6}, []),
+    ],
+    ids=str,
+)
+def test_a_rule_meets_the_calls_that_fit_all_it_says(
+    tubemq: EmbeddedTubeMQ, raw: Raw, conditions: dict[str, Any], met: list[int]
+) -> None:
+    fault = tubemq.on("send_message", **conditions).fail(500)
+    calls = [(0, "c1"), (1, "c1"), (1, "c2"), (2, "c2")]
+    requests = [send(b"x", partition=partition, client=client) for partition, client in calls]
+    replies = [raw.call(message) for message in [*requests, send(b"x", topic="other")]]
+    assert [number for number, reply in enumerate(replies) if reply.errCode == 500] == met
+    assert fault.fired == len(met)
+    assert len(bodies(tubemq)) + len(bodies(tubemq, "other")) == 5 - len(met)
+
+
+def test_a_group_is_a_condition(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("partition_register", group="g").fail(503)
+    assert [raw.call(register(group=group)).errCode for group in ("g", "h", "g")] == [503, 200, 503]
+    assert fault.fired == 2
+
+
+def test_a_broker_and_a_master_are_conditions(tubemq: EmbeddedTubeMQ) -> None:
+    first, second = watch(tubemq, "send_message", broker=2), watch(tubemq, "producer_close", master=2)
+    addresses = [*map(tubemq.broker_address, (1, 2)), *tubemq.master.split(",")]
+    brokers, masters = [Raw(address) for address in addresses[:2]], [Raw(address) for address in addresses[2:]]
+    for broker in brokers:
+        broker.call(send(b"x"))
+    assert first.fired == 1
+    for master in masters:
+        (number,) = master.ask(close_producer())
+        master.reply(number)
+    assert second.fired == 1
+    for connection in (*brokers, *masters):
+        connection.close()
+
+
+def test_a_register_and_an_unregister_are_two_calls(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    come, go = watch(tubemq, "partition_register"), watch(tubemq, "partition_unregister")
+    raw.call(register())
+    assert (come.fired, go.fired) == (1, 0)
+    raw.call(register(OpType.UNREGISTER))
+    assert (come.fired, go.fired) == (1, 1)
+
+
+def test_a_method_is_named_by_its_member_too(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on(Method.SEND_MESSAGE).fail(419)
+    assert raw.call(send(b"x")).errCode == 419
+    assert fault.fired == 1
+
+
+@pytest.mark.parametrize("name", ["send", "SEND_MESSAGE", "", "get_messages"])
+def test_a_call_that_there_is_not(tubemq: EmbeddedTubeMQ, name: str) -> None:
+    with pytest.raises(ValueError, match=f"there is no call '{name}'; the calls are ") as caught:
+        tubemq.on(name)
+    for known in ("send_message", "get_message", "partition_register", "partition_unregister", "consumer_register_v2"):
+        assert known in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"nth": 0}, {"nth": -1}, {"times": 0}, {"times": -3}], ids=str)
+def test_numbers_count_from_1(tubemq: EmbeddedTubeMQ, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="nth and times count from 1"):
+        tubemq.on("send_message", **wrong)  # type: ignore[arg-type]
+
+
+def test_the_first_rule_that_fits_is_the_one(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """Another one does not see the call: its `nth` counts the calls that come to it."""
+    first = tubemq.on("send_message", nth=2, times=1).fail(500)
+    second = tubemq.on("send_message", nth=2, times=1).fail(503)
+    third = tubemq.on("send_message").fail(419)
+    assert [raw.call(send(b"x")).errCode for _ in range(4)] == [419, 500, 503, 419]
+    assert (first.fired, second.fired, third.fired) == (1, 1, 2)
+
+
+def test_a_rule_ends_with_its_block_or_when_it_is_removed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    with tubemq.on("send_message").fail(500) as fault:
+        assert raw.call(send(b"x")).errCode == 500
+    assert raw.call(send(b"x")).errCode == 200
+    removed = tubemq.on("send_message").fail(503)
+    assert raw.call(send(b"x")).errCode == 503
+    removed.remove()
+    removed.remove()
+    assert raw.call(send(b"x")).errCode == 200
+    assert (fault.fired, removed.fired) == (1, 1)
+
+
+def test_all_rules_end_at_once(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    for code in (500, 503):
+        tubemq.on("send_message").fail(code)
+    tubemq.clear_faults()
+    assert raw.call(send(b"x")).errCode == 200
+
+
+def test_a_rule_shows_what_it_is_and_how_often_it_fired(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message", broker=1, nth=2).fail(500)
+    for _ in range(3):
+        raw.call(send(b"x"))
+    assert "send_message" in repr(fault)
+    assert "broker 1" in repr(fault)
+    assert "fired 2 times" in repr(fault)
+
+
+def test_messages_that_come_without_a_connection_meet_no_rule(tubemq: EmbeddedTubeMQ) -> None:
+    fault = tubemq.on("send_message").fail(500)
+    tubemq.send("demo", b"x")
+    assert fault.fired == 0
+
+
+# What becomes of them
+
+
+SAMPLES: list[Message] = [
+    master_pb.RegisterRequestP2M(clientId="c1", hostName="127.0.0.1", brokerCheckSum=-1),
+    master_pb.HeartRequestP2M(clientId="c1", hostName="127.0.0.1", brokerCheckSum=-1),
+    close_producer(),
+    master_pb.RegisterRequestC2M(clientId="c1", groupName="g", hostName="127.0.0.1", topicList=["demo"]),
+    master_pb.HeartRequestC2M(clientId="c1", groupName="g"),
+    master_pb.CloseRequestC2M(clientId="c1", groupName="g"),
+    master_pb.RegisterRequestC2MV2(clientId="c1", groupName="g", hostName="127.0.0.1", sourceCount=-1, nodeId=0),
+    master_pb.HeartRequestC2MV2(clientId="c1", groupName="g"),
+    master_pb.GetPartMetaRequestC2M(clientId="c1", groupName="g", brokerConfigId=-2, topicMetaInfoId=-2),
+    send(b"x"),
+    register(),
+    broker_pb.HeartBeatRequestC2B(clientId="c1", groupName="g", readStatus=0),
+    broker_pb.GetMessageRequestC2B(clientId="c1", groupName="g", topicName="demo", partitionId=0),
+    broker_pb.CommitOffsetRequestC2B(clientId="c1", groupName="g", topicName="demo", partitionId=0),
+]
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: METHODS[type(message)][0].name)
+@pytest.mark.parametrize("code", [400, 503, 777])
+def test_a_code_comes_in_the_reply_of_the_call(tubemq: EmbeddedTubeMQ, message: Message, code: int) -> None:
+    method, service = METHODS[type(message)]
+    address = tubemq.master.split(",")[0] if service is ServiceType.MASTER else tubemq.broker_address(1)
+    connection = Raw(address)
+    with tubemq.on(method).fail(code, "because") as fault:
+        reply = connection.call(message)
+    assert (reply.errCode, reply.errMsg) == (code, "because")
+    assert not getattr(reply, "success", False)
+    assert getattr(reply, "currOffset", -1) == -1
+    assert fault.fired == 1
+    connection.close()
+
+
+def test_a_code_without_a_text_comes_with_its_name(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    tubemq.on("send_message").fail(419)
+    assert raw.call(send(b"x")).errMsg == "SERVER_RECEIVE_OVERFLOW"
+    assert not bodies(tubemq)
+
+
+def test_an_exception(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message").throw("java.lang.IllegalStateException", "because")
+    assert raw.reply(raw.ask(send(b"x"))[0]) == Failure("java.lang.IllegalStateException", "because", fatal=False)
+    assert fault.fired == 1
+    assert not bodies(tubemq)
+
+
+def test_a_request_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message", nth=2, times=1).drop_request()
+    first, _, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    raw.reply(third)
+    assert raw.order == [first, third]
+    assert not raw.rest()
+    assert bodies(tubemq) == [b"1", b"3"]
+    assert fault.fired == 1
+
+
+def test_a_reply_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message", nth=2, times=1).drop_reply()
+    first, _, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    raw.reply(third)
+    assert raw.order == [first, third]
+    assert not raw.rest()
+    assert bodies(tubemq) == [b"1", b"2", b"3"]
+    assert fault.fired == 1
+
+
+def test_a_delay_holds_up_what_follows_on_the_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message", nth=2, times=1).delay(60)
+    first, second, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    raw.reply(first)
+    other = Raw(tubemq.broker_address(1))
+    other.call(send(b"4"))
+    assert fault.fired == 1
+    assert bodies(tubemq) == [b"1", b"4"]
+    tubemq.clock.advance(59)
+    other.call(send(b"5"))
+    assert bodies(tubemq) == [b"1", b"4", b"5"]
+    tubemq.clock.advance(1)
+    raw.reply(third)
+    assert raw.order == [first, second, third]
+    assert bodies(tubemq) == [b"1", b"4", b"5", b"2", b"3"]
+    other.close()
+
+
+def test_time_passes_by_itself_for_a_delay(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    tubemq.on("send_message").delay(0.01)
+    assert raw.call(send(b"x")).success
+
+
+def test_a_request_that_is_delayed_beyond_its_timeout_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """As the server drops what waited for a worker for longer than its caller waits."""
+    fault = tubemq.on("send_message", times=1).delay(11)
+    raw.ask(send(b"1"), timeout_ms=10_000)
+    (second,) = raw.ask(send(b"2"))
+    wait_for(lambda: fault.fired)
+    tubemq.clock.advance(11)
+    raw.reply(second)
+    assert raw.order == [second]
+    assert bodies(tubemq) == [b"2"]
+
+
+def test_a_peer_that_goes_while_its_request_is_delayed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    fault = tubemq.on("send_message", times=1).delay(60)
+    raw.ask(send(b"1"))
+    wait_for(lambda: fault.fired)
+    assert not raw.rest()
+    tubemq.clock.advance(60)
+    other = Raw(tubemq.broker_address(1))
+    other.call(send(b"2"))
+    assert bodies(tubemq) == [b"2"]
+    other.close()
+
+
+@pytest.mark.parametrize("framing", list(Framing), ids=lambda framing: framing.value)
+def test_a_connection_that_ends_in_the_middle_of_an_answer(framing: Framing) -> None:
+    """Answers before it come whole; what was asked after it is not done."""
+    with EmbeddedTubeMQ(topics={"demo": 1}, framing=framing) as tubemq:
+        whole = Raw(tubemq.broker_address(1), framing)
+        whole.ask(send(b"0"))
+        length = len(whole.rest())
+        fault = tubemq.on("send_message", nth=2, times=1).close_mid_frame()
+        raw = Raw(tubemq.broker_address(1), framing)
+        raw.ask(send(b"1"), send(b"2"), send(b"3"))
+        data = raw.until_the_end()
+        assert len(data) == length + length // 2
+        (frame,) = FrameDecoder(framing).feed(data)
+        assert frame.serial_no == 1
+        assert fault.fired == 1
+        assert bodies(tubemq) == [b"0", b"1", b"2"]
+        raw.close()
+        whole.close()
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 30, -1, -2, 10_000, -10_000])
+def test_a_byte_that_comes_out_wrong(tubemq: EmbeddedTubeMQ, at: int) -> None:
+    """That one alone, of that answer alone. A place beyond the frame is its last byte, or its first."""
+
+    def answers() -> bytes:
+        connection = Raw(tubemq.broker_address(1))
+        connection.ask(*[register()] * 3)  # whose answers are alike
+        data = connection.rest()
+        connection.close()
+        return data
+
+    whole = answers()
+    with tubemq.on("partition_register", nth=2, times=1).corrupt(at) as fault:
+        damaged = answers()
+    assert fault.fired == 1
+    assert len(whole) == len(damaged)
+    length = len(whole) // 3
+    place = min(at, length - 1) if at >= 0 else max(length + at, 0)
+    wrong = [index for index in range(len(whole)) if whole[index] != damaged[index]]
+    assert wrong == [length + place]
+    assert whole[wrong[0]] ^ damaged[wrong[0]] == 0xFF
+
+
+def test_silence(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """For that connection, and for ever."""
+    fault = tubemq.on("send_message", nth=2, times=1).silence()
+    (first, *_) = raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    raw.reply(first)
+    raw.ask(register(), send(b"4"))
+    other = Raw(tubemq.broker_address(1))
+    assert other.call(send(b"5")).success
+    assert not raw.rest()
+    assert raw.order == [first]
+    assert bodies(tubemq) == [b"1", b"5"]
+    assert fault.fired == 1
+    other.close()
+
+
+@pytest.mark.parametrize(("after", "seen"), [(False, [b"1"]), (True, [b"1", b"2"])])
+def test_a_function_runs_before_or_after_the_work(
+    tubemq: EmbeddedTubeMQ, raw: Raw, after: bool, seen: list[bytes]
+) -> None:
+    states: list[list[bytes]] = []
+    fault = tubemq.on("send_message", nth=2, times=1).run(lambda: states.append(bodies(tubemq)), after=after)
+    for body in (b"1", b"2", b"3"):
+        assert raw.call(send(body)).success
+    assert states == [seen]
+    assert fault.fired == 1
+
+
+@pytest.mark.parametrize("end", [EmbeddedTubeMQ.stop_broker, EmbeddedTubeMQ.crash_broker])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_server_that_stops_answers_no_more(
+    tubemq: EmbeddedTubeMQ, raw: Raw, end: Callable[[EmbeddedTubeMQ, int], None], after: bool
+) -> None:
+    """It does nothing more for that connection either, be it back at once."""
+
+    def restart() -> None:
+        tubemq.flush("demo")
+        end(tubemq, 1)
+        tubemq.start_broker(1)
+
+    fault = tubemq.on("send_message", nth=2, times=1).run(restart, after=after)
+    raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    with pytest.raises(ConnectionError):
+        while raw.until_the_end():
+            pass
+        raise ConnectionError("it ended without a reset")
+    assert fault.fired == 1
+    other = Raw(tubemq.broker_address(1))
+    assert other.call(send(b"4")).success
+    assert bodies(tubemq) == ([b"1", b"2", b"4"] if after else [b"1", b"4"])
+    other.close()
+
+
+def test_masters_change_over_within_a_call(tubemq: EmbeddedTubeMQ) -> None:
+    first, second = (Raw(address) for address in tubemq.master.split(","))
+    fault = tubemq.on("producer_close", times=1).run(tubemq.switch_master)
+    assert isinstance(first.reply(first.ask(close_producer())[0]), Failure)
+    assert isinstance(second.reply(second.ask(close_producer())[0]), Response)
+    assert fault.fired == 1
+    first.close()
+    second.close()
+
+
+EFFECTS: list[Callable[[Calls], Fault]] = [
+    lambda calls: calls.fail(500),
+    lambda calls: calls.drop_reply(),
+    lambda calls: calls.delay(0.001),
+    lambda calls: calls.run(lambda: None),
+]
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_bytes_that_are_no_request_meet_no_rule(
+    tubemq: EmbeddedTubeMQ, raw: Raw, effect: Callable[[Calls], Fault]
+) -> None:
+    fault = effect(tubemq.on("send_message"))
+    empty = Request(ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, 1000, b"\xff\xff\xff")
+    raw._socket.sendall(encode_frame(99, encode_request(empty), Framing.STANDARD))
+    assert isinstance(raw.reply(99), Failure)
+    assert fault.fired == 0
