@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.clusters import Cluster, Layout, leave
+from tests.clusters import Cluster, leave
 from tests.clusters.servers import BOTH, running
 from tests.real.jars import MissingTool, tool
 
@@ -69,14 +69,3 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def tubemq(_clusters: Callable[[str], Cluster]) -> Cluster:
-    """The shared real one."""
-    return _clusters("real")
-
-
-@pytest.fixture(scope="session")
-def new_topic(tubemq: Cluster) -> Callable[[Layout], str]:
-    return tubemq.new_topic

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tests.faults.kinds import RPC_TIMEOUT
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
@@ -27,7 +28,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 TOPICS = {"one": 1, "pair": 2}  # a partition with a store of its own, and two that share theirs
 ROWS = 240
 GROUP = "readers"
-RPC_TIMEOUT, RETRY_FOR, CLAIM_TIMEOUT = 0.2, 0.25, 0.2  # seconds; what is lost is to be noticed soon
+RETRY_FOR, CLAIM_TIMEOUT = 0.25, 0.2  # seconds; what is lost is to be noticed soon
 PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
 SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
 PATIENCE = 20.0  # seconds
@@ -75,10 +76,10 @@ def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
     return dict(rows)
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def wait_for(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
         time.sleep(0.002)
 
 
@@ -172,7 +173,9 @@ def bodies(count: int, prefix: bytes = b"row") -> list[bytes]:
     return [b"%b %d" % (prefix, number) for number in range(count)]
 
 
-def write(tubemq: EmbeddedTubeMQ, rows: list[bytes], *, max_in_flight: int = 1000, topic: str = "pair", **client: Any) -> int:
+def write(
+    tubemq: EmbeddedTubeMQ, rows: list[bytes], *, max_in_flight: int = 1000, topic: str = "pair", **client: Any
+) -> int:
     """A task of the sink; how many rows it says are stored."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
     given = SinkOptions(settings(tubemq, **client), topic, max_in_flight)

@@ -15,7 +15,8 @@ STANDBY, STOPPING, NOT_READY = (
 TARGET = "java.lang.reflect.InvocationTargetException"  # what a handler that threw looks like from outside
 
 NO_REASON = "as the test said"
-LATE = 0.3  # seconds: more than the client waits
+RPC_TIMEOUT = 0.2  # seconds
+LATE = 0.6  # seconds: more than the client waits
 
 # Places in a reply's frame, which none is too short for.
 PLACES = {"begin token": 0, "serial number": 5, "number of blocks": 9, "length of a block": 13, "envelope": 17}
@@ -51,6 +52,11 @@ def exception(name: str) -> Kind:
     return Kind(name.rsplit(".", 1)[-1], lambda calls: calls.throw(name, NO_REASON))
 
 
+def timeout(kind: Kind, shortest: float = RPC_TIMEOUT) -> float:
+    """How long the client is to wait: not for long when nothing comes, lest it take long."""
+    return shortest if kind in NO_ANSWER else UNHURRIED
+
+
 def damage(name: str, at: int) -> Kind:
     return Kind(f"corrupt {name}", lambda calls: calls.corrupt(at))
 
@@ -64,5 +70,7 @@ NO_ANSWER = (
 )
 BROKEN = (Kind("close_mid_frame", lambda calls: calls.close_mid_frame()),)
 ELSEWHERE = (exception(STANDBY), exception(STOPPING), exception(NOT_READY))
+UNHURRIED = 10.0  # seconds to wait for an answer that comes, or for an end that is plain, on a slow machine too
+
 SLOW = Kind("delay", lambda calls: calls.delay(0.03))
 DAMAGED = tuple(damage(name, at) for name, at in PLACES.items())

@@ -7,8 +7,31 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.bench import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, say_goodbye, stored, wait_for, write
-from tests.faults.kinds import BROKEN, DAMAGED, ELSEWHERE, NO_ANSWER, NO_REASON, SLOW, TARGET, Failure, Kind, code, exception
+from tests.faults.bench import (
+    PATIENT,
+    TOPICS,
+    Query,
+    bodies,
+    counts,
+    fill,
+    say_goodbye,
+    stored,
+    wait_for,
+    write,
+)
+from tests.faults.kinds import (
+    BROKEN,
+    DAMAGED,
+    ELSEWHERE,
+    NO_ANSWER,
+    NO_REASON,
+    SLOW,
+    TARGET,
+    Failure,
+    Kind,
+    code,
+    exception,
+)
 from tubemq_spark.client import consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
@@ -74,10 +97,12 @@ def test_a_heartbeat_to_a_broker_fails(tubemq: EmbeddedTubeMQ, of: str, kind: Ki
 def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
-    with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
-        with code(411).befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault:
-            query.found = lambda: wait_for(lambda: registers.fired == 2, "the register")
-            query.run()
+    with (
+        tubemq.on("consumer_register_v2").run(lambda: None) as registers,
+        code(411).befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault,
+    ):
+        query.found = lambda: wait_for(lambda: registers.fired == 2, "the register")
+        query.run()
     assert (fault.fired, registers.fired) == (1, 2)
     assert query.rows == stored(tubemq)
 
@@ -186,9 +211,11 @@ def test_a_claim_that_is_not_good_any_more(tubemq: EmbeddedTubeMQ, monkeypatch: 
     monkeypatch.setattr(consumer, "_STALE", 0.0)
     fill(tubemq)
     query = Query(tubemq)
-    with tubemq.on("partition_heartbeat", times=1).run(lambda: tubemq.clock.advance(40)) as fault:
-        with pytest.raises(FencedError, match=rf"{READER}.* does not hold the partition any more \(411: 411:1:127"):
-            query.run()
+    with (
+        tubemq.on("partition_heartbeat", times=1).run(lambda: tubemq.clock.advance(40)) as fault,
+        pytest.raises(FencedError, match=rf"{READER}.* does not hold the partition any more \(411: 411:1:127"),
+    ):
+        query.run()
     assert fault.fired == 1
     query.be_patient()
     query.run()

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from tests.faults.bench import GROUP, PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, say_goodbye, stored, write
+from tests.faults.bench import (
+    GROUP,
+    PATIENT,
+    SMALL_FETCHES,
+    TOPICS,
+    Query,
+    bodies,
+    counts,
+    fill,
+    say_goodbye,
+    stored,
+    write,
+)
+from tests.faults.kinds import UNHURRIED
 from tubemq_spark.errors import (
     AuthError,
     ConfigError,
@@ -24,6 +38,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 
 Event = Callable[[EmbeddedTubeMQ], None]
 ROWS = bodies(300)
+CALM: dict[str, Any] = {"retry_for": PATIENT, "rpc_timeout": UNHURRIED}  # what goes away is noticed at once
 
 
 @pytest.fixture
@@ -86,7 +101,7 @@ EARLY_AND_LATE = [
 @pytest.mark.parametrize(("method", "nth"), EARLY_AND_LATE)
 def test_a_query_goes_on(tubemq: EmbeddedTubeMQ, method: str, nth: int, event: Event, after: bool) -> None:
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
+    query = Query(tubemq, **CALM)
     with tubemq.on(method, nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
         query.run()
     assert fault.fired == 1
@@ -97,7 +112,7 @@ def test_a_query_goes_on(tubemq: EmbeddedTubeMQ, method: str, nth: int, event: E
 
 def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
+    query = Query(tubemq, **CALM)
     query.planned = lambda: switch_to_a_new_master(tubemq)
     query.run()
     assert query.rows == stored(tubemq)
@@ -106,9 +121,11 @@ def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> 
 def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq)
-    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault:
-        with pytest.raises(TransportError, match="^1:one:0 at broker 1 at .* cannot connect to .* Connection refused"):
-            query.run()
+    with (
+        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault,
+        pytest.raises(TransportError, match=r"^1:one:0 at broker 1 at .* cannot connect to .* Connection refused"),
+    ):
+        query.run()
     assert fault.fired == 1
     tubemq.start_broker(1)
     query.be_patient()
@@ -121,7 +138,9 @@ def test_without_a_master_a_query_does_not_begin(tubemq: EmbeddedTubeMQ) -> None
     query = Query(tubemq)
     for number in (1, 2):
         tubemq.stop_master(number)
-    with pytest.raises(TransportError, match="^no master answered: .*refused.*; .*refused.* Check option 'tubemq.master'"):
+    with pytest.raises(
+        TransportError, match=r"^no master answered: .*refused.*; .*refused.* Check option 'tubemq.master'"
+    ):
         query.run()
     for number in (1, 2):
         tubemq.start_master(number)
@@ -138,16 +157,20 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
     """The run fails with the loss, and so does each one after it."""
     fill(tubemq, 90)
     fill(tubemq, 90, flush=False)
-    query = Query(tubemq, "one", retry_for=PATIENT)
+    query = Query(tubemq, "one", **CALM)
 
     def lose() -> None:
         crash(tubemq)
         if refilled:
             fill(tubemq, 60, flush=False)
 
-    with tubemq.on("get_message", nth=nth, times=1).run(lose) as fault:
-        with pytest.raises(DataLossError, match=r"^1:one:0: messages of \[0, 1680\) are gone: the store lost its tail, ") as lost:
-            query.run()
+    with (
+        tubemq.on("get_message", nth=nth, times=1).run(lose) as fault,
+        pytest.raises(
+            DataLossError, match=r"^1:one:0: messages of \[0, 1680\) are gone: the store lost its tail, "
+        ) as lost,
+    ):
+        query.run()
     assert fault.fired == 1
     offered = (30 + (20 if refilled else 0)) * UNIT
     assert (lost.value.topic, lost.value.broker_id, lost.value.partition) == ("one", 1, 0)
@@ -160,14 +183,16 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
 
 def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq, 90)
-    query = Query(tubemq, "one", retry_for=PATIENT)
+    query = Query(tubemq, "one", **CALM)
     query.run()
     fill(tubemq, 30, flush=False)
     query.run()
     before = {partition: list(rows) for partition, rows in query.rows.items()}
     crash(tubemq)
     for _ in range(2):
-        with pytest.raises(DataLossError, match="^1:one:0: the store ends at 840, but the query has read up to 1120: ") as lost:
+        with pytest.raises(
+            DataLossError, match=r"^1:one:0: the store ends at 840, but the query has read up to 1120: "
+        ) as lost:
             query.run()
         assert (lost.value.asked, lost.value.offered) == (40 * UNIT, 30 * UNIT)
     assert query.rows == before
@@ -176,11 +201,11 @@ def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
 def test_positions_that_are_used_again_are_told_from_those_that_were_read(
     tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The crash comes when half of the range was given out; other messages fill the store up before the reader is back."""
+    """The crash comes when half of the range was given out; others fill the store up before the reader is back."""
     monkeypatch.setattr(partition_module, "_ROWS", 20)
     fill(tubemq, 90)
     fill(tubemq, 180, flush=False)
-    query = Query(tubemq, "one", retry_for=PATIENT)
+    query = Query(tubemq, "one", **CALM)
     given: list[object] = []
 
     def lose() -> None:
@@ -190,7 +215,9 @@ def test_positions_that_are_used_again_are_told_from_those_that_were_read(
             fill(tubemq, 210, flush=False)
 
     query.given = lose
-    with pytest.raises(DataLossError, match="the store lost what was read in .* and uses the positions for other") as lost:
+    with pytest.raises(
+        DataLossError, match=r"the store lost what was read in .* and uses the positions for other"
+    ) as lost:
         query.run()
     assert lost.value.asked > lost.value.offered >= 30 * UNIT
     assert not query.rows
@@ -201,10 +228,12 @@ def test_positions_that_are_used_again_are_told_from_those_that_were_read(
 @pytest.mark.parametrize("topic", ["one", "pair"])
 def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, nth: int, after: bool) -> None:
     fill(tubemq)
-    query = Query(tubemq, topic, retry_for=PATIENT)
-    with tubemq.on("get_message", nth=nth, times=1).run(lambda: tubemq.expire(topic, keep=10), after=after) as fault:
-        with pytest.raises(DataLossError, match=rf"^1:{topic}:0: messages of .* are gone: retention removed \[0, ") as lost:
-            query.run()
+    query = Query(tubemq, topic, **CALM)
+    with (
+        tubemq.on("get_message", nth=nth, times=1).run(lambda: tubemq.expire(topic, keep=10), after=after) as fault,
+        pytest.raises(DataLossError, match=rf"^1:{topic}:0: messages of .* are gone: retention removed \[0, ") as lost,
+    ):
+        query.run()
     assert fault.fired == 1
     entries = 80 if topic == "one" else 160
     assert (lost.value.asked, lost.value.offered) == (0, (entries - 10) * UNIT)
@@ -216,7 +245,7 @@ def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, 
 
 def test_retention_behind_the_reader_does_no_harm(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
+    query = Query(tubemq, **CALM)
     query.run()
     whole = stored(tubemq)
     for topic in TOPICS:
@@ -233,10 +262,12 @@ def test_retention_behind_the_reader_does_no_harm(tubemq: EmbeddedTubeMQ) -> Non
 
 def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
-    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.clock.advance(40)) as fault:
-        with pytest.raises(FencedError, match="^1:one:0 at .* does not hold the partition any more .411: UnRegistered"):
-            query.run()
+    query = Query(tubemq, **CALM)
+    with (
+        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.clock.advance(40)) as fault,
+        pytest.raises(FencedError, match=r"^1:one:0 at .* does not hold the partition any more .411: UnRegistered"),
+    ):
+        query.run()
     assert fault.fired == 1
     query.run()
     assert query.rows == stored(tubemq)
@@ -245,7 +276,7 @@ def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
 def test_a_driver_whose_claims_expired_takes_them_again(tubemq: EmbeddedTubeMQ) -> None:
     """And joins the group again, which the master has forgotten too."""
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
+    query = Query(tubemq, **CALM)
     query.planned = lambda: tubemq.clock.advance(40)
     with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
         query.run()
@@ -255,10 +286,12 @@ def test_a_driver_whose_claims_expired_takes_them_again(tubemq: EmbeddedTubeMQ) 
 
 def test_a_group_that_is_removed_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    query = Query(tubemq, retry_for=PATIENT)
-    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.remove_group(GROUP)) as fault:
-        with pytest.raises(PositionMovedError, match=r"^1:one:0: the group's position was moved while \[0, 2240\) was read"):
-            query.run()
+    query = Query(tubemq, **CALM)
+    with (
+        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.remove_group(GROUP)) as fault,
+        pytest.raises(PositionMovedError, match=r"^1:one:0: the group's position was moved while \[0, 2240\) was read"),
+    ):
+        query.run()
     assert fault.fired == 1
     query.run()
     assert query.rows == stored(tubemq)
@@ -270,11 +303,15 @@ def test_another_query_of_the_group_is_told_who_has_the_partitions(tubemq: Embed
     told: list[str] = []
 
     def compete() -> None:
-        with pytest.raises(PartitionOccupiedError, match="another consumer of group readers holds the partition") as caught:
+        if told:
+            return
+        with pytest.raises(
+            PartitionOccupiedError, match=r"another consumer of group readers holds the partition"
+        ) as caught:
             rival.run()
         told.append(caught.value.holder)
 
-    query.given = lambda: told or compete()
+    query.given = compete
     query.run()
     assert told[0].startswith("spark_")
     assert query.rows == stored(tubemq)
@@ -287,19 +324,53 @@ def test_a_group_that_may_not_read(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     tubemq.authorize("one", "others")
     query = Query(tubemq)
-    with pytest.raises(AuthError, match="450 CONSUME_GROUP_FORBIDDEN: .*; have the group authorised for the topic on the"):
+    with pytest.raises(
+        AuthError, match=r"450 CONSUME_GROUP_FORBIDDEN: .*; have the group authorised for the topic on the"
+    ):
         query.run()
     tubemq.authorize("one", GROUP)
     query.run()
     assert query.rows == stored(tubemq)
 
 
+def test_a_group_that_is_put_on_the_blacklist_later(tubemq: EmbeddedTubeMQ) -> None:
+    """With a topic that asks for authorization its members may not come back."""
+    fill(tubemq)
+    tubemq.authorize("one", GROUP)
+    query = Query(tubemq, **CALM)
+    query.run()
+    tubemq.revoke("one", GROUP)
+    with pytest.raises(AuthError, match=r"450 CONSUME_GROUP_FORBIDDEN: "):
+        query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_a_broker_that_limits_the_rate(tubemq: EmbeddedTubeMQ) -> None:
+    """It answers 452, and how long to wait; nothing is left out."""
+    for number in range(600):
+        tubemq.send("one", b"%d " % number + bytes(1000))
+    calls = []
+    for rule in (None, '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":200}]}]'):
+        if rule is not None:
+            tubemq.set_flow_rule(rule)
+        query = Query(tubemq, "one", group=f"limited_{rule is not None}", **CALM)
+        with tubemq.on("get_message").run(lambda: tubemq.clock.advance(2)) as fetches:
+            query.run()
+        assert query.rows == stored(tubemq, "one")
+        calls.append(fetches.fired)
+    assert calls[1] > calls[0], "nothing was limited"
+
+
 def test_a_topic_that_is_deleted_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, "one")
-    with tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.delete_topic("one")) as fault:
-        with pytest.raises(ServerError, match="^1:one:0 at .*: nothing came for .* 403 FORBIDDEN: topicName one not existed"):
-            query.run()
+    with (
+        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.delete_topic("one")) as fault,
+        pytest.raises(
+            ServerError, match=r"^1:one:0 at .*: nothing came for .* 403 FORBIDDEN: topicName one not existed"
+        ),
+    ):
+        query.run()
     assert fault.fired == 1
     assert not query.rows
 
@@ -313,7 +384,7 @@ def test_a_topic_that_is_deleted_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
 def test_a_broker_restarts_under_a_sink(tubemq: EmbeddedTubeMQ, nth: int, event: Event, after: bool) -> None:
     """The row that was stored and not acknowledged stands twice, and no other."""
     with tubemq.on("send_message", nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
-        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
     assert fault.fired == 1
     assert counts(tubemq) == Counter(ROWS) + Counter([ROWS[nth - 1]] if after else [])
 
@@ -325,7 +396,7 @@ def test_a_broker_restarts_under_a_sink_with_many_rows_on_their_way(
 ) -> None:
     """Those of them that it had stored are stored again, for it went before it could say so; none that came later."""
     with tubemq.on("send_message", nth=100, times=1).run(lambda: event(tubemq), after=after) as fault:
-        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, **CALM) == len(ROWS)
     assert fault.fired == 1
     twice = [row for row, times in counts(tubemq).items() if times > 1]
     assert set(twice) <= set(ROWS[: 100 if after else 99])
@@ -336,7 +407,7 @@ def test_a_broker_restarts_under_a_sink_with_many_rows_on_their_way(
 def test_what_a_crashed_broker_had_in_memory_alone_is_lost(tubemq: EmbeddedTubeMQ) -> None:
     """TubeMQ acknowledges a message before it is in a file; no producer can know."""
     with tubemq.on("send_message", nth=150, times=1).run(lambda: crash(tubemq)) as fault:
-        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
     assert fault.fired == 1
     assert counts(tubemq) == Counter(ROWS[149:])
 
@@ -346,7 +417,7 @@ def test_what_a_crashed_broker_had_in_memory_alone_is_lost(tubemq: EmbeddedTubeM
 @pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat", "send_message"])
 def test_masters_change_over_under_a_sink(tubemq: EmbeddedTubeMQ, method: str, event: Event, after: bool) -> None:
     with tubemq.on(method, times=1).run(lambda: event(tubemq), after=after) as fault:
-        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, **CALM) == len(ROWS)
     assert fault.fired == 1
     assert counts(tubemq) == Counter(ROWS)
 
@@ -360,7 +431,7 @@ def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[Embedded
             end(tubemq, 1)
 
         with tubemq.on("send_message", broker=1, nth=40, times=1).run(go) as fault:
-            assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+            assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
         assert fault.fired == 1
         assert counts(tubemq) == Counter(ROWS)
         assert Counter(message.broker_id for message in tubemq.messages("pair"))[1] == 39
@@ -368,20 +439,24 @@ def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[Embedded
 
 
 def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
-    with tubemq.on("send_message", nth=150, times=1).run(lambda: tubemq.stop_broker(1)) as fault:
-        with pytest.raises(TransportError, match=r"row 149 of the task .* cannot connect to .*Connection refused") as caught:
-            write(tubemq, ROWS, max_in_flight=1)
+    with (
+        tubemq.on("send_message", nth=150, times=1).run(lambda: tubemq.stop_broker(1)) as fault,
+        pytest.raises(TransportError, match=r"row 149 of the task .* cannot connect to .*Connection refused") as caught,
+    ):
+        write(tubemq, ROWS, max_in_flight=1)
     assert fault.fired == 1
     assert "for topic pair was not acknowledged within" in str(caught.value)
     tubemq.start_broker(1)
     assert counts(tubemq) == Counter(ROWS[:149])
-    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert write(tubemq, ROWS, **CALM) == len(ROWS)
     assert counts(tubemq) == Counter(ROWS) + Counter(ROWS[:149])
 
 
 def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.close_topic("pair", subscribe=False)
-    with pytest.raises(ConfigError, match="^row 0 of the task: .* knows no topic pair that takes messages: check the topic's"):
+    with pytest.raises(
+        ConfigError, match=r"^row 0 of the task: .* knows no topic pair that takes messages: check the topic's"
+    ):
         write(tubemq, ROWS)
     tubemq.open_topic("pair")
     assert write(tubemq, ROWS) == len(ROWS)
@@ -389,8 +464,12 @@ def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
 
 
 def test_a_topic_that_is_deleted_under_a_sink(tubemq: EmbeddedTubeMQ) -> None:
-    with tubemq.on("send_message", nth=50, times=1).run(lambda: tubemq.delete_topic("pair")) as fault:
-        with pytest.raises(ServerError, match="^row 49 of the task for topic pair was not acknowledged .*403 FORBIDDEN") as e:
-            write(tubemq, ROWS, max_in_flight=1)
+    with (
+        tubemq.on("send_message", nth=50, times=1).run(lambda: tubemq.delete_topic("pair")) as fault,
+        pytest.raises(
+            ServerError, match=r"^row 49 of the task for topic pair was not acknowledged .*403 FORBIDDEN"
+        ) as e,
+    ):
+        write(tubemq, ROWS, max_in_flight=1)
     assert fault.fired == 1
     assert e.value.code == 403

@@ -1,5 +1,6 @@
-"""Each call of a sink's task, with each thing that can become of it: all rows are stored, and none of them twice but those
-whose answers were lost; or the task fails with an error that says what happened, and the next attempt stores all rows.
+"""Each call of a sink's task, with each thing that can become of it: all rows are stored, and none of them twice but
+those whose answers were lost; or the task fails with an error that says what happened, and the next attempt stores
+all rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.bench import PATIENT, RETRY_FOR, bodies, counts, say_goodbye, write
+from tests.faults.bench import PATIENT, bodies, counts, say_goodbye, write
 from tests.faults.kinds import (
     BROKEN,
     DAMAGED,
@@ -22,6 +23,7 @@ from tests.faults.kinds import (
     Kind,
     code,
     exception,
+    timeout,
 )
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ProtocolError, ServerError, TransportError, TubeMQError
@@ -29,8 +31,13 @@ from tubemq_spark.protocol.errcode import code_name
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROWS = bodies(300)
+PAUSE = 0.5  # seconds: an answer that comes later than that would make a row stand twice
 AT_MASTER = ("producer_register", "producer_heartbeat")
-DONE_UNHEARD = {"drop_reply", "close_mid_frame", *(str(kind) for kind in DAMAGED)}  # then the row is stored, and sent again
+DONE_UNHEARD = {
+    "drop_reply",
+    "close_mid_frame",
+    *(str(kind) for kind in DAMAGED),
+}  # then the row is stored, and sent again
 
 
 def once_each(*doubled: bytes) -> Counter[bytes]:
@@ -43,7 +50,7 @@ def check(
     """An attempt with the fault, and when it fails one without."""
     with kind.befall(tubemq.on(method, times=times)) as fault:
         if failure is None:
-            assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+            assert write(tubemq, ROWS, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
         else:
             with pytest.raises(failure.error, match=failure.words) as caught:
                 write(tubemq, ROWS)
@@ -51,7 +58,7 @@ def check(
             assert not counts(tubemq)
     assert fault.fired == (times or fault.fired) > 0
     if failure is not None:
-        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert counts(tubemq) == once_each()
 
 
@@ -137,7 +144,7 @@ def test_a_farewell_that_nobody_hears_does_no_harm(tubemq: EmbeddedTubeMQ, kind:
 # Sends that fail once. One at a time, so that it is known which row each of them is.
 
 
-@pytest.mark.parametrize("nth", [1, 2, 150, 300])
+@pytest.mark.parametrize("nth", [1, 150, 300])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -148,7 +155,7 @@ def test_a_farewell_that_nobody_hears_does_no_harm(tubemq: EmbeddedTubeMQ, kind:
 )
 def test_a_send_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, kind: Kind, nth: int) -> None:
     with kind.befall(tubemq.on("send_message", nth=nth, times=1)) as fault:
-        assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, max_in_flight=1, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
     assert counts(tubemq) == (once_each(ROWS[nth - 1]) if str(kind) in DONE_UNHEARD else once_each())
 
@@ -161,7 +168,7 @@ def test_a_send_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, kind: Kind
 )
 def test_one_of_many_sends_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
-        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
     assert counts(tubemq) == (once_each(ROWS[49]) if str(kind) in DONE_UNHEARD else once_each())
 
@@ -170,7 +177,7 @@ def test_one_of_many_sends_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
 def test_behind_a_damaged_answer_all_are_sent_again(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     """Whatever answers come behind it cannot be read any more: just those rows stand twice."""
     with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
-        assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+        assert write(tubemq, ROWS, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
     found = counts(tubemq)
     twice = [row for row in ROWS if found[row] > 1]
@@ -182,7 +189,7 @@ def test_behind_a_damaged_answer_all_are_sent_again(tubemq: EmbeddedTubeMQ, kind
 @pytest.mark.parametrize("kind", [code(500), code(419), exception(TARGET)], ids=str)
 def test_refusals_again_and_again_are_outlived(tubemq: EmbeddedTubeMQ, kind: Kind, period: int) -> None:
     faults = [kind.befall(tubemq.on("send_message", nth=nth, times=1)) for nth in range(period, 300, period)]
-    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert write(tubemq, ROWS, rpc_timeout=timeout(kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert sum(fault.fired for fault in faults) == len(faults)
     assert counts(tubemq) == once_each()
 
@@ -203,7 +210,7 @@ ALWAYS = [
         for n in (403, 419, 500, 503, 510, 599)
     ],
     *[Case(kind, ServerError, f"{SEND} failed at the server with {kind}") for kind in (*ELSEWHERE, exception(TARGET))],
-    *[Case(kind, TransportError, f"broker 1 at {MASTER} did not answer within 0.2 s") for kind in NO_ANSWER],
+    *[Case(kind, TransportError, f"broker 1 at {MASTER} did not answer within 0.5 s") for kind in NO_ANSWER],
     *[Case(kind, TransportError, "the connection to .* broke: the peer closed it") for kind in BROKEN],
     *[Case(kind, ProtocolError, r".* does not speak TubeMQ's protocol \(standard\): ") for kind in DAMAGED],
 ]
@@ -212,15 +219,14 @@ ALWAYS = [
 @pytest.mark.parametrize("case", ALWAYS, ids=[str(case.kind) for case in ALWAYS])
 def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeMQ, case: Case) -> None:
     """What was done unheard before stands beside the rows of the next attempt."""
-    with case.kind.befall(tubemq.on("send_message")) as fault:
-        with pytest.raises(case.error) as caught:
-            write(tubemq, ROWS, max_in_flight=10)
+    with case.kind.befall(tubemq.on("send_message")) as fault, pytest.raises(case.error) as caught:
+        write(tubemq, ROWS, max_in_flight=10, rpc_timeout=timeout(case.kind, PAUSE))
     told = str(caught.value)
     assert caught.type is case.error
     assert fault.fired
     words = (
-        rf"^row \d+ of the task for topic pair was not acknowledged within [0-9.]+ s of its first failure, in \d+ tries "
-        rf"on all brokers of the topic that could be used; the last one, to partition 1:pair:[01]: {case.last}"
+        rf"^row \d+ of the task for topic pair was not acknowledged within [0-9.]+ s of its first failure, in \d+ "
+        rf"tries on all brokers of the topic that could be used; the last one, to partition 1:pair:[01]: {case.last}"
     )
     assert caught.match(words)
     assert told.endswith("or give them longer with option 'tubemq.retry.maxElapsedMs'")
@@ -230,15 +236,17 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
     else:
         assert not before
     say_goodbye()
-    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
+    assert write(tubemq, ROWS, rpc_timeout=timeout(case.kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert counts(tubemq) == Counter(ROWS) + before
 
 
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
 def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> None:
-    with code(400).befall(tubemq.on("send_message", nth=20, times=times)) as fault:
-        with pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}$") as caught:
-            write(tubemq, ROWS, max_in_flight=1)
+    with (
+        code(400).befall(tubemq.on("send_message", nth=20, times=times)) as fault,
+        pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}$") as caught,
+    ):
+        write(tubemq, ROWS, max_in_flight=1)
     assert "row 19 " in str(caught.value)
     assert caught.value.code == 400
     assert fault.fired == 1
@@ -247,8 +255,10 @@ def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> No
 
 def test_credentials_that_stay_wrong_are_told(tubemq: EmbeddedTubeMQ) -> None:
     """Once may be a token that was changed: see above."""
-    with code(415).befall(tubemq.on("send_message")) as fault:
-        with pytest.raises(AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}$"):
-            write(tubemq, ROWS, max_in_flight=1)
+    with (
+        code(415).befall(tubemq.on("send_message")) as fault,
+        pytest.raises(AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}$"),
+    ):
+        write(tubemq, ROWS, max_in_flight=1)
     assert fault.fired == 2
     assert not counts(tubemq)

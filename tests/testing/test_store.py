@@ -10,7 +10,7 @@ from tests.testing.stores import ALL, CONFIG, FILES, FLUSHING, ROOMY, append, dr
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import filter_code
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.store import DATA_HEADER, NO_CODE, UNIT
+from tubemq_spark.testing.store import DATA_HEADER, ENTRY_BYTES, NO_CODE, UNIT, Store
 
 
 def test_a_new_store_is_empty() -> None:
@@ -261,16 +261,20 @@ MAX_BYTES = 200_000
 BLOCK = 10_000
 
 
+def held_bytes(store: Store) -> int:
+    return sum(entry.size + ENTRY_BYTES for _, entry in store.entries())
+
+
 @pytest.mark.parametrize("size", [1, 100, 5000])
 def test_what_a_store_keeps_is_bounded(size: int) -> None:
     store = make_store(max_bytes=MAX_BYTES, config=replace(CONFIG, mem_cache_msg_size=BLOCK))
-    minimum, count = 0, 5 * MAX_BYTES // (DATA_HEADER + size)
+    minimum, count = 0, 5 * MAX_BYTES // (DATA_HEADER + ENTRY_BYTES + size)
     for n in range(count):
         append(store, payload=bytes(size), first=n)
         assert store.min_offset >= minimum
         minimum = store.min_offset
-        kept = sum(entry.size for _, entry in store.entries()) if n % 50 == 0 else 0
+        kept = held_bytes(store) if n % 50 == 0 else 0
         assert kept <= MAX_BYTES
-    assert sum(entry.size for _, entry in store.entries()) > MAX_BYTES * 3 // 4
+    assert held_bytes(store) > MAX_BYTES * 3 // 4
     assert store.max_offset == count * UNIT
     assert drain(store) == list(range(minimum // UNIT, count))

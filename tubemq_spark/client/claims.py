@@ -255,7 +255,7 @@ class DriverClaims:
         return holders, trouble
 
     def _fence(self, holders: Mapping[Partition, str]) -> tuple[dict[Partition, str], TransportError | None]:
-        """Takes partitions from earlier attempts of this query; those that others hold come back, and what went wrong."""
+        """Takes partitions from earlier attempts of this query; those that others hold come back, and any trouble."""
         foreign: dict[Partition, str] = {}
         calls: list[Call] = []
         for partition, holder in holders.items():

@@ -266,8 +266,8 @@ class _Connection(asyncio.Protocol):
         return sent
 
     def _say_no_more(self) -> None:
-        """Ends the connection. A close would reset it if there was more to read, and a reset overtakes what was said: so
-        this end is closed alone, and the peer closes the other.
+        """Ends the connection. A close would reset it if there was more to read, and a reset overtakes what was said:
+        so this end is closed alone, and the peer closes the other.
         """
         self._silent = True
         if self._transport is None:

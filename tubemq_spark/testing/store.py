@@ -24,6 +24,7 @@ from tubemq_spark.testing.config import ServerConfig
 
 UNIT = INDEX_MSG_UNIT_SIZE
 DATA_HEADER = 52  # bytes in front of each payload in the data file; sizes and limits count them
+ENTRY_BYTES = 150  # of this process's memory that a message takes besides those, measured
 NO_CODE = -1  # the filter code of a message without a type
 
 _SEGMENTS_KEPT = 8  # of a store that is full
@@ -68,15 +69,19 @@ class _Segment:
     def end(self) -> int:
         return self.first + len(self.entries)
 
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, about."""
+        return self.size + len(self.entries) * ENTRY_BYTES
+
 
 class Store:
-    """One store of a topic with `partitions` partitions. All times are the clock's. What is more than `max_bytes` makes
+    """One store of a topic with `partitions` partitions. All times are the clock's. What takes more than `max_bytes` of memory makes
     the oldest segments go.
     """
 
     def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:
         self._max_bytes = max_bytes
-        self._max_segment_size = min(config.max_segment_size, max_bytes // _SEGMENTS_KEPT)
         self._stored_bytes = 0
         self._config = config
         self._clock = clock
@@ -136,7 +141,7 @@ class Store:
         self._block.append(Entry(partition_id, code, size, self._block_data_end, wire))
         self._last_of_partition[partition_id] = number
         self._last_of_code[code] = number
-        self._stored_bytes += size
+        self._stored_bytes += size + ENTRY_BYTES
         while self._stored_bytes > self._max_bytes and self._drop_segment():
             pass
         return number * UNIT
@@ -241,7 +246,7 @@ class Store:
     def crash(self) -> list[Entry]:
         """The memory block is lost; gives what was in it."""
         lost = self._block
-        self._stored_bytes -= self._block_size
+        self._stored_bytes -= self._block_size + len(lost) * ENTRY_BYTES
         self._begin_block()
         self._commit()
         return lost
@@ -258,7 +263,7 @@ class Store:
         oldest.first += len(gone)
         size = sum(entry.size for entry in gone)
         oldest.size -= size
-        self._stored_bytes -= size
+        self._stored_bytes -= size + len(gone) * ENTRY_BYTES
 
     def entries(self) -> Iterator[tuple[int, Entry]]:
         """All that is stored, with positions, oldest first."""
@@ -272,7 +277,7 @@ class Store:
         """Removes the oldest segment, as retention does; False when only the one that is written to is left."""
         if len(self._segments) == 1:
             return False
-        self._stored_bytes -= self._segments.pop(0).size
+        self._stored_bytes -= self._segments.pop(0).held_bytes
         return True
 
     def _begin_block(self) -> None:
@@ -289,7 +294,8 @@ class Store:
         segment.entries += self._block
         segment.size += self._block_size
         self._file_data_end = self._block_data_end
-        rolls = len(segment.entries) >= self._config.max_index_segment_entries or segment.size >= self._max_segment_size
+        full = segment.held_bytes >= self._max_bytes // _SEGMENTS_KEPT or segment.size >= self._config.max_segment_size
+        rolls = full or len(segment.entries) >= self._config.max_index_segment_entries
         self._begin_block()
         if rolls:
             self._segments.append(_Segment(segment.end))
