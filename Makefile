@@ -22,9 +22,9 @@ test: check  ## everything in `make check`, then all tests
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
 	$(PY) -m pytest
 
-test-release: $(STAMP) java  ## the contract tests alone, on the server jars in the folder TUBEMQ_SERVER_JARS
+test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
-	$(PY) -m pytest tests/contract
+	$(PY) -m pytest tests/contract tests/differential -m real
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .

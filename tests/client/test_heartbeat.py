@@ -96,6 +96,24 @@ def test_a_beat_that_fails_is_logged_and_stops_nobody(problem: Exception, caplog
     assert str(problem) in caplog.text
 
 
+def test_a_row_of_failures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    heart = Heartbeat(SHORT)
+    outcomes = [TransportError("no route"), TransportError("still none"), None, TransportError("gone again")]
+    done = threading.Event()
+
+    def beat() -> None:
+        if not outcomes:
+            done.set()
+        elif (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    end = heart.keep(beat)
+    assert done.wait(TIMEOUT)
+    end()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["a heartbeat failed: no route", "a heartbeat failed: gone again"]
+
+
 def test_a_beat_may_end_itself_and_begin_others() -> None:
     heart = Heartbeat(SHORT)
     ends: list[Callable[[], None]] = []

@@ -15,7 +15,10 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
+from tests.waiting import wait_until
 from tubemq_spark.client import link as link_module
+from tubemq_spark.client import master as master_module
+from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
@@ -395,3 +398,22 @@ def test_sessions_are_closed_when_nobody_uses_them(cluster: EmbeddedCluster) -> 
     with Producer(same) as producer:
         producer.send("demo", b"2")
     assert registers.fired == 2
+
+
+def test_a_session_that_nobody_uses_ends_when_its_masters_are_gone(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker process outlives its cluster, and need not say so for ever."""
+    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+    SESSIONS.close()
+    with Producer(settings(cluster)) as producer:
+        producer.send("demo", b"1")
+        cluster.tubemq.stop_master()
+        SESSIONS.close_idle()
+        assert "ProducerSession " in repr(SESSIONS), "a producer still uses it"
+
+    def is_closed() -> bool:
+        SESSIONS.close_idle()
+        return "ProducerSession " not in repr(SESSIONS)
+
+    wait_until(is_closed)

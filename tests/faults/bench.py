@@ -28,7 +28,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 TOPICS = {"one": 1, "pair": 2}  # a partition with a store of its own, and two that share theirs
 ROWS = 240
 GROUP = "readers"
-RETRY_FOR, CLAIM_TIMEOUT = 0.25, 0.2  # seconds; what is lost is to be noticed soon
+RETRY_FOR, CLAIM_TIMEOUT = 0.15, 0.2  # seconds; what is lost is to be noticed soon
 PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
 SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
 PATIENCE = 20.0  # seconds

@@ -87,7 +87,7 @@ def wait_for_rows(query: StreamingQuery, sink: Collected, count: int) -> None:
 def test_a_query_under_many_faults(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     fill(tubemq, 900)
     faults = [
-        tubemq.on("consumer_register_v2", times=1).drop_reply(),
+        tubemq.on("consumer_register_v2", times=1).close_mid_frame(),
         tubemq.on("get_partition_meta", times=1).run(tubemq.switch_master),
         tubemq.on("partition_register", client="_driver_", nth=2, times=1).drop_reply(),
         tubemq.on("commit_offset", client="_p1_", times=1).close_mid_frame(),

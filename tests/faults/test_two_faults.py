@@ -21,7 +21,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
 pytestmark = pytest.mark.timeout(120)
 
-QUERIES, SINKS = 50, 30  # how many
+QUERIES, SINKS = 50, 20  # how many
 ROWS = bodies(60)
 CALLS = [
     "consumer_register_v2",
@@ -85,7 +85,7 @@ def befall(tubemq: EmbeddedTubeMQ, calls: list[str], kinds: list[Kind], rng: ran
 def test_a_query(tubemq: EmbeddedTubeMQ, number: int) -> None:
     rng = randomness("query", number)
     fill(tubemq)
-    query = Query(tubemq, retry_for=rng.choice([0.25, 2.0]))
+    query = Query(tubemq, retry_for=rng.choice([0.15, 2.0]))
     befall(tubemq, CALLS, [*KINDS, *events(tubemq)], rng)
     try:
         query.run()
@@ -113,7 +113,7 @@ def test_a_sink(tubemq: EmbeddedTubeMQ, number: int) -> None:
     )
     failed = False
     try:
-        assert write(tubemq, ROWS, max_in_flight=1, retry_for=rng.choice([0.25, 2.0])) == len(ROWS)
+        assert write(tubemq, ROWS, max_in_flight=1, retry_for=rng.choice([0.15, 2.0])) == len(ROWS)
     except TubeMQError as error:
         print(f"{type(error).__name__}: {error}")
         failed = True

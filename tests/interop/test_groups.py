@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.interop.java_client import JavaClient, Member, Received
-from tests.interop.waiting import pass_time, wait_until
+from tests.interop.waiting import pass_time
+from tests.waiting import wait_until
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 GROUP = "shared"

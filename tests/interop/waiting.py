@@ -1,23 +1,15 @@
-"""Conditions that the Java client's own threads bring about."""
+"""Letting time pass for servers and Java clients together."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 _PATIENCE = 60.0
 _STEP = 10.0  # of the clock; no timeout of the servers is shorter than two of them
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {_PATIENCE:g} s"
-        time.sleep(0.05)
 
 
 def pass_time(tubemq: EmbeddedTubeMQ, seconds: float, alive: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.master import MasterService
+from tubemq_spark.testing.master.service import MasterService
 
 NOTHING_KNOWN = -2
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tests.testing.master_bench import StoppedClock
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.broker.store import NO_CODE, Found, Store
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.store import NO_CODE, Found, Store
 
 CONFIG = ServerConfig()
 NO_LIMIT = 1 << 40

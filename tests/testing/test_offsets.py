@@ -6,9 +6,9 @@ import pytest
 
 from tests.testing.master_bench import StoppedClock
 from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.offsets import GroupOffsets, Key
-from tubemq_spark.testing.store import NO_CODE, Store
 
 KEY = Key("g", "demo", 0)
 MIN, MAX = 280, 560  # of the store of `Bench`

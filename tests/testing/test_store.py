@@ -9,8 +9,8 @@ from tests.testing.master_bench import StoppedClock
 from tests.testing.stores import ALL, CONFIG, FILES, FLUSHING, ROOMY, append, drain, ids, make_store, messages, read
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import filter_code
+from tubemq_spark.testing.broker.store import DATA_HEADER, ENTRY_BYTES, NO_CODE, UNIT, Store
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.store import DATA_HEADER, ENTRY_BYTES, NO_CODE, UNIT, Store
 
 
 def test_a_new_store_is_empty() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.testing.master_bench import StoppedClock
 from tests.testing.stores import ALL, CONFIG, FILES, FLUSHING, append, ids, make_store
-from tubemq_spark.testing.offsets import GroupOffsets, Key
-from tubemq_spark.testing.store import NO_CODE, UNIT, Store
+from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.store import NO_CODE, UNIT, Store
 
 
 class Reader:

@@ -27,11 +27,14 @@ class Heartbeat:
 
     def _reset(self) -> None:
         self._beats: dict[int, Callable[[], None]] = {}
+        self._failing: set[int] = set()  # keys of beats that failed last time, which was said
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def keep(self, beat: Callable[[], None]) -> Callable[[], None]:
-        """Calls `beat` from now on; the result ends that. A beat that fails is logged and called again next time."""
+        """Calls `beat` from now on; the result ends that. A beat that fails is called again next time; a row of failures
+        is logged once.
+        """
         with self._changed:
             self._last_key += 1
             key = self._last_key
@@ -43,6 +46,7 @@ class Heartbeat:
         def end() -> None:
             with self._changed:
                 self._beats.pop(key, None)
+                self._failing.discard(key)
                 self._changed.notify_all()
 
         return end
@@ -56,15 +60,24 @@ class Heartbeat:
                 if not self._beats:
                     self._thread = None
                     return
-                beats = list(self._beats.values())
-            for beat in beats:
-                try:
-                    beat()
-                except TubeMQError as error:
-                    # Who waits for the server finds out by a call of its own and decides; here there is nobody to tell.
-                    _log.warning("a heartbeat failed: %s", error)
-                except Exception:
-                    _log.exception("a heartbeat failed")
+                beats = list(self._beats.items())
+            for key, beat in beats:
+                self._do(key, beat)
+
+    def _do(self, key: int, beat: Callable[[], None]) -> None:
+        try:
+            beat()
+        except TubeMQError as error:
+            # Who waits for the server finds out by a call of its own and decides; here there is nobody to tell.
+            _log.log(logging.DEBUG if key in self._failing else logging.WARNING, "a heartbeat failed: %s", error)
+        except Exception:
+            _log.exception("a heartbeat failed")
+        else:
+            self._failing.discard(key)
+            return
+        with self._changed:
+            if key in self._beats:
+                self._failing.add(key)
 
 
 HEARTBEAT = Heartbeat()

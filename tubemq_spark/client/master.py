@@ -110,6 +110,11 @@ class MasterSession:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.client_id} {self._member.state.name} at {self._masters[0]}>"
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether no master knows it at the moment, as far as heard."""
+        return self._member.state is MemberState.FORGOTTEN
+
     def broker_authorization(self) -> broker_pb.AuthorizedInfo:
         return authorization(self.settings, self.visit_token)
 

@@ -38,7 +38,9 @@ class ProducerSessions:
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
-        """A session that may be shared with others; it is closed when nobody has used it for `settings.idle_for`."""
+        """A session that may be shared with others. One that nobody uses is closed after `settings.idle_for`, or when its
+        masters do not answer.
+        """
         with self._lock:
             if settings not in self._entries:
                 self._entries[settings] = _Entry(ProducerSession(settings))
@@ -58,7 +60,7 @@ class ProducerSessions:
         self._close_unused(idle=False)
 
     def close_idle(self) -> None:
-        """Closes those that nobody has used for long."""
+        """Closes those that nobody has used for long, and those that nobody uses and no master answers to."""
         self._close_unused(idle=True)
 
     def _close_unused(self, *, idle: bool) -> None:
@@ -67,7 +69,8 @@ class ProducerSessions:
             unused = [
                 settings
                 for settings, entry in self._entries.items()
-                if not entry.users and (not idle or now - entry.idle_since >= settings.idle_for)
+                if not entry.users
+                and (not idle or now - entry.idle_since >= settings.idle_for or entry.session.is_forgotten)
             ]
             sessions = [self._entries.pop(settings).session for settings in unused]
             if not self._entries and self._stop_watching is not None:

@@ -44,7 +44,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Failure:
-    """A call that no handler answered: a Java exception's class name and text. `fatal`: nobody could read the request."""
+    """A call that no handler answered: a Java exception's class name and text. `fatal`: the request was unreadable."""
 
     exception_name: str
     text: str

@@ -17,8 +17,8 @@ class Located:
     """Finds `positions`, one index position a message, of the messages of all entries in [begin, upto).
 
     Halves a stretch with gaps by asking for the first message at or behind its middle, until each stretch has either no
-    message or no gap. A message that is found and is none of the stretch's must be the one that follows at `upto`, which
-    is asked for when that comes up: any other one was left out when the stretch was read.
+    message or no gap. A message that is found and is none of the stretch's must be the one that follows at `upto`. That
+    one is asked for when this comes up: any other was left out when the stretch was read.
     """
 
     def __init__(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:

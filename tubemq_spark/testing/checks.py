@@ -10,12 +10,11 @@ from enum import Enum
 
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.testing.catalog import GroupRules
-from tubemq_spark.testing.catalog import OFFSET_HISTORY
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, GroupRules
 from tubemq_spark.testing.config import Release
+from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, list_text, map_text, parse_long, set_text, split, trim
 from tubemq_spark.testing.replies import DeclinedError, bad_request
-from tubemq_spark.testing.service import bad_shape
 
 _MAX_TOPICS = 1024
 _PARTITION_OFFSETS = "[Parameter error] unformatted Partition-Offset value : {} must be aa:bbb:ccc=val1,ddd:eee:ff=val2"

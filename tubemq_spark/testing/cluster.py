@@ -19,19 +19,19 @@ from tubemq_spark.protocol.message import (
 )
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization
-from tubemq_spark.testing.broker import BrokerService
+from tubemq_spark.testing.broker.flow import parse_data_limits
+from tubemq_spark.testing.broker.offsets import Key
+from tubemq_spark.testing.broker.service import BrokerService
+from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, FlowRule, Layout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.dispatch import Service
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
-from tubemq_spark.testing.flow import parse_data_limits
-from tubemq_spark.testing.master import MasterService
+from tubemq_spark.testing.master.service import MasterService
 from tubemq_spark.testing.messages import StoredMessage
-from tubemq_spark.testing.offsets import Key
 from tubemq_spark.testing.replies import answering
 from tubemq_spark.testing.server import HOST, Listener, LoopThread, Node
-from tubemq_spark.testing.service import Service
-from tubemq_spark.testing.store import Store
 from tubemq_spark.testing.tls import TLSFiles
 
 T = TypeVar("T")
@@ -361,8 +361,8 @@ class EmbeddedTubeMQ:
         self._end_broker(broker_id, stop)
 
     def crash_broker(self, broker_id: int) -> None:
-        """A kill: messages that were not flushed and positions of the last seconds are lost. The masters list it as before
-        until they miss its heartbeats.
+        """A kill: messages that were not flushed and positions of the last seconds are lost. The masters list it as
+        before until they miss its heartbeats.
         """
         server = self._broker(broker_id)
 
@@ -427,8 +427,8 @@ class EmbeddedTubeMQ:
         nth: int = 1,
         times: int | None = None,
     ) -> Calls:
-        """Calls of `method` that fit all conditions, from the `nth` on, `times` of them or all; say then what becomes of
-        them: `tubemq.on("send_message", nth=3, times=1).drop_reply()`.
+        """Calls of `method` that fit all conditions, from the `nth` on, `times` of them or all; say then what becomes
+        of them: `tubemq.on("send_message", nth=3, times=1).drop_reply()`.
 
         `client` is a part of the client id. `ValueError` names the methods that there are.
         """

@@ -5,7 +5,7 @@ Every rule is one `Fault`, which counts the calls it met, so that a test can ass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Which calls a rule is for: those of `method` that fit all that is said, from the `nth` of them on, `times` of them.
+    """Which calls a rule is for: those of `method` that fit all that is said, from the `nth` on, `times` of them.
 
     `server` is "master 1" or "broker 1"; `client` is a part of the client id.
     """
@@ -137,8 +137,8 @@ class Calls:
         return self._add(Effect(damage=lambda frame: frame[: len(frame) // 2], close=True))
 
     def corrupt(self, at: int) -> Fault:
-        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted; that
-        is the last, or first, byte of a frame that is too short.
+        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted. Of a
+        frame that is too short it is the last, or first, byte.
         """
         return self._add(Effect(damage=lambda frame: _invert(frame, at)))
 

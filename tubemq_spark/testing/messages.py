@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tubemq_spark.protocol.message import decode_attributes, split_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.store import Entry
+from tubemq_spark.testing.broker.store import Entry
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
 from tubemq_spark.protocol.envelope import EndedError, Failure, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.dispatch import Service, unreadable
 from tubemq_spark.testing.faults import Effect, Faults
-from tubemq_spark.testing.service import Service, unreadable
 from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"

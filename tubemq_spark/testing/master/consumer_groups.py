@@ -9,15 +9,15 @@ from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.balance import Orders
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import Field, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.gate import Gate
-from tubemq_spark.testing.heartbeats import Heartbeats
 from tubemq_spark.testing.java import hash_order, split
+from tubemq_spark.testing.master.balance import Orders
+from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.master.gate import Gate
+from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.replies import DeclinedError, answering
 
 Holding = dict[str, dict[Partition, Broker]]

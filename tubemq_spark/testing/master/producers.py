@@ -9,9 +9,9 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import Field, producer_topics, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.gate import Gate
-from tubemq_spark.testing.heartbeats import Heartbeats
-from tubemq_spark.testing.lists import Lists
+from tubemq_spark.testing.master.gate import Gate
+from tubemq_spark.testing.master.heartbeats import Heartbeats
+from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.replies import DeclinedError, answering
 
 _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without a default flow rule

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, ReadStatus
+from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.store import Store
 
 _EXPIRY_CHECK_PERIOD = 600.0
 
@@ -55,8 +55,11 @@ class GroupOffsets:
         return record.confirmed
 
     def next_read(self, key: Key, store: Store, manual: bool, last_consumed: bool) -> int | None:
-        """Where a get reads; None at the end of the store, which the broker does not notice in an empty one. What is gone is stepped over as the broker does it: the
-        answer may then be below the minimum, and so may the cursor stay."""
+        """Where a get reads; None at the end of the store, which the broker does not notice in an empty one.
+
+        What is gone is stepped over as the broker does it: the answer may be below the minimum then, and so may the
+        cursor stay.
+        """
         record = self._record(key, 0)
         position = record.confirmed
         if manual:

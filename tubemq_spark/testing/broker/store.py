@@ -76,8 +76,8 @@ class _Segment:
 
 
 class Store:
-    """One store of a topic with `partitions` partitions. All times are the clock's. What takes more than `max_bytes` of memory makes
-    the oldest segments go.
+    """One store of a topic with `partitions` partitions. All times are the clock's. When it takes more than `max_bytes`
+    of memory, the oldest segments go.
     """
 
     def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:

@@ -6,7 +6,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import VisitTokens, check_certificate
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.service import RefusalError
+from tubemq_spark.testing.dispatch import RefusalError
 
 _STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 

@@ -11,15 +11,15 @@ from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.client_balance import ClientBalance
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.consumer_groups import ConsumerGroups
-from tubemq_spark.testing.gate import Gate
-from tubemq_spark.testing.lists import Lists
-from tubemq_spark.testing.producers import Producers
-from tubemq_spark.testing.server_balance import ServerBalance
-from tubemq_spark.testing.service import Handler, Service, on_message
+from tubemq_spark.testing.dispatch import Handler, Service, on_message
+from tubemq_spark.testing.master.client_balance import ClientBalance
+from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
+from tubemq_spark.testing.master.gate import Gate
+from tubemq_spark.testing.master.lists import Lists
+from tubemq_spark.testing.master.producers import Producers
+from tubemq_spark.testing.master.server_balance import ServerBalance
 
 
 class MasterService:

@@ -12,7 +12,6 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.metadata import Partition, SubscribeInfo, parse_subscribe_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.balance import Shares, bound_shares, change, first_shares, next_shares
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import (
     Field,
@@ -23,13 +22,14 @@ from tubemq_spark.testing.checks import (
     topic_filters,
 )
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.consumer_groups import ConsumerGroups, Holding
-from tubemq_spark.testing.gate import Gate
+from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, trim
-from tubemq_spark.testing.lists import Lists
+from tubemq_spark.testing.master.balance import Shares, bound_shares, change, first_shares, next_shares
+from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
+from tubemq_spark.testing.master.gate import Gate
+from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.replies import answering, bad_request
-from tubemq_spark.testing.service import bad_shape
 
 _MAX_DELAYS = 10  # rounds that a group may be left out for orders that its members do not report as done
 

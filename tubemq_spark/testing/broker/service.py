@@ -18,16 +18,16 @@ from tubemq_spark.protocol.envelope import parse
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, filter_code
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.broker.flow import DataLimit, Pace, parse_data_limits
+from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, Layout
 from tubemq_spark.testing.checks import Field, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.flow import DataLimit, Pace, parse_data_limits
+from tubemq_spark.testing.dispatch import Service, bad_shape, on_message
 from tubemq_spark.testing.java import is_blank, trim
-from tubemq_spark.testing.offsets import GroupOffsets, Key
 from tubemq_spark.testing.replies import DeclinedError, answering, bad_request
-from tubemq_spark.testing.service import Service, bad_shape, on_message
-from tubemq_spark.testing.store import NO_CODE, Store
 
 _TICK = 1.0  # seconds between two looks at timers: the broker scans for expired claims as often
 _DEFAULT_READ_POLICY = 300

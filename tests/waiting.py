@@ -1,0 +1,14 @@
+"""Waiting for conditions that other threads and processes bring about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(is_so: Callable[[], object], what: str = "what the test waits for", patience: float = 60.0) -> None:
+    """Looks again and again; fails when it is not so within `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
+        time.sleep(0.01)

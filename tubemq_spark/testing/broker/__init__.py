@@ -1,0 +1,1 @@
+"""A broker: stores, claims, groups' positions, flow rules. `service` is where to begin."""

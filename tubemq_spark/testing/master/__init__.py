@@ -1,0 +1,1 @@
+"""The master: clients' lives, consumer groups, lists of what is deployed, balance. `service` is where to begin."""
