@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +30,6 @@ GROUP = "readers"
 RETRY_FOR, CLAIM_TIMEOUT = 0.15, 0.2  # seconds; what is lost is to be noticed soon
 PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
 SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
-PATIENCE = 20.0  # seconds
 
 
 class Row(NamedTuple):
@@ -74,13 +72,6 @@ def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
             partition = Partition(message.broker_id, topic, message.partition)
             rows[partition].append(Row(offset, message.message_id, message.body))
     return dict(rows)
-
-
-def wait_for(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
-        time.sleep(0.002)
 
 
 class Query:

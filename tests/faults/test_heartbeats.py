@@ -15,8 +15,8 @@ from tests.faults.bench import (
     counts,
     fill,
     say_goodbye,
+    settings,
     stored,
-    wait_for,
     write,
 )
 from tests.faults.kinds import (
@@ -32,8 +32,10 @@ from tests.faults.kinds import (
     code,
     exception,
 )
+from tests.waiting import wait_until
 from tubemq_spark.client import consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
 from tubemq_spark.source import partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig
@@ -56,11 +58,11 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def next_one(tubemq: EmbeddedTubeMQ, method: str) -> None:
     """Waits until a call comes."""
     with tubemq.on(method).run(lambda: None) as seen:
-        wait_for(lambda: seen.fired, f"the next {method}")
+        wait_until(lambda: seen.fired, f"the next {method}")
 
 
 def fires(fault: Fault) -> Callable[[], None]:
-    return lambda: wait_for(lambda: fault.fired, f"{fault}")
+    return lambda: wait_until(lambda: fault.fired, f"{fault}")
 
 
 @pytest.mark.usefixtures("_quick_heart")
@@ -101,7 +103,7 @@ def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ)
         tubemq.on("consumer_register_v2").run(lambda: None) as registers,
         code(411).befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault,
     ):
-        query.found = lambda: wait_for(lambda: registers.fired == 2, "the register")
+        query.found = lambda: wait_until(lambda: registers.fired == 2, "the register")
         query.run()
     assert (fault.fired, registers.fired) == (1, 2)
     assert query.rows == stored(tubemq)
@@ -140,7 +142,8 @@ def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
 @pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
 def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     write(tubemq, ROWS, retry_for=PATIENT)
-    with kind.befall(tubemq.on("producer_heartbeat", times=1)) as fault:
+    in_use = SESSIONS.lease(settings(tubemq, retry_for=PATIENT))
+    with in_use, kind.befall(tubemq.on("producer_heartbeat", times=1)) as fault:
         fires(fault)()
         next_one(tubemq, "producer_heartbeat")
         assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)

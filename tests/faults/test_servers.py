@@ -37,6 +37,7 @@ from tubemq_spark.source import partition as partition_module
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 Event = Callable[[EmbeddedTubeMQ], None]
+LIMIT = '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":200}]}]'
 ROWS = bodies(300)
 CALM: dict[str, Any] = {"retry_for": PATIENT, "rpc_timeout": UNHURRIED}  # what goes away is noticed at once
 
@@ -348,13 +349,11 @@ def test_a_group_that_is_put_on_the_blacklist_later(tubemq: EmbeddedTubeMQ) -> N
 def test_a_broker_that_limits_the_rate() -> None:
     """It answers 452, and how long to wait; nothing is left out."""
     calls = []
-    for rules in (
-        [],
-        ['[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":200}]}]'],
-    ):
+    for rules in ([], [LIMIT]):
         with EmbeddedTubeMQ(topics=TOPICS) as tubemq:
-            for number in range(600):
+            for number in range(1500):
                 tubemq.send("one", b"%d " % number + bytes(1000))
+            tubemq.flush("one")
             for rule in rules:
                 tubemq.set_flow_rule(rule)
             query = Query(tubemq, "one", **CALM)

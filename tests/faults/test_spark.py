@@ -22,9 +22,9 @@ from tests.faults.bench import (
     fill,
     say_goodbye,
     stored,
-    wait_for,
 )
 from tests.faults.test_servers import crash, flush_and_crash, restart_master, stop, switch_master
+from tests.waiting import wait_until
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -80,7 +80,7 @@ def run(frame: DataFrame, sink: Collected, checkpoint: Path) -> None:
 
 
 def wait_for_rows(query: StreamingQuery, sink: Collected, count: int) -> None:
-    wait_for(lambda: sink.count >= count or not query.isActive, f"{count} rows", patience=90.0)
+    wait_until(lambda: sink.count >= count or not query.isActive, f"{count} rows", patience=90.0)
     assert query.isActive, query.exception()
 
 

@@ -32,8 +32,8 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def keep(self, beat: Callable[[], None]) -> Callable[[], None]:
-        """Calls `beat` from now on; the result ends that. A beat that fails is called again next time; a row of failures
-        is logged once.
+        """Calls `beat` from now on; the result ends that. A beat that fails is called again next time; a row of
+        failures is logged once.
         """
         with self._changed:
             self._last_key += 1

@@ -38,8 +38,8 @@ class ProducerSessions:
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
-        """A session that may be shared with others. One that nobody uses is closed after `settings.idle_for`, or when its
-        masters do not answer.
+        """A session that may be shared with others. One that nobody uses is closed after `settings.idle_for`, or when
+        its masters do not answer.
         """
         with self._lock:
             if settings not in self._entries:

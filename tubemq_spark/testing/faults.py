@@ -137,8 +137,8 @@ class Calls:
         return self._add(Effect(damage=lambda frame: frame[: len(frame) // 2], close=True))
 
     def corrupt(self, at: int) -> Fault:
-        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted. Of a
-        frame that is too short it is the last, or first, byte.
+        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted. Of
+        a frame that is too short it is the last, or first, byte.
         """
         return self._add(Effect(damage=lambda frame: _invert(frame, at)))
 
