@@ -5,7 +5,6 @@ It is imported in every run of pytest where the package is installed, so it impo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,23 +17,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def tubemq() -> Iterator[EmbeddedTubeMQ]:
     """A TubeMQ with one broker for this test alone: `tubemq.create_topic("demo")`, `tubemq.master`."""
+    from tubemq_spark.client import forget_servers
     from tubemq_spark.testing import EmbeddedTubeMQ
 
     with EmbeddedTubeMQ() as cluster:
         yield cluster
-        _say_goodbye()
-
-
-def _say_goodbye() -> None:
-    """Ends what the client keeps for the next use, while there is a server to hear it: idle connections and producers.
-
-    Without this they would send heartbeats to nobody for minutes.
-    """
-    if "tubemq_spark.client.sessions" in sys.modules:
-        from tubemq_spark.client.sessions import SESSIONS
-
-        SESSIONS.close()
-    if "tubemq_spark.client.pool" in sys.modules:
-        from tubemq_spark.client.pool import POOL
-
-        POOL.close()
+        forget_servers()

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tubemq_spark.protocol.constants import MASTER_PORT
+
 COMMAND = [sys.executable, "-W", "error", "-m", "tubemq_spark.cli"]
 SILENT = """\
 import sys
@@ -163,7 +165,8 @@ def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     assert len(rows) >= len(batches) >= 1
     assert f"All {sum(map(int, batches))} rows came out, each once." in done.stdout
     assert "lag 0" in done.stdout
-    assert "tubemq-spark broker" in done.stdout
+    assert f"tubemq-spark broker --port {MASTER_PORT}" in done.stdout
+    assert done.stdout.count(f'"tubemq.master", "127.0.0.1:{MASTER_PORT}"') == 2  # to read there, and to write
     assert "\x1b" not in done.stdout  # it is no terminal
     assert list(tmp_path.iterdir()) == []
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from tests.real.topics import FLUSH_SOON, TopicSpec
-from tubemq_spark.client import connection
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.metadata import Partition
 
 SEGMENT = 20_000  # index entries of a segment: far fewer than the default, so that tests reach across the ends of some
@@ -94,10 +92,4 @@ class Cluster(Protocol):
     def members(self, group: str) -> Members: ...
 
 
-def leave() -> None:
-    """Takes this process's clients away from the servers they know: idle producers and connections, and what framing
-    somebody else may speak on those ports next.
-    """
-    SESSIONS.close()
-    POOL.close()
-    connection._framings.clear()
+leave = forget_servers

@@ -73,7 +73,7 @@ class EmbeddedCluster:
         self.tubemq.clock.advance(_FLUSHED_AFTER)
 
     def segments(self, partition: Partition) -> tuple[int, ...]:
-        broker = self.tubemq._broker(partition.broker_id).service
+        broker = self.tubemq._servers.broker(partition.broker_id).service
         store = broker.store(partition.topic, partition.store_id)
         return tuple(self.tubemq._on_thread(lambda: store.segments if store else []))
 
@@ -93,12 +93,11 @@ class EmbeddedCluster:
         self.tubemq.move_group(group, topic, broker_id, number, position)
 
     def remove_group(self, group: str, broker_id: int) -> None:
-        broker = self.tubemq._broker(broker_id).service
-        self.tubemq._on_thread(lambda: broker.offsets.remove(group))
+        self.tubemq.remove_group(group, broker_id)
 
     def members(self, group: str) -> Members:
         def collect() -> Members:
-            master = next(server.service for server in self.tubemq._masters if not server.service.standby)
+            master = next(server.service for server in self.tubemq._servers.masters if not server.service.standby)
             found = master._groups.get(group)
             if found is None:
                 return Members([], "", [])

@@ -171,7 +171,7 @@ class Bench:
         for index, step in steps:
             results.calls += 1
             results.codes[f"{step['call']} {one[index].get('errCode', one[index].get('status', 'other'))}"] += 1
-            if one[index] != other[index]:
+            if differing(one[index], other[index]):
                 replies = (one[index], other[index])
                 was_empty = play.players[0].began_at == 0
                 play.differences.append(Difference(play.script.up_to(index), index, replies, was_empty))

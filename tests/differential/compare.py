@@ -26,8 +26,7 @@ class May(Enum):
 
     BE_ANOTHER_ID = auto()  # but the same wherever it is the same on the other server; negative ones are told as such
     BE_OTHERWISE = auto()  # but be set where it is set on the other server
-    BE_MISSING = auto()
-    BE_IN_ANOTHER_ORDER = auto()
+    BE_MISSING = auto()  # on one of the servers; what both tell is compared
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class MayDiffer:
 
 
 _CHECK_SUM = "made of the list and of the server's clock"
-_TOKEN = "a random number of the master that changes every few minutes"
-_ORDER = "the order of a Java hash map"
+_TOKEN = "the master's clock, taken every few minutes"
+_DEAL = "members that report nothing are dealt all partitions anew each round, at random"
 
 MAY_DIFFER = (
     MayDiffer("SendMessageResponseB2P", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
@@ -49,7 +48,6 @@ MAY_DIFFER = (
     MayDiffer("TransferedMessage", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
     MayDiffer("RegisterResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("HeartResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
-    MayDiffer("HeartResponseM2P", "topicInfos", May.BE_IN_ANOTHER_ORDER, _ORDER),
     MayDiffer("ApprovedClientConfig", "configId", May.BE_ANOTHER_ID, "the time of the last change of the settings"),
     MayDiffer("MasterAuthorizedInfo", "visitAuthorizedToken", May.BE_OTHERWISE, _TOKEN),
     MayDiffer("RegisterResponseM2CV2", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
@@ -57,14 +55,15 @@ MAY_DIFFER = (
     MayDiffer("GetPartMetaResponseM2C", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("HeartResponseM2CV2", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("GetPartMetaResponseM2C", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
-    MayDiffer("HeartResponseM2CV2", "topicMetaInfoList", May.BE_IN_ANOTHER_ORDER, _ORDER),
-    MayDiffer("GetPartMetaResponseM2C", "topicMetaInfoList", May.BE_IN_ANOTHER_ORDER, _ORDER),
     MayDiffer("HeartResponseM2C", "event", May.BE_MISSING, "it comes when the balancer's next round has come"),
+    MayDiffer("EventProto", "rebalanceId", May.BE_OTHERWISE, "the number of the balancer's round since its start"),
+    MayDiffer("EventProto", "subscribeInfo", May.BE_OTHERWISE, _DEAL),
     MayDiffer("RspExceptionBody", "stackTrace", May.BE_OTHERWISE, "the words of Java's protobuf or of its exceptions"),
 )
 """Every difference that is none. All else must be equal, texts included."""
 
 _RULES = {(rule.message, rule.field): rule.how for rule in MAY_DIFFER}
+_MAY_BE_MISSING = {rule.field for rule in MAY_DIFFER if rule.how is May.BE_MISSING}
 
 
 @dataclass
@@ -100,7 +99,7 @@ class Reader:
         self.last.pop("topicMetaInfoId", None)
 
     def failure(self, failed: Failure) -> Reply:
-        text = {"stackTrace": "…"} if failed.text else {}
+        text = {"stackTrace": self._field("RspExceptionBody", "stackTrace", failed.text)} if failed.text else {}
         return {"status": "FATAL" if failed.fatal else "ERROR", "exceptionName": failed.exception_name, **text}
 
     def reply(self, message: Message) -> Reply:
@@ -115,13 +114,7 @@ class Reader:
         kind = message.DESCRIPTOR.name
         if kind == "TransferedMessage":
             return self._transfered(message)
-        told = {}
-        for descriptor, value in message.ListFields():
-            how = _RULES.get((kind, descriptor.name))
-            if how is May.BE_MISSING:
-                continue
-            told[descriptor.name] = self._value(kind, descriptor.name, value, how)
-        return told
+        return {one.name: self._field(kind, one.name, value) for one, value in message.ListFields()}
 
     def _transfered(self, message: Any) -> Reply:
         """As any message, but faster, for there are many; all its fields are required."""
@@ -131,6 +124,9 @@ class Reader:
             "payLoadData": _shown(message.payLoadData),
             "flag": message.flag,
         }
+
+    def _field(self, kind: str, name: str, value: Any) -> Any:
+        return self._value(kind, name, value, _RULES.get((kind, name)))
 
     def _value(self, kind: str, name: str, value: Any, how: May | None) -> Any:
         if isinstance(value, Message):
@@ -145,8 +141,7 @@ class Reader:
             return _shown(value)
         if isinstance(value, (bool, int)):
             return value
-        items = [self._value(kind, name, item, None) for item in value]
-        return sorted(items) if how is May.BE_IN_ANOTHER_ORDER else items
+        return [self._value(kind, name, item, None) for item in value]
 
     def _id(self, kind: str, name: str, value: Any) -> Any:
         if name == "messageId":
@@ -167,8 +162,9 @@ class Reader:
 
 
 def differing(one: Reply, other: Reply) -> list[str]:
-    """The names of the fields in which two replies differ."""
-    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    """The names of the fields in which two replies differ and may not."""
+    keys = (one.keys() | other.keys()) - ((one.keys() ^ other.keys()) & _MAY_BE_MISSING)
+    return sorted(key for key in keys if one.get(key) != other.get(key))
 
 
 def _shown(data: bytes) -> str:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.faults.kinds import RPC_TIMEOUT
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client import forget_servers
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -151,13 +150,10 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     yield from map(Row, *columns)
 
 
+say_goodbye = forget_servers
+
+
 # Writing
-
-
-def say_goodbye() -> None:
-    """Lets go what the client keeps for the next use, while there is a server to hear it."""
-    SESSIONS.close()
-    POOL.close()
 
 
 def bodies(count: int, prefix: bytes = b"row") -> list[bytes]:

@@ -68,7 +68,10 @@ NO_ANSWER = (
     Kind("delay beyond the timeout", lambda calls: calls.delay(LATE)),
     Kind("silence", lambda calls: calls.silence()),
 )
-BROKEN = (Kind("close_mid_frame", lambda calls: calls.close_mid_frame()),)
+BROKEN = (
+    Kind("close_mid_frame", lambda calls: calls.close_mid_frame()),
+    Kind("close_connection", lambda calls: calls.close_connection()),
+)
 ELSEWHERE = (exception(STANDBY), exception(STOPPING), exception(NOT_READY))
 UNHURRIED = 10.0  # seconds to wait for an answer that comes, or for an end that is plain, on a slow machine too
 

@@ -57,7 +57,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def next_one(tubemq: EmbeddedTubeMQ, method: str) -> None:
     """Waits until a call comes."""
-    with tubemq.on(method).run(lambda: None) as seen:
+    with tubemq.on(method).count() as seen:
         wait_until(lambda: seen.fired, f"the next {method}")
 
 
@@ -100,7 +100,7 @@ def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ)
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
     with (
-        tubemq.on("consumer_register_v2").run(lambda: None) as registers,
+        tubemq.on("consumer_register_v2").count() as registers,
         code(411).befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault,
     ):
         query.found = lambda: wait_until(lambda: registers.fired == 2, "the register")
@@ -130,7 +130,7 @@ def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
         assert {key: name for key, name in tubemq.claims().items() if holder in name} == before
         kept.append(holder)
 
-    with tubemq.on("consumer_register_v2").run(lambda: None) as registers:
+    with tubemq.on("consumer_register_v2").count() as registers:
         query.found = lambda: a_long_time_passes("_driver_")
         query.given = lambda: a_long_time_passes("_p0_")
         query.run()
@@ -157,7 +157,7 @@ def test_a_visit_token_that_was_changed_meanwhile() -> None:
         write(tubemq, ROWS, retry_for=PATIENT)
         for _ in range(10):
             tubemq.clock.advance(300)
-        with tubemq.on("producer_register").run(lambda: None) as registers:
+        with tubemq.on("producer_register").count() as registers:
             assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
         assert registers.fired == 1
         assert counts(tubemq) == Counter(ROWS + ROWS)

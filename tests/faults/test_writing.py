@@ -120,7 +120,7 @@ def test_a_master_that_is_never_ready(tubemq: EmbeddedTubeMQ, method: str, numbe
 
 
 def test_a_producer_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
-    with tubemq.on("producer_register").run(lambda: None) as registers:
+    with tubemq.on("producer_register").count() as registers:
         check(tubemq, "producer_heartbeat", code(411), None, times=1)
     assert registers.fired == 2
 

@@ -17,7 +17,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError, ServerError
-from tubemq_spark.protocol.message import Attributes, parse_msg_time
+from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.batch import TubeMQWriter
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
@@ -78,14 +78,12 @@ def test_a_row_with_everything(cluster: EmbeddedCluster) -> None:
 
 
 def test_without_a_time_it_is_now(cluster: EmbeddedCluster) -> None:
-    before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
+    before = format_msg_time(datetime.now(timezone.utc))
     write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
-    after = datetime.now(timezone.utc)
+    after = format_msg_time(datetime.now(timezone.utc))
     times = [message.msg_time for message in messages(cluster)]
     assert len(times) == 2
-    for msg_time in times:
-        assert msg_time is not None
-        assert before <= datetime.fromtimestamp(msg_time / 1e6, timezone.utc) <= after
+    assert all(msg_time is not None and before <= msg_time <= after for msg_time in times)
 
 
 def test_a_row_without_a_topic_takes_the_option(cluster: EmbeddedCluster) -> None:
@@ -158,7 +156,7 @@ def test_times_of_any_year_arrive(cluster: EmbeddedCluster, year: int) -> None:
     moment = datetime(year, 1, 1, tzinfo=timezone.utc)
     column = pa.array([moment], pa.timestamp("us", tz="UTC"))
     write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
-    assert [message.msg_time for message in messages(cluster)] == [parse_msg_time(f"{year:04}01010000")]
+    assert [message.msg_time for message in messages(cluster)] == [f"{year:04}01010000"]
 
 
 def test_a_time_beyond_the_calendar_is_named(cluster: EmbeddedCluster) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.master.balance import (
     Change,
-    OpType,
+    EventType,
     Orders,
     Shares,
     bound_shares,
@@ -162,13 +162,13 @@ def test_a_group_disconnects_before_any_of_it_connects() -> None:
     assert orders.next("b", group) is None
     first = orders.next("a", group)
     assert first is not None
-    assert (first.rebalance_id, first.op_type, first.subscribe_info) == (7, OpType.ONLY_DISCONNECT, ["x"])
+    assert (first.rebalance_id, first.op_type, first.subscribe_info) == (7, EventType.ONLY_DISCONNECT, ["x"])
     orders.report("b", group)  # has none that is due
     assert orders.next("a", group) is first
     orders.report("a", group)
     second = orders.next("b", group)
     assert second is not None
-    assert second.op_type is OpType.ONLY_CONNECT
+    assert second.op_type is EventType.ONLY_CONNECT
     orders.report("b", group)
     assert not orders.client_ids
 

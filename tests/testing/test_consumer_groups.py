@@ -267,6 +267,31 @@ def test_a_name_with_an_at_sign_is_lost_to_the_server() -> None:
     assert bench.heartbeat_v2("c@1").errMsg == text
 
 
+@pytest.mark.parametrize(("client", "group"), [("c", "@"), ("@", "@"), ("c", "@@@"), ("@@", "@@")])
+def test_a_close_that_the_server_cannot_take_apart_fails(client: str, group: str) -> None:
+    bench = MasterBench()
+    failure = bench.failure(pb.CloseRequestC2M(clientId=client, groupName=group))
+    assert failure.exception_name == "java.lang.reflect.InvocationTargetException"
+    assert not failure.fatal
+
+
+def test_a_close_of_a_client_without_a_name_of_its_own_succeeds() -> None:
+    assert MasterBench().close("@@").errCode == 200
+
+
+@pytest.mark.parametrize("odd", ["@", "@@@"])
+def test_a_silent_member_that_the_server_cannot_take_apart_leaves_the_others_to_be_forgotten(odd: str) -> None:
+    bench = MasterBench()
+    for client, group in (("c1", "g"), ("c2", odd), ("c3", "h")):
+        assert bench.register_v2(client, groupName=group).errCode == 200
+    bench.wait(31)
+    codes = [bench.heartbeat_v2(client, groupName=group).errMsg for client, group in (("c1", "g"), ("c3", "h"))]
+    assert codes == ["Not found groupName g in holder!", "Not found groupName h in holder!"]
+    assert bench.heartbeat_v2("c2", groupName=odd).errMsg == (  # its group stays for ever
+        f"Update consumer node exception:Invalid node id:c2@{odd}, you have to append node first!"
+    )
+
+
 def test_a_master_that_takes_over_knows_no_group_and_for_a_while_no_broker() -> None:
     bench = MasterBench()
     bench.register_v2()

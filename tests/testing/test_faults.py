@@ -2,114 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import socket
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from tests.testing.raw import METHODS, Raw, send
+from tests.waiting import wait_until
 from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
-from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.envelope import Failure, Request, Response, encode_request
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import Calls, EmbeddedTubeMQ, Fault
-from tubemq_spark.testing.calls import REPLIES
-
-TIMEOUT = 20.0  # seconds after which an answer that does not come is an error
-
-Send = broker_pb.SendMessageRequestP2B
-
-
-class Raw:
-    """A connection to a server of the cluster: requests out, bytes in."""
-
-    def __init__(self, address: str, framing: Framing = Framing.STANDARD) -> None:
-        host, _, port = address.partition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT)
-        self._framing = framing
-        self._decoder = FrameDecoder(framing)
-        self._numbers = itertools.count(1)
-        self._replies: dict[int, Response | Failure] = {}
-        self.order: list[int] = []  # of the replies, by number
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._socket.close()
-
-    def ask(self, *messages: Message, timeout_ms: int = 100_000) -> list[int]:
-        """Sends requests in one write; their numbers."""
-        numbers = [next(self._numbers) for _ in messages]
-        frames = [self._frame(n, message, timeout_ms) for n, message in zip(numbers, messages, strict=True)]
-        self.write(b"".join(frames))
-        return numbers
-
-    def write(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def reply(self, number: int) -> Response | Failure:
-        while number not in self._replies:
-            data = self._socket.recv(1 << 16)
-            assert data, f"the connection ended before the reply to {number}"
-            for frame in self._decoder.feed(data):
-                self._replies[frame.serial_no] = decode_reply(frame.body)
-                self.order.append(frame.serial_no)
-        return self._replies[number]
-
-    def call(self, message: Message) -> Any:
-        """The reply message."""
-        (number,) = self.ask(message)
-        reply = self.reply(number)
-        assert isinstance(reply, Response), reply
-        return REPLIES[Method(reply.method)].FromString(reply.data)
-
-    def rest(self) -> bytes:
-        """All that comes when nothing more is asked, until the server closes the connection too."""
-        self._socket.shutdown(socket.SHUT_WR)
-        return self.until_the_end()
-
-    def until_the_end(self) -> bytes:
-        """The end may be a reset."""
-        data = b""
-        with suppress(ConnectionError):
-            while more := self._socket.recv(1 << 16):
-                data += more
-        return data
-
-    def _frame(self, number: int, message: Message, timeout_ms: int) -> bytes:
-        method, service = METHODS[type(message)]
-        request = Request(service, method, timeout_ms, message.SerializeToString())
-        return encode_frame(number, encode_request(request), self._framing)
-
-
-METHODS: dict[type[Message], tuple[Method, ServiceType]] = {
-    master_pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, ServiceType.MASTER),
-    master_pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, ServiceType.MASTER),
-    master_pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, ServiceType.MASTER),
-    master_pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, ServiceType.MASTER),
-    master_pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, ServiceType.MASTER),
-    master_pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, ServiceType.MASTER),
-    master_pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, ServiceType.MASTER),
-    master_pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, ServiceType.MASTER),
-    master_pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, ServiceType.MASTER),
-    broker_pb.SendMessageRequestP2B: (Method.SEND_MESSAGE, ServiceType.BROKER_WRITE),
-    broker_pb.RegisterRequestC2B: (Method.PARTITION_REGISTER, ServiceType.BROKER_READ),
-    broker_pb.HeartBeatRequestC2B: (Method.PARTITION_HEARTBEAT, ServiceType.BROKER_READ),
-    broker_pb.GetMessageRequestC2B: (Method.GET_MESSAGE, ServiceType.BROKER_READ),
-    broker_pb.CommitOffsetRequestC2B: (Method.COMMIT_OFFSET, ServiceType.BROKER_READ),
-}
-
-
-def send(body: bytes, topic: str = "demo", partition: int = 0, client: str = "c1") -> Send:
-    return Send(
-        clientId=client, topicName=topic, partitionId=partition, data=body, flag=0, checkSum=-1, sentAddr=0x7F000001
-    )
 
 
 def register(
@@ -141,16 +47,9 @@ def bodies(tubemq: EmbeddedTubeMQ, topic: str = "demo") -> list[bytes]:
     return [message.body for message in tubemq.messages(topic)]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def watch(tubemq: EmbeddedTubeMQ, method: str, **conditions: Any) -> Fault:
     """A rule that only counts."""
-    return tubemq.on(method, **conditions).run(lambda: None)
+    return tubemq.on(method, **conditions).count()
 
 
 # Which calls
@@ -244,6 +143,16 @@ def test_the_first_rule_that_fits_is_the_one(tubemq: EmbeddedTubeMQ, raw: Raw) -
     third = tubemq.on("send_message").fail(419)
     assert [raw.call(send(b"x")).errCode for _ in range(4)] == [419, 500, 503, 419]
     assert (first.fired, second.fired, third.fired) == (1, 1, 2)
+
+
+def test_a_rule_that_counts_leaves_calls_to_later_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """Of those made before it, it sees what they leave."""
+    first = tubemq.on("send_message", nth=3, times=1).fail(500)
+    some = tubemq.on("send_message", nth=2, times=1).count()
+    every = tubemq.on("send_message").count()
+    last = tubemq.on("send_message", nth=2, times=1).fail(503)
+    assert [raw.call(send(b"x")).errCode for _ in range(4)] == [200, 503, 500, 200]
+    assert (first.fired, some.fired, every.fired, last.fired) == (1, 1, 3, 1)
 
 
 def test_a_rule_ends_with_its_block_or_when_it_is_removed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
@@ -374,7 +283,7 @@ def test_a_request_that_is_delayed_beyond_its_timeout_is_dropped(tubemq: Embedde
     fault = tubemq.on("send_message", times=1).delay(11)
     raw.ask(send(b"1"), timeout_ms=10_000)
     (second,) = raw.ask(send(b"2"))
-    wait_for(lambda: fault.fired)
+    wait_until(lambda: fault.fired)
     tubemq.clock.advance(11)
     raw.reply(second)
     assert raw.order == [second]
@@ -384,7 +293,7 @@ def test_a_request_that_is_delayed_beyond_its_timeout_is_dropped(tubemq: Embedde
 def test_a_peer_that_goes_while_its_request_is_delayed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", times=1).delay(60)
     raw.ask(send(b"1"))
-    wait_for(lambda: fault.fired)
+    wait_until(lambda: fault.fired)
     assert not raw.rest()
     tubemq.clock.advance(60)
     with Raw(tubemq.broker_address(1)) as other:
@@ -410,6 +319,16 @@ def test_a_connection_that_ends_in_the_middle_of_an_answer(framing: Framing) -> 
         assert bodies(tubemq) == [b"0", b"1", b"2"]
 
 
+def test_a_connection_that_ends_without_an_answer(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """Answers before it come; neither it is done nor what was asked after it."""
+    fault = tubemq.on("send_message", nth=2, times=1).close_connection()
+    raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    (frame,) = FrameDecoder(Framing.STANDARD).feed(raw.until_the_end())
+    assert frame.serial_no == 1
+    assert fault.fired == 1
+    assert bodies(tubemq) == [b"1"]
+
+
 @pytest.mark.parametrize("at", [0, 1, 7, 30, -1, -2, 10_000, -10_000])
 def test_a_byte_that_comes_out_wrong(tubemq: EmbeddedTubeMQ, at: int) -> None:
     """That one alone, of that answer alone. A place beyond the frame is its last byte, or its first."""
@@ -429,6 +348,15 @@ def test_a_byte_that_comes_out_wrong(tubemq: EmbeddedTubeMQ, at: int) -> None:
     wrong = [index for index in range(len(whole)) if whole[index] != damaged[index]]
     assert wrong == [length + place]
     assert whole[wrong[0]] ^ damaged[wrong[0]] == 0xFF
+
+
+def test_an_answer_that_does_not_come_has_no_byte_to_come_out_wrong(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """As to a call that leaves the server no time."""
+    fault = tubemq.on("send_message", times=1).corrupt(0)
+    raw.ask(send(b"1"), timeout_ms=0)
+    assert raw.call(send(b"2")).success
+    assert fault.fired == 1
+    assert fault.error is None
 
 
 def test_silence(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
@@ -486,11 +414,125 @@ def test_masters_change_over_within_a_call(tubemq: EmbeddedTubeMQ) -> None:
     assert fault.fired == 1
 
 
+# Functions that raise
+
+
+class OwnError(Exception):
+    """What a function of a test raises."""
+
+
+def fail() -> None:
+    raise OwnError
+
+
+def fail_as_pytest_does() -> None:
+    pytest.fail("on purpose")
+
+
+def ask_to_the_end(raw: Raw) -> bytes:
+    raw.ask(send(b"1"), send(b"2"), send(b"3"))
+    return raw.until_the_end()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("function", "error"), [(fail, OwnError), (fail_as_pytest_does, pytest.fail.Exception)])
+def test_what_a_function_raises_ends_the_connection_and_the_block(
+    tubemq: EmbeddedTubeMQ,
+    raw: Raw,
+    caplog: pytest.LogCaptureFixture,
+    function: Callable[[], None],
+    error: type[BaseException],
+    after: bool,
+) -> None:
+    """Answers before it come; what was asked after it is not done."""
+    with pytest.raises(error) as caught, tubemq.on("send_message", nth=2).run(function, after=after) as fault:
+        answers = ask_to_the_end(raw)
+    (frame,) = FrameDecoder(Framing.STANDARD).feed(answers)
+    assert frame.serial_no == 1
+    assert caught.value is fault.error
+    assert fault.fired == 1
+    assert bodies(tubemq) == ([b"1", b"2"] if after else [b"1"])
+    assert not caplog.records
+    fault.remove()  # which raises it no more, and neither does the end of the cluster
+    with Raw(tubemq.broker_address(1)) as other:
+        assert other.call(send(b"4")).success
+
+
+def test_a_function_raises_in_a_call_that_had_to_wait(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """The clock, which set it off, goes on."""
+    delay = tubemq.on("send_message", times=1).delay(60)
+    fault = tubemq.on("send_message").run(fail)
+    raw.ask(send(b"1"), send(b"2"))
+    wait_until(lambda: delay.fired)
+    tubemq.clock.advance(60)
+    (frame,) = FrameDecoder(Framing.STANDARD).feed(raw.until_the_end())
+    assert frame.serial_no == 1
+    with pytest.raises(OwnError):
+        fault.remove()
+
+
+def raise_within(tubemq: EmbeddedTubeMQ) -> Fault:
+    fault = tubemq.on("send_message").run(fail)
+    with Raw(tubemq.broker_address(1)) as raw:
+        raw.ask(send(b"1"))
+        assert not raw.until_the_end()
+    return fault
+
+
+def test_another_error_is_not_covered_by_that_of_a_function(tubemq: EmbeddedTubeMQ) -> None:
+    with pytest.raises(ZeroDivisionError), raise_within(tubemq) as fault:
+        raise ZeroDivisionError
+    with pytest.raises(OwnError):
+        fault.remove()
+    with pytest.raises(ZeroDivisionError), EmbeddedTubeMQ(topics={"demo": 1}) as cluster:  # noqa: PT012
+        raise_within(cluster)
+        raise ZeroDivisionError
+
+
+def test_the_end_of_all_rules_raises_what_a_function_raised(tubemq: EmbeddedTubeMQ) -> None:
+    raise_within(tubemq)
+    with pytest.raises(OwnError):
+        tubemq.clear_faults()
+    tubemq.clear_faults()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_end_of_the_cluster_raises_what_nobody_was_told_of(removed: bool) -> None:
+    with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
+        fault = raise_within(tubemq)
+        if removed:
+            with pytest.raises(ZeroDivisionError), fault:
+                raise ZeroDivisionError
+            tubemq.on("send_message").count()  # for which there is a new list of rules
+        with pytest.raises(OwnError):
+            tubemq.close()
+        tubemq.close()
+    with pytest.raises(OwnError), EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
+        raise_within(tubemq)
+
+
+def test_a_function_cannot_close_the_cluster(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """Which lives on, and can be closed from outside, as it is after the test."""
+    fault = tubemq.on("send_message", times=1).run(tubemq.close)
+    raw.ask(send(b"1"))
+    assert not raw.until_the_end()
+    with pytest.raises(RuntimeError, match="cannot close it"):
+        fault.remove()
+    with Raw(tubemq.broker_address(1)) as other:
+        assert other.call(send(b"2")).success
+    address = tubemq.broker_address(1)
+    tubemq.close()
+    with pytest.raises(ConnectionRefusedError):
+        Raw(address)
+
+
 EFFECTS: list[Callable[[Calls], Fault]] = [
     lambda calls: calls.fail(500),
     lambda calls: calls.drop_reply(),
     lambda calls: calls.delay(0.001),
+    lambda calls: calls.close_connection(),
     lambda calls: calls.run(lambda: None),
+    lambda calls: calls.count(),
 ]
 
 

@@ -116,23 +116,64 @@ def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     assert passed(run_pytest(tmp_path)) == 1
 
 
-def test_the_client_keeps_nothing_of_a_server_that_is_gone(tmp_path: Path) -> None:
+USES_THE_CLIENT = """
+import threading
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.connection import connect
+from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+masters = []
+
+def use(cluster):
+    cluster.create_topic("demo")
+    settings = ClientSettings.from_options({"tubemq.master": cluster.master})
+    with SESSIONS.lease(settings) as session:
+        forget_servers()
+        session.add_topics(["demo"])
+    assert "ProducerSession" in repr(SESSIONS), "it was in use"
+    assert cluster.master in repr(POOL)
+    masters.extend(settings.masters)
+
+def test_nobody_beats_for_servers_that_are_gone():
+    assert (repr(SESSIONS), repr(POOL)) == ("<ProducerSessions []>", "<ConnectionPool idle: {}>")
+    for thread in threading.enumerate():
+        if thread.name.endswith(("tubemq", "tubemq-heartbeat")):
+            thread.join(30)
+            assert not thread.is_alive()
+
+def test_the_port_may_be_another_releases_next():
+    (address,) = masters
+    with EmbeddedTubeMQ(port=address.port, release="1.2") as other:
+        connection = connect(address, None, 30.0)
+        assert connection.framing is other.framing
+        connection.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("def test_it(tubemq):\n    use(tubemq)\n", id="fixture"),
+        pytest.param(
+            "def test_it():\n    with EmbeddedTubeMQ() as tubemq:\n        use(tubemq)\n        forget_servers()\n",
+            id="with",
+        ),
+    ],
+)
+def test_the_client_keeps_nothing_of_a_server_that_is_gone(tmp_path: Path, first: str) -> None:
+    head, tests = USES_THE_CLIENT.split("def test_", 1)
+    (tmp_path / "test_it.py").write_text(f"{head}{first}\ndef test_{tests}")
+    assert passed(run_pytest(tmp_path)) == 3
+
+
+def test_a_client_that_nobody_uses_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
-        "import threading\n"
-        "from tubemq_spark.client.pool import POOL\n"
-        "from tubemq_spark.client.sessions import SESSIONS\n"
-        "from tubemq_spark.client.settings import ClientSettings\n\n"
-        "def test_one(tubemq):\n"
-        "    tubemq.create_topic('demo')\n"
-        "    with SESSIONS.lease(ClientSettings.from_options({'tubemq.master': tubemq.master})) as session:\n"
-        "        session.add_topics(['demo'])\n"
-        "    assert 'ProducerSession' in repr(SESSIONS) and tubemq.master in repr(POOL)\n\n"
-        "def test_two():\n"
-        "    assert (repr(SESSIONS), repr(POOL)) == ('<ProducerSessions []>', '<ConnectionPool idle: {}>')\n"
-        "    for thread in threading.enumerate():\n"
-        "        if thread.name.endswith(('tubemq', 'tubemq-heartbeat')):\n"
-        "            thread.join(30)\n"
-        "            assert not thread.is_alive()\n"
+        "import sys\n\n"
+        "def test_one(tubemq):\n    pass\n\n"
+        "def test_two():\n    assert 'tubemq_spark.client.connection' not in sys.modules\n"
     )
     assert passed(run_pytest(tmp_path)) == 2
 

@@ -193,6 +193,40 @@ def test_the_first_round_of_a_master_deals_in_runs() -> None:
     assert two.keys == {"2:a:1", "2:a:10000", "2:a:10001"}
 
 
+def test_a_master_that_was_restarted_deals_in_runs_again_after_its_delay() -> None:
+    bench = MasterBench(first_balance_delay=3.0)
+    bench.wait(10)
+    bench.master.restart()
+    names = ("c1", "c2", "c3")
+    assert bench.heartbeat("c1").errCode == 411
+    consumers = [Consumer(bench, name) for name in names]
+    for consumer in consumers:
+        consumer.beat()
+    bench.wait(3.5)
+    assert not any(consumer.beat().HasField("event") for consumer in consumers)
+    bench.wait(0.5)
+    told = [consumer.beat().event for consumer in consumers]
+    assert [sorted(consumer.keys) for consumer in consumers] == [
+        ["1:a:0", "1:a:1", "1:a:2"],
+        ["2:a:0", "2:a:1"],
+        ["2:a:10000", "2:a:10001"],
+    ]
+    assert {order.rebalanceId for order in told} == {1}
+
+
+def test_a_master_that_takes_over_goes_on_with_its_rounds_and_deals_at_random() -> None:
+    bench = MasterBench(first_balance_delay=3.0)
+    bench.wait(10)
+    bench.master.forget()
+    consumers = [Consumer(bench, name) for name in ("c1", "c2", "c3")]
+    for consumer in consumers:
+        consumer.beat()
+    bench.wait(1)
+    told = [consumer.beat() for consumer in consumers]
+    assert any(reply.HasField("event") for reply in told)
+    assert sorted(consumers[0].keys) != ["1:a:0", "1:a:1", "1:a:2"]
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "vanish", "lose", "find", "wait"]), st.integers(0, 7))))
 def test_whatever_happens_all_is_held_once_and_evenly_in_the_end(script: list[tuple[str, int]]) -> None:

@@ -6,9 +6,23 @@ from dataclasses import replace
 import pytest
 
 from tests.testing.master_bench import StoppedClock
-from tests.testing.stores import ALL, CONFIG, FILES, FLUSHING, ROOMY, append, drain, ids, make_store, messages, read
+from tests.testing.stores import (
+    ALL,
+    CONFIG,
+    FILES,
+    FLUSHING,
+    NO_LIMIT,
+    ROOMY,
+    append,
+    drain,
+    ids,
+    make_store,
+    messages,
+    read,
+)
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import filter_code
+from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.broker.store import DATA_HEADER, ENTRY_BYTES, NO_CODE, UNIT, Store
 from tubemq_spark.testing.config import ServerConfig
 
@@ -90,7 +104,7 @@ def test_more_partitions_make_reads_of_a_store_longer() -> None:
     store = make_store(1, config=ROOMY)
     append(store, 30_000)
     store.flush()
-    store.set_partitions(20)
+    store.set_limits(20, NO_LIMIT)
     assert read(store).advance == 6750 * UNIT
 
 
@@ -278,3 +292,55 @@ def test_what_a_store_keeps_is_bounded(size: int) -> None:
     assert held_bytes(store) > MAX_BYTES * 3 // 4
     assert store.max_offset == count * UNIT
     assert drain(store) == list(range(minimum // UNIT, count))
+
+
+@pytest.mark.parametrize("max_bytes", [1000, 20_000, MAX_BYTES])
+@pytest.mark.parametrize("size", [0, 1, 500])
+def test_a_bound_far_below_the_size_of_a_block_is_kept_as_well(max_bytes: int, size: int) -> None:
+    store = make_store(max_bytes=max_bytes)
+    for n in range(2000):
+        append(store, payload=bytes(size), first=n)
+        if n % 50 == 0:
+            assert held_bytes(store) <= max_bytes
+    minimum = store.min_offset // UNIT
+    assert 0 < minimum < 2000
+    assert held_bytes(store) > max_bytes * 3 // 4 - (DATA_HEADER + ENTRY_BYTES + size)
+    assert drain(store) == list(range(minimum, 2000))
+
+
+def test_a_message_that_is_greater_than_the_bound_is_kept_until_the_next_comes() -> None:
+    store = make_store(max_bytes=1000)
+    append(store, 3, payload=bytes(5000))
+    assert drain(store) == [2]
+
+
+def test_a_wide_bound_leaves_blocks_as_long_as_the_broker_makes_them() -> None:
+    store = make_store(max_bytes=256 * 1024 * 1024)
+    append(store, CONFIG.mem_cache_msg_count, payload=bytes(200))
+    assert read(store, policy=FLUSHING).code == ErrCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_bound_that_is_lowered_holds_at_once(flushed: bool) -> None:
+    store = make_store(max_bytes=MAX_BYTES)
+    append(store, 900)
+    if flushed:
+        store.flush()
+    assert store.min_offset == 0
+    store.set_limits(1, MAX_BYTES // 4)
+    assert held_bytes(store) <= MAX_BYTES // 4
+    assert store.max_offset == 900 * UNIT
+    append(store, 900, first=900)
+    assert held_bytes(store) <= MAX_BYTES // 4
+    store.set_limits(1, MAX_BYTES)
+    append(store, 3000, first=1800)
+    assert MAX_BYTES * 3 // 4 < held_bytes(store) <= MAX_BYTES
+
+
+def test_a_topic_keeps_what_the_cluster_was_told() -> None:
+    with EmbeddedTubeMQ(topics={"demo": 1}, max_bytes=50_000) as tubemq:
+        for n in range(1000):
+            tubemq.send("demo", b"%d" % n)
+        kept = tubemq.messages("demo")
+    assert 50_000 * 3 // 4 < sum(DATA_HEADER + ENTRY_BYTES + len(one.body) for one in kept) <= 50_000
+    assert [one.body for one in kept] == [b"%d" % n for n in range(1000 - len(kept), 1000)]

@@ -7,14 +7,12 @@ import json
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tubemq_spark.cli import Commands
 from tubemq_spark.cli.paste import reading, writing
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ, Release
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _READY = """\
 A TubeMQ with the behaviour of {release} runs in this process, in memory alone.

@@ -11,24 +11,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tubemq_spark.cli import Commands
 from tubemq_spark.cli.needs import need_rich, need_spark
 from tubemq_spark.cli.paste import reading, writing
 from tubemq_spark.cli.sensors import Sensors
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 if TYPE_CHECKING:
     from tubemq_spark.cli.stream import Stream
     from tubemq_spark.cli.view import View
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 TOPIC, GROUP = "sensors", "demo_group"
 _LOOK = 0.1  # seconds between two looks at the query
 _PATIENCE = 120.0  # seconds to wait for the first rows
-
-_PORT = 8715  # of TubeMQ's masters, unless they are told otherwise
 _NEXT = """\
 What to try next: a TubeMQ in one terminal,
 {activate}  tubemq-spark broker --port {port}
@@ -134,10 +131,12 @@ def _check(tubemq: EmbeddedTubeMQ, sent: int, stream: Stream) -> None:
 
 
 def _what_next() -> str:
-    master = f"127.0.0.1:{_PORT}"
+    master = f"127.0.0.1:{MASTER_PORT}"
     script = Path(sys.executable).parent / "activate"  # where this is a virtual environment
     activate = f"  . {os.path.relpath(script)}\n" if script.exists() and shutil.which("tubemq-spark") is None else ""
-    return _NEXT.format(activate=activate, port=_PORT, reading=reading(master, "demo"), writing=writing(master, "demo"))
+    return _NEXT.format(
+        activate=activate, port=MASTER_PORT, reading=reading(master, "demo"), writing=writing(master, "demo")
+    )
 
 
 def _tail(log: Path) -> str:

@@ -1,1 +1,24 @@
 """TubeMQ's servers over the network: connections, metadata, claims, reading, producing. No Spark in this package."""
+
+from __future__ import annotations
+
+import sys
+
+
+def forget_servers() -> None:
+    """Lets go what this process keeps of servers for its next use of them: producers and connections that are idle, and
+    which framing an address answered to. What is in use stays.
+
+    For tests, at the end of each and before its servers close: producers say good-bye to their masters. Otherwise they
+    send heartbeats to nobody, and another server on a reused port is taken for the one before. Never needed in
+    production. It does nothing in processes other than this one, such as Spark's Python workers.
+    """
+    if f"{__name__}.connection" not in sys.modules:
+        return  # nothing was used here, so that nothing needs to be imported either
+    from tubemq_spark.client.connection import forget_framings
+    from tubemq_spark.client.pool import POOL
+    from tubemq_spark.client.sessions import SESSIONS
+
+    SESSIONS.close()  # over connections that go back to the pool
+    POOL.close()
+    forget_framings()

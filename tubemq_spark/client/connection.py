@@ -258,6 +258,11 @@ def connect(address: Address, framing: Framing | None, timeout: float) -> Connec
     return found
 
 
+def forget_framings() -> None:
+    """What listens at an address next may speak the other one."""
+    _framings.clear()
+
+
 def _first_answer(probes: dict[Connection, int], seconds: float) -> Connection | None:
     deadline = Deadline(seconds)
     while not deadline.passed:

@@ -83,7 +83,7 @@ def _call_head(method: int, timeout_ms: int) -> bytes:
 
 
 def decode_request(body: bytes) -> Request:
-    """`ProtocolError` when the bytes are no request."""
+    """`ProtocolError` when the bytes are no request; its cause is an `EOFError` when they end too early."""
     parts = _Parts(body)
     parts.next(rpc_pb.RpcConnHeader)
     header = parts.next(rpc_pb.RequestHeader)
@@ -159,10 +159,6 @@ def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
 _SUCCESS = _reply_head(rpc_pb.ResponseHeader.SUCCESS)  # how nearly all replies begin
 
 
-class EndedError(ProtocolError):
-    """An envelope that ends before its last part does."""
-
-
 _MAX_INT32 = 0x7FFFFFFF
 
 
@@ -177,8 +173,10 @@ class _Parts:
         size = self._varint(kind)
         end = self._at + size
         if end > len(self._body):
-            error = EndedError if size <= _MAX_INT32 else ProtocolError  # Java reads such a length as a negative one
-            raise error(f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope")
+            cause = EOFError() if size <= _MAX_INT32 else None  # else Java reads a negative length
+            raise ProtocolError(
+                f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope"
+            ) from cause
         data = self._body[self._at : end]
         self._at = end
         return parse(kind, data)
@@ -192,4 +190,4 @@ class _Parts:
             if byte < 0x80:
                 return value
             shift += 7
-        raise EndedError(f"an envelope ends where the length of its {kind.__name__} should stand")
+        raise ProtocolError(f"an envelope ends where the length of its {kind.__name__} should stand") from EOFError()

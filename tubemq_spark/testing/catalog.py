@@ -71,17 +71,11 @@ class FlowRule:
 
 @dataclass
 class Catalog:
-    """`version` grows with every change of brokers or topics: the ids of the masters' lists are made of it."""
-
     brokers: dict[int, BrokerEntry] = field(default_factory=dict)
     topics: dict[str, dict[int, Layout]] = field(default_factory=dict)  # topic -> broker id -> layout
     rules: GroupRules = field(default_factory=GroupRules)
     default_flow: FlowRule | None = None
     group_flows: dict[str, FlowRule] = field(default_factory=dict)
-    version: int = 1
-
-    def changed(self) -> None:
-        self.version += 1
 
     def layouts(self, topic: str) -> Mapping[int, Layout]:
         """How each broker holds the topic; nothing for one that is not deployed."""

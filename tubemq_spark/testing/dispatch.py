@@ -5,6 +5,7 @@ wire: NettyRpcServer, NettyRequestContext, PbEnDecoder.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
 from tubemq_spark.testing.calls import REQUESTS
+
+_log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -31,7 +34,9 @@ class RefusalError(Exception):
 
 
 def bad_shape() -> RefusalError:
-    """What a handler answers that split a text and found too few fields: the cause is not transported."""
+    """What a handler answers that threw, as one does that split a text and found too few fields: the cause is not
+    transported.
+    """
     return RefusalError("java.lang.reflect.InvocationTargetException")
 
 
@@ -65,6 +70,9 @@ class Service:
             return unreadable(str(error))
         except RefusalError as refusal:
             return refusal.failure
+        except Exception:
+            _log.exception("the handler of method %d of service %d", request.method, request.service_type)
+            return bad_shape().failure
 
     def _unhandled(self, request: Request) -> Failure | None:
         """The method alone tells what the message must be, and it is looked at before the time and the service."""

@@ -32,6 +32,7 @@ class Effect:
     damage: Callable[[bytes], bytes] | None = None  # from the reply's frame to what is sent of it
     close: bool = False  # the connection ends after that
     silence: bool = False  # nothing more is answered on the connection, and nothing done
+    passes: bool = False  # nothing of all this: the call goes on to the next rule
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,48 @@ class Conditions:
 
 
 class Fault:
-    """A rule at work. `fired` says how many calls met it. `remove()` ends it, and so does the end of a `with` block."""
+    """A rule at work. `fired` says how many calls met it. `remove()` ends it, and so does the end of a `with` block.
+
+    `error` is the first that a function given to `Calls.run` raised. It is raised once more, in the test: when the rule
+    ends, or else by `EmbeddedTubeMQ.close`; never over another error that is on its way.
+    """
 
     def __init__(self, conditions: Conditions, effect: Effect) -> None:
         self.fired = 0
         self.removed = False
         self.effect = effect
+        self.error: BaseException | None = None
+        self._owes = False  # whether nobody was told of the error yet
         self._conditions = conditions
         self._seen = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to it."""
+        return self.removed and not self._owes
+
     def remove(self) -> None:
         self.removed = True
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raises the error that nobody was told of yet, if there is one."""
+        if self._owes and self.error is not None:
+            self._owes = False
+            raise self.error
+
+    def failed(self, error: BaseException) -> None:
+        """Something that the test gave has raised."""
+        if self.error is None:
+            self.error, self._owes = error, True
 
     def __enter__(self) -> Fault:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.remove()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.removed = True
+        if kind is None:
+            self.raise_error()
 
     def __repr__(self) -> str:
         return f"<Fault {self._conditions} fired {self.fired} times>"
@@ -147,15 +173,23 @@ class Calls:
         return self._add(Effect(work=False, silence=True))
 
     def run(self, function: Callable[[], object], *, after: bool = False) -> Fault:
-        """`function` runs before they are done, or after and ahead of the answer; what it stops answers no more."""
+        """`function` runs before they are done, or after and ahead of the answer; what it stops answers no more.
+
+        It runs on the servers' own thread: it may change the cluster, but must not wait for an answer of its servers,
+        nor close it. When it raises, the connection ends without an answer, and the rule's `Fault` has the error.
+        """
         return self._add(Effect(after=function) if after else Effect(before=function))
+
+    def count(self) -> Fault:
+        """Nothing becomes of them by this rule: it counts them, and they go on to the rules that were made later."""
+        return self._add(Effect(passes=True))
 
     def _add(self, effect: Effect) -> Fault:
         return self._faults.add(Fault(self._conditions, effect))
 
 
 class Faults:
-    """The rules of a cluster. The first that fits a call is the one it meets."""
+    """The rules of a cluster. The first that fits a call is the one it meets, after those that only count."""
 
     def __init__(self) -> None:
         self._rules: list[Fault] = []
@@ -163,19 +197,30 @@ class Faults:
     # Tests add rules while the servers' thread goes through them: a list is replaced, and never changed.
 
     def add(self, fault: Fault) -> Fault:
-        self._rules = [*(rule for rule in self._rules if not rule.removed), fault]
+        self._rules = [*(rule for rule in self._rules if not rule.is_over), fault]
         return fault
 
     def clear(self) -> None:
-        self._rules = []
+        """Ends them all. Raises the first error that nobody was told of."""
+        for rule in self._rules:
+            rule.removed = True
+        self._rules = [rule for rule in self._rules if not rule.is_over]
+        self.raise_errors()
 
-    def effect_on(self, server: str, request: Request) -> Effect | None:
+    def raise_errors(self) -> None:
+        """Raises the first error of a rule that nobody was told of, if there is one."""
+        for rule in self._rules:
+            rule.raise_error()
+
+    def fault_on(self, server: str, request: Request) -> Fault | None:
+        """The rule that says what becomes of the call."""
         if not self._rules:
             return None
         name, fields = _read(request)
         if fields is None:
             return None
-        return next((rule.effect for rule in self._rules if rule.meets(server, name, fields)), None)
+        met = (rule for rule in self._rules if rule.meets(server, name, fields))
+        return next((rule for rule in met if not rule.effect.passes), None)
 
 
 def answer_with(code: int, text: str) -> Callable[[Request], Response]:
@@ -195,6 +240,8 @@ def answer_with(code: int, text: str) -> Callable[[Request], Response]:
 
 
 def _invert(frame: bytes, at: int) -> bytes:
+    if not frame:  # the server does not answer at all
+        return frame
     damaged = bytearray(frame)
     damaged[max(-len(frame), min(at, len(frame) - 1))] ^= 0xFF
     return bytes(damaged)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
-from tubemq_spark.protocol.message import decode_attributes, split_payload
+from tubemq_spark.protocol.message import decode_attributes, format_msg_time, split_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.store import Entry
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as it stands in a topic. `offset` is its own position, `msg_time` in microseconds since the epoch."""
+    """A message as it stands in a topic. `offset` is its own position, `msg_time` is `yyyyMMddHHmm`."""
 
     broker_id: int
     partition: int
@@ -21,7 +25,7 @@ class StoredMessage:
     body: bytes
     attributes: Mapping[str, str] | None
     msg_type: str | None
-    msg_time: int | None
+    msg_time: str | None
 
     @classmethod
     def of_payload(
@@ -29,6 +33,7 @@ class StoredMessage:
     ) -> StoredMessage:
         header, body = split_payload(payload, flag)
         attributes = decode_attributes(header)
+        moment = None if attributes.msg_time is None else _EPOCH + timedelta(microseconds=attributes.msg_time)
         return cls(
             broker_id,
             partition,
@@ -37,7 +42,7 @@ class StoredMessage:
             body,
             attributes.own,
             attributes.msg_type,
-            attributes.msg_time,
+            None if moment is None else format_msg_time(moment),
         )
 
     @classmethod

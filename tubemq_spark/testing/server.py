@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import socket
 import struct
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
-from tubemq_spark.protocol.envelope import EndedError, Failure, Response, decode_request, encode_reply
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.dispatch import Service, unreadable
-from tubemq_spark.testing.faults import Effect, Faults
+from tubemq_spark.testing.faults import Effect, Fault, Faults
 from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
+
+WRITE_AT = 256 * 1024  # bytes of answers that are sent together at most, and then asked whether the peer takes them
 
 T = TypeVar("T")
 
@@ -31,20 +36,28 @@ T = TypeVar("T")
 class LoopThread:
     """The thread on which all that the servers hold is touched, and the timers that run on their clock."""
 
+    running: ClassVar[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
+
     def __init__(self, clock: Clock) -> None:
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that the servers have open
         self._clock = clock
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-tubemq", daemon=True)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self._closed = False
+        self._lock = threading.Lock()  # nothing may come behind the end of the loop: nobody would run it
         self._thread.start()
+        self.running.add(self)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs `function` on the thread, and gives what it gives. May be called on the thread itself."""
+        """Runs `function` on the thread, and gives what it gives. May be called on the thread itself. `RuntimeError`
+        when the thread has ended.
+        """
         if threading.current_thread() is self._thread:
             return function()
         done: Future[T] = Future()
@@ -55,7 +68,10 @@ class LoopThread:
             except BaseException as error:  # it is the caller's
                 done.set_exception(error)
 
-        self._loop.call_soon_threadsafe(run)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this EmbeddedTubeMQ is closed")
+            self._loop.call_soon_threadsafe(run)
         return done.result()
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
@@ -68,8 +84,21 @@ class LoopThread:
         while self._timers and self._timers[0][0] <= self._clock.now():
             heapq.heappop(self._timers)[2]()
 
-    def close(self) -> None:
+    def close(self, last: Callable[[], None]) -> None:
+        """Runs `last` on the thread, and ends the thread. Does nothing the second time. `RuntimeError` when called on
+        the thread itself, which goes on then.
+        """
+        if threading.current_thread() is self._thread and not self._closed:
+            raise RuntimeError(
+                "a function that runs within a call of an EmbeddedTubeMQ cannot close it: close it outside"
+            )
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+
         async def settle() -> None:
+            last()
             # Connections that were accepted but not made yet are made, and find their listener closed.
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -79,10 +108,33 @@ class LoopThread:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._loop.shutdown_default_executor()
 
-        asyncio.run_coroutine_threadsafe(settle(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            asyncio.run_coroutine_threadsafe(settle(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._close_sockets()
+
+    def forget(self) -> None:
+        """For a forked child, where the thread does not run. Its loop is left alone, as the parent's polls the same."""
+        self._closed = True
+        self._lock = threading.Lock()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for one in list(self.sockets):
+            one.close()
+
+
+def _forget_all() -> None:
+    for thread in list(LoopThread.running):
+        thread.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child must not keep its parent's ports and connections open.
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 @dataclass(frozen=True)
@@ -95,7 +147,7 @@ class Node:
 
 
 class Listener:
-    """A port and the connections to it. Keeps its port number when it is closed and opened again."""
+    """A port and the connections to it. Once opened it keeps the port, closed or not, until its thread ends."""
 
     def __init__(
         self, node: Node, thread: LoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
@@ -108,6 +160,7 @@ class Listener:
         self.connections: set[_Connection] = set()
         self._context = None if tls is None else tls.context()  # bad files are found before any port is open
         self._socket: socket.socket | None = None
+        self._reserved: socket.socket | None = None  # bound and not listening: keeps the port, and refuses connections
         self._making: set[asyncio.Task[Any]] = set()
 
     @property
@@ -119,13 +172,33 @@ class Listener:
         return self._socket is not opened
 
     def open(self) -> None:
-        """Connections are taken from now on."""
+        """Connections are taken from now on. `OSError` when somebody else has the port."""
         if self._socket is not None:
             return
-        self._socket = opened = socket.create_server((HOST, self.port), backlog=1024)
+        try:
+            if self._reserved is None:
+                self._reserved = self._bind()
+            (opened := self._reserved).listen(1024)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{self.node.name} cannot listen on {HOST}:{self.port}: {error.strerror}"
+            ) from error
+        self._socket, self._reserved = opened, None
         self.port = opened.getsockname()[1]
-        opened.setblocking(False)
         self.thread.loop.add_reader(opened, self._accept, opened)
+
+    def _bind(self) -> socket.socket:
+        bound = socket.socket()
+        self.thread.sockets.add(bound)
+        try:
+            if os.name == "posix":  # elsewhere it would let others take the port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((HOST, self.port))
+        except OSError:
+            bound.close()
+            raise
+        bound.setblocking(False)
+        return bound
 
     def _accept(self, opened: socket.socket) -> None:
         # Not by asyncio's own server: it leaks what it accepted when it is closed before the connection is made.
@@ -134,6 +207,7 @@ class Listener:
                 accepted, _ = opened.accept()
             except OSError:  # nobody waits any more, or who waited has gone
                 return
+            self.thread.sockets.add(accepted)
             loop = self.thread.loop
             making = loop.connect_accepted_socket(lambda: _Connection(self, opened), accepted, ssl=self._context)
             self._making.add(task := loop.create_task(making))
@@ -151,6 +225,8 @@ class Listener:
         self.thread.loop.remove_reader(self._socket)
         self._socket.close()
         self._socket = None
+        with suppress(OSError):  # somebody was quicker: `open` will say so
+            self._reserved = self._bind()
         for connection in list(self.connections):
             connection.abort()
 
@@ -165,6 +241,8 @@ class _Connection(asyncio.Protocol):
         self._waiting: deque[Frame] = deque()
         self._held = False  # by a call that is delayed
         self._silent = False
+        self._paused = False  # by a peer that does not take its answers
+        self._unsent = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -181,12 +259,15 @@ class _Connection(asyncio.Protocol):
         self._listener.connections.discard(self)
 
     def pause_writing(self) -> None:
+        self._paused = True
         if self._transport is not None:
             self._transport.pause_reading()  # who does not take answers gets to ask no more
 
     def resume_writing(self) -> None:
+        self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
+            self._go_on()
 
     def _is_ending(self) -> bool:
         return self._transport is None or self._transport.is_closing()
@@ -209,39 +290,57 @@ class _Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._listener.node.tick()
-        replies: list[bytes] = []
-        while self._waiting and not self._held and not self._silent:
-            replies.append(self._handle(self._waiting.popleft(), replies))
-        if self._transport is not None and any(replies):
-            self._transport.write(b"".join(replies))
+        while self._waiting and not (self._held or self._silent or self._paused):
+            self._handle(self._waiting.popleft())
+            if len(self._unsent) >= WRITE_AT:
+                self._flush()
+        self._flush()
 
-    def _handle(self, frame: Frame, replies: list[bytes]) -> bytes:
-        """What is sent for one request."""
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, bytearray()
+        if self._transport is not None and unsent:
+            self._transport.write(unsent)
+
+    def _handle(self, frame: Frame) -> None:
         node = self._listener.node
         try:
             request = decode_request(frame.body)
         except ProtocolError as error:
-            return self._encode(frame, unreadable(str(error), ended=isinstance(error, EndedError)))
-        effect = self._listener.faults.effect_on(node.name, request)
-        if effect is None:
-            return self._encode(frame, node.service.answer(request))
-        if effect.delay:
+            self._unsent += self._encode(frame, unreadable(str(error), ended=isinstance(error.__cause__, EOFError)))
+            return
+        fault = self._listener.faults.fault_on(node.name, request)
+        if fault is None:
+            self._unsent += self._encode(frame, node.service.answer(request))
+        elif delay := fault.effect.delay:
             self._held = True
-            too_late = effect.delay * 1000 > request.timeout_ms
-            self._listener.thread.after(effect.delay, lambda: self._resume(frame, effect, too_late))
-            return b""
-        return self._handle_with(frame, effect, replies)
+            too_late = delay * 1000 > request.timeout_ms
+            self._listener.thread.after(delay, lambda: self._resume(frame, request, fault, too_late))
+        else:
+            self._handle_with(frame, request, fault)
 
-    def _resume(self, frame: Frame, effect: Effect, too_late: bool) -> None:
+    def _resume(self, frame: Frame, request: Request, fault: Fault, too_late: bool) -> None:
         self._held = False
         if self._transport is None:
             return
         if not too_late:  # else the server drops it, as one that waited for longer than its caller does
-            self._transport.write(self._handle_with(frame, effect, []))
+            self._handle_with(frame, request, fault)
         self._go_on()
 
-    def _handle_with(self, frame: Frame, effect: Effect, replies: list[bytes]) -> bytes:
-        request = decode_request(frame.body)
+    def _handle_with(self, frame: Frame, request: Request, fault: Fault) -> None:
+        effect = fault.effect
+        close = effect.close
+        try:
+            self._unsent += self._sent_with(frame, request, effect)
+        except BaseException as error:  # it is the test's, which the fault brings it to
+            fault.failed(error)
+            close = True
+        if effect.silence:
+            self._silent = True
+        if close:
+            self._flush()
+            self._say_no_more()
+
+    def _sent_with(self, frame: Frame, request: Request, effect: Effect) -> bytes:
         if effect.before is not None:
             effect.before()
             if self._is_ending():  # the server that was to do it is gone
@@ -254,16 +353,7 @@ class _Connection(asyncio.Protocol):
         if effect.after is not None:
             effect.after()
         sent = self._encode(frame, reply)
-        if effect.damage is not None:
-            sent = effect.damage(sent)
-        if effect.silence:
-            self._silent = True
-        if effect.close and self._transport is not None:
-            self._transport.write(b"".join((*replies, sent)))
-            self._say_no_more()
-            replies.clear()
-            return b""
-        return sent
+        return sent if effect.damage is None else effect.damage(sent)
 
     def _say_no_more(self) -> None:
         """Ends the connection. A close would reset it if there was more to read, and a reset overtakes what was said:

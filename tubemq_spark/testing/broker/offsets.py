@@ -17,9 +17,14 @@ _EXPIRY_CHECK_PERIOD = 600.0
 
 
 class Key(NamedTuple):
+    """A group on a partition; `str()` is how the broker names it."""
+
     group: str
     topic: str
     partition_id: int
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.topic}:{self.partition_id}"
 
 
 @dataclass
@@ -103,9 +108,6 @@ class GroupOffsets:
         """None without a record."""
         record = self._records.get(key) or self._table.get(key)
         return None if record is None else record.confirmed
-
-    def in_flight(self, key: Key) -> int:
-        return self._in_flight.get(key, 0)
 
     def move(self, key: Key, position: int) -> None:
         """Sets the confirmed position, as `admin_set_offset` does; what was in flight is forgotten."""

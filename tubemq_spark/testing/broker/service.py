@@ -36,13 +36,6 @@ Authorize = Callable[[pb.AuthorizedInfo, bool], None]
 """Looks at a request's credentials, and whether it produces; `DeclinedError` when they do not do."""
 
 
-class _ClaimKey(Key):
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return f"{self.group}:{self.topic}:{self.partition_id}"
-
-
 @dataclass
 class Claim:
     """Who reads a partition in a group, and how."""
@@ -67,7 +60,7 @@ class BrokerService:
         self.broker_id = broker_id
         self.host = host
         self.offsets = GroupOffsets(config, clock)
-        self.claims: dict[_ClaimKey, Claim] = {}
+        self.claims: dict[Key, Claim] = {}
         self._catalog = catalog
         self._config = config
         self._clock = clock
@@ -95,6 +88,11 @@ class BrokerService:
 
     def stores_of(self, topic: str) -> dict[int, Store]:
         return {store_id: store for (name, store_id), store in self._stores.items() if name == topic}
+
+    def resize(self, topic: str, layout: Layout) -> None:
+        """The topic has another number of partitions or stores now."""
+        for store in self.stores_of(topic).values():
+            store.set_limits(layout.partitions, self._max_bytes(layout))
 
     def drop_topic(self, topic: str) -> None:
         """Deletes the topic's files."""
@@ -142,6 +140,7 @@ class BrokerService:
         request = parse(pb.SendMessageRequestP2B, data)
         reply = pb.SendMessageResponseB2P()
         try:
+            self._authorize(request.authInfo, True)
             self.append(request, reply)
         except DeclinedError as declined:
             reply.success, reply.errCode, reply.errMsg = False, declined.code, declined.text
@@ -149,7 +148,6 @@ class BrokerService:
 
     def append(self, request: pb.SendMessageRequestP2B, reply: pb.SendMessageResponseB2P) -> None:
         """Stores a message and says so in `reply`; `DeclinedError` when it must not."""
-        self._authorize(request.authInfo, True)
         self._text(Field.CLIENT_ID, request.clientId)
         partition_id = request.partitionId
         topic, layout = self._topic_of_partition(request.topicName, partition_id, produces=True)
@@ -185,7 +183,7 @@ class BrokerService:
             self._authorize(request.authInfo, False)
             client_id = self._text(Field.CLIENT_ID, request.clientId)
             topic, layout = self._topic(request.topicName)
-            key = _ClaimKey(self._text(Field.GROUP_NAME, request.groupName), topic, request.partitionId)
+            key = Key(self._text(Field.GROUP_NAME, request.groupName), topic, request.partitionId)
             if request.opType == OpType.REGISTER:
                 self._register(request, client_id, key, layout, reply)
             elif request.opType == OpType.UNREGISTER:
@@ -198,7 +196,7 @@ class BrokerService:
         self,
         request: pb.RegisterRequestC2B,
         client_id: str,
-        key: _ClaimKey,
+        key: Key,
         layout: Layout,
         reply: pb.RegisterResponseB2C,
     ) -> None:
@@ -231,7 +229,7 @@ class BrokerService:
         reply.currOffset = self.offsets.load(key, store, request.readStatus, asked)
         reply.maxOffset = self._visible_max(claim, store)
 
-    def _unregister(self, request: pb.RegisterRequestC2B, client_id: str, key: _ClaimKey) -> None:
+    def _unregister(self, request: pb.RegisterRequestC2B, client_id: str, key: Key) -> None:
         claim = self.claims.get(key)
         if claim is None:
             raise DeclinedError(ErrCode.HB_NO_NODE, f"UnRegistered Consumer {client_id}, you have to register firstly!")
@@ -252,7 +250,7 @@ class BrokerService:
             group = self._text(Field.GROUP_NAME, request.groupName)
             policy = request.qryPriorityId if request.HasField("qryPriorityId") else UNKNOWN_ID
             for info, topic, partition_id in [_parse_partition_info(info) for info in request.partitionInfo]:
-                claim = self.claims.get(_ClaimKey(group, topic, partition_id))
+                claim = self.claims.get(Key(group, topic, partition_id))
                 if claim is None:
                     reply.failureInfo.append(f"{ErrCode.HB_NO_NODE.value}:{info}")
                 elif claim.client_id != client_id:
@@ -279,7 +277,7 @@ class BrokerService:
         client_id = self._text(Field.CLIENT_ID, request.clientId)
         group = self._text(Field.GROUP_NAME, request.groupName)
         topic, layout = self._topic(request.topicName)
-        key = _ClaimKey(group, topic, request.partitionId)
+        key = Key(group, topic, request.partitionId)
         claim = self.claims.get(key)
         if claim is None:
             raise DeclinedError(ErrCode.HB_NO_NODE, f"UnRegistered Consumer:{client_id}, you have to register firstly!")
@@ -328,7 +326,7 @@ class BrokerService:
             client_id = self._text(Field.CLIENT_ID, request.clientId)
             group = self._text(Field.GROUP_NAME, request.groupName)
             topic, layout = self._topic_of_partition(request.topicName, request.partitionId, produces=False)
-            key = _ClaimKey(group, topic, request.partitionId)
+            key = Key(group, topic, request.partitionId)
             claim = self.claims.get(key)
             if claim is None:
                 raise DeclinedError(ErrCode.UNAUTHORIZED, "The partition not registered by consumers")
@@ -376,10 +374,12 @@ class BrokerService:
         key = topic, max(partition_id, 0) // STORE_PARTITION_BASE
         store = self._stores.get(key)
         if store is None:
-            store = self._stores[key] = Store(
-                layout.partitions, self._config.topic_max_bytes // layout.stores, self._config, self._clock
-            )
+            store = self._stores[key] = Store(layout.partitions, self._max_bytes(layout), self._config, self._clock)
         return store
+
+    def _max_bytes(self, layout: Layout) -> int:
+        """Of one store."""
+        return self._config.topic_max_bytes // layout.stores
 
     def _read_policy(self, claim: Claim) -> int:
         if claim.qry_priority_id > 0:

@@ -77,15 +77,13 @@ class _Segment:
 
 class Store:
     """One store of a topic with `partitions` partitions. All times are the clock's. When it takes more than `max_bytes`
-    of memory, the oldest segments go.
+    of memory, the oldest segments go; a block and a segment are full with an eighth of that at the latest.
     """
 
     def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:
-        self._max_bytes = max_bytes
         self._stored_bytes = 0
         self._config = config
         self._clock = clock
-        self.set_partitions(partitions)
         self._segments = [_Segment(0)]
         self._file_data_end = 0
         self._committed = 0
@@ -93,11 +91,18 @@ class Store:
         self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
         self._disk_due = Period(clock, _DISK_FLUSH_PERIOD)
         self._begin_block()
+        self.set_limits(partitions, max_bytes)
 
-    def set_partitions(self, partitions: int) -> None:
+    def set_limits(self, partitions: int, max_bytes: int) -> None:
+        """As of a store that was made with them."""
         entries = 1000 * partitions
         self._memory_scan = min(max(entries, 6000), 10_000)
         self._file_scan = min(max(entries, 8000), 13_500)
+        self._max_bytes = max_bytes
+        self._part_bytes = max_bytes // _SEGMENTS_KEPT
+        if self._block_held_bytes > self._part_bytes:
+            self._flush_block()
+        self._drop_surplus()
 
     @property
     def min_offset(self) -> int:
@@ -125,11 +130,19 @@ class Store:
     def _file_end(self) -> int:
         return self._segments[-1].end
 
+    @property
+    def _block_held_bytes(self) -> int:
+        return self._block_size + len(self._block) * ENTRY_BYTES
+
     def append(self, partition_id: int, code: int, message_id: int, check_sum: int, flag: int, payload: bytes) -> int:
         """Takes a message; gives its position."""
         size = DATA_HEADER + len(payload)
         config = self._config
-        if self._block_size + size > config.mem_cache_msg_size or len(self._block) >= config.mem_cache_msg_count:
+        if (
+            self._block_size + size > config.mem_cache_msg_size
+            or len(self._block) >= config.mem_cache_msg_count
+            or self._block_held_bytes + size + ENTRY_BYTES > self._part_bytes
+        ):
             self._flush_block()
         number = self._file_end + len(self._block)
         self._block_data_end += size
@@ -142,8 +155,7 @@ class Store:
         self._last_of_partition[partition_id] = number
         self._last_of_code[code] = number
         self._stored_bytes += size + ENTRY_BYTES
-        while self._stored_bytes > self._max_bytes and self._drop_segment():
-            pass
+        self._drop_surplus()
         return number * UNIT
 
     def read(
@@ -243,13 +255,11 @@ class Store:
         self._flush_block()
         self._commit()
 
-    def crash(self) -> list[Entry]:
-        """The memory block is lost; gives what was in it."""
-        lost = self._block
-        self._stored_bytes -= self._block_size + len(lost) * ENTRY_BYTES
+    def crash(self) -> None:
+        """The memory block is lost."""
+        self._stored_bytes -= self._block_held_bytes
         self._begin_block()
         self._commit()
-        return lost
 
     def keep(self, entries: int) -> None:
         """Moves the minimum so that the last `entries` entries stay."""
@@ -273,6 +283,10 @@ class Store:
         for number, entry in enumerate(self._block, self._file_end):
             yield number * UNIT, entry
 
+    def _drop_surplus(self) -> None:
+        while self._stored_bytes > self._max_bytes and self._drop_segment():
+            pass
+
     def _drop_segment(self) -> bool:
         """Removes the oldest segment, as retention does; False when only the one that is written to is left."""
         if len(self._segments) == 1:
@@ -294,7 +308,7 @@ class Store:
         segment.entries += self._block
         segment.size += self._block_size
         self._file_data_end = self._block_data_end
-        full = segment.held_bytes >= self._max_bytes // _SEGMENTS_KEPT or segment.size >= self._config.max_segment_size
+        full = segment.held_bytes >= self._part_bytes or segment.size >= self._config.max_segment_size
         rolls = full or len(segment.entries) >= self._config.max_index_segment_entries
         self._begin_block()
         if rolls:

@@ -119,7 +119,7 @@ def change(
     return Change(removed, added)
 
 
-class OpType(IntEnum):
+class EventType(IntEnum):
     CONNECT = 1  # after a DISCONNECT of the same round
     DISCONNECT = 2  # before a CONNECT of the same round
     ONLY_CONNECT = 10
@@ -131,7 +131,7 @@ class Order:
     """What one member is told to do; it is told once, and keeps the order until it reports."""
 
     rebalance_id: int
-    op_type: OpType
+    op_type: EventType
     subscribe_info: list[str]
     is_sent: bool = False
 
@@ -150,10 +150,10 @@ class Orders:
 
     def give(self, client_id: str, rebalance_id: int, removed: list[str], added: list[str]) -> None:
         if removed:
-            op_type = OpType.DISCONNECT if added else OpType.ONLY_DISCONNECT
+            op_type = EventType.DISCONNECT if added else EventType.ONLY_DISCONNECT
             self._disconnects.setdefault(client_id, deque()).append(Order(rebalance_id, op_type, removed))
         if added:
-            op_type = OpType.CONNECT if removed else OpType.ONLY_CONNECT
+            op_type = EventType.CONNECT if removed else EventType.ONLY_CONNECT
             self._connects.setdefault(client_id, deque()).append(Order(rebalance_id, op_type, added))
 
     def next(self, client_id: str, group: Collection[str]) -> Order | None:

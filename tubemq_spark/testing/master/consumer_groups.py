@@ -5,6 +5,8 @@ wire: ConsumerInfoHolder, HeartbeatManager, TMaster.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition
@@ -13,6 +15,7 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import Field, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.dispatch import RefusalError, bad_shape
 from tubemq_spark.testing.java import hash_order, split
 from tubemq_spark.testing.master.balance import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
@@ -93,7 +96,8 @@ class ConsumerGroups:
 
     def tick(self) -> None:
         for key in self._heartbeats.scan():
-            self._release(key)
+            with suppress(RefusalError):
+                self._release(key)
 
     def forget(self) -> None:
         self._heartbeats.clear()
@@ -103,7 +107,10 @@ class ConsumerGroups:
         self.orders.clear()
 
     def _release(self, key: str) -> None:
-        client_id, name = split(key, "@")[:2]  # as the server does, to whom names with an @ are lost
+        parts = split(key, "@")  # as the server does, to whom names with an @ are lost
+        if len(parts) < 2:
+            raise bad_shape()
+        client_id, name = parts[:2]
         group = self._groups.get(name)
         if group is not None:
             group.remove(client_id)

@@ -109,6 +109,12 @@ class ServerBalance:
         self._is_first_round = False
         self._delays.clear()
 
+    def restart(self) -> None:
+        """As a new process."""
+        self._rounds = 0
+        self._is_first_round = True
+        self._delays.clear()
+
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, list[SubscribeInfo]]:
         self._gate.admit(request.authInfo, produce=False)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)

@@ -37,7 +37,7 @@ class MasterService:
         self._groups = ConsumerGroups(self._gate, catalog, clock, config)
         self._client_balance = ClientBalance(self._gate, self._groups, self._lists, catalog, clock, config)
         self._server_balance = ServerBalance(self._gate, self._groups, self._lists, catalog, config)
-        self._round_at = clock.now() + config.first_balance_delay + config.consumer_balance_period
+        self._round_at = self._first_round_at()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
 
@@ -75,6 +75,15 @@ class MasterService:
         self._producers.forget()
         self._groups.forget()
         self._server_balance.forget()
+
+    def restart(self) -> None:
+        """As a master whose process has begun anew: no client is known, and its first round is still to come."""
+        self.forget()
+        self._server_balance.restart()
+        self._round_at = self._first_round_at()
+
+    def _first_round_at(self) -> float:
+        return self._clock.now() + self._config.first_balance_delay + self._config.consumer_balance_period
 
     def _handlers(self, tls: bool) -> Mapping[Method, Handler]:
         producers, groups = self._producers, self._groups

@@ -1,0 +1,99 @@
+"""A broker on a clock of the test's, and calls to it as they come off the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tests.testing.master_bench import StoppedClock
+from tubemq_spark.protocol.constants import NO_CHECK_SUM, Method, OpType, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.broker.service import BrokerService
+from tubemq_spark.testing.calls import REPLIES, REQUESTS
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.replies import DeclinedError
+
+_METHODS = {kind: method for method, kind in REQUESTS.items()}
+
+
+class BrokerBench:
+    """Broker 1 with the topics `demo`, of 3 partitions, and `wide`, of two stores with 2 each; `settings` are those of
+    `ServerConfig`."""
+
+    def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
+        self.clock = StoppedClock()
+        self.catalog = Catalog(
+            brokers={1: BrokerEntry(1, "10.0.0.1", 8123)},
+            topics={"demo": {1: Layout(3, 1)}, "wide": {1: Layout(2, 2, max_msg_size=2000)}, "other": {2: Layout(1, 1)}},
+        )
+        self.refusal: DeclinedError | None = None
+        """What becomes of calls with credentials."""
+        self.asked: list[bool] = []
+        """Whether each call whose credentials were looked at produces."""
+        config = ServerConfig(release=release, **settings)
+        self.broker = BrokerService(1, "10.0.0.1", self.catalog, config, self.clock, self._authorize)
+
+    def _authorize(self, info: pb.AuthorizedInfo, produces: bool) -> None:
+        self.asked.append(produces)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def answer(self, message: Message) -> Response | Failure | None:
+        request = Request(ServiceType.BROKER_READ, _METHODS[type(message)], 1000, message.SerializePartialToString())
+        return self.broker.service.answer(request)
+
+    def call(self, message: Message) -> Any:
+        """The reply message, which must have all its required fields."""
+        response = self.answer(message)
+        assert isinstance(response, Response), response
+        return parse(REPLIES[Method(response.method)], response.data)
+
+    def failure(self, message: Message) -> Failure:
+        failure = self.answer(message)
+        assert isinstance(failure, Failure), failure
+        return failure
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass as a running server sees it."""
+        while seconds > 0:
+            step = min(seconds, 0.5)
+            self.clock.advance(step)
+            self.broker.tick()
+            seconds -= step
+
+    # -- calls with what they must have, of which a test changes what it is about
+
+    def send(self, **fields: Any) -> Any:
+        base = {"clientId": "p", "topicName": "demo", "partitionId": 0, "data": b"x", "flag": 0, "sentAddr": 1}
+        return self.call(pb.SendMessageRequestP2B(**{**base, "checkSum": NO_CHECK_SUM, **fields}))
+
+    def register(self, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(registration(client_id, OpType.REGISTER, **fields))
+
+    def unregister(self, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(registration(client_id, OpType.UNREGISTER, **fields))
+
+    def heartbeat(self, *infos: str, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(heartbeat(*infos, client_id=client_id, **fields))
+
+    def get(self, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(pb.GetMessageRequestC2B(**{**_base(client_id), **fields}))
+
+    def commit(self, client_id: str = "c1", **fields: Any) -> Any:
+        return self.call(pb.CommitOffsetRequestC2B(**{**_base(client_id), **fields}))
+
+
+def registration(client_id: str = "c1", op_type: int = OpType.REGISTER, **fields: Any) -> pb.RegisterRequestC2B:
+    return pb.RegisterRequestC2B(**{**_base(client_id), "opType": op_type, "readStatus": 0, **fields})
+
+
+def heartbeat(*infos: str, client_id: str = "c1", **fields: Any) -> pb.HeartBeatRequestC2B:
+    base = {"clientId": client_id, "groupName": "g", "readStatus": 0, "partitionInfo": infos}
+    return pb.HeartBeatRequestC2B(**{**base, **fields})
+
+
+def _base(client_id: str) -> dict[str, Any]:
+    return {"clientId": client_id, "groupName": "g", "topicName": "demo", "partitionId": 0}

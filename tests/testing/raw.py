@@ -1,0 +1,108 @@
+"""A connection that has none of the client's ways."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from contextlib import suppress
+from typing import Any
+
+from google.protobuf.message import Message
+
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing.calls import REPLIES
+
+TIMEOUT = 20.0  # seconds after which an answer that does not come is an error
+
+Send = broker_pb.SendMessageRequestP2B
+
+
+class Raw:
+    """A connection to a server of the cluster: requests out, bytes in."""
+
+    def __init__(self, address: str, framing: Framing = Framing.STANDARD) -> None:
+        host, _, port = address.partition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT)
+        self._framing = framing
+        self._decoder = FrameDecoder(framing)
+        self._numbers = itertools.count(1)
+        self._replies: dict[int, Response | Failure] = {}
+        self.order: list[int] = []  # of the replies, by number
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def ask(self, *messages: Message, timeout_ms: int = 100_000) -> list[int]:
+        """Sends requests in one write; their numbers."""
+        numbers = [next(self._numbers) for _ in messages]
+        frames = [self._frame(n, message, timeout_ms) for n, message in zip(numbers, messages, strict=True)]
+        self.write(b"".join(frames))
+        return numbers
+
+    def write(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def reply(self, number: int) -> Response | Failure:
+        while number not in self._replies:
+            data = self._socket.recv(1 << 16)
+            assert data, f"the connection ended before the reply to {number}"
+            for frame in self._decoder.feed(data):
+                self._replies[frame.serial_no] = decode_reply(frame.body)
+                self.order.append(frame.serial_no)
+        return self._replies[number]
+
+    def call(self, message: Message) -> Any:
+        """The reply message."""
+        (number,) = self.ask(message)
+        reply = self.reply(number)
+        assert isinstance(reply, Response), reply
+        return REPLIES[Method(reply.method)].FromString(reply.data)
+
+    def rest(self) -> bytes:
+        """All that comes when nothing more is asked, until the server closes the connection too."""
+        self._socket.shutdown(socket.SHUT_WR)
+        return self.until_the_end()
+
+    def until_the_end(self) -> bytes:
+        """The end may be a reset."""
+        data = b""
+        with suppress(ConnectionError):
+            while more := self._socket.recv(1 << 16):
+                data += more
+        return data
+
+    def _frame(self, number: int, message: Message, timeout_ms: int) -> bytes:
+        method, service = METHODS[type(message)]
+        request = Request(service, method, timeout_ms, message.SerializeToString())
+        return encode_frame(number, encode_request(request), self._framing)
+
+
+METHODS: dict[type[Message], tuple[Method, ServiceType]] = {
+    master_pb.RegisterRequestP2M: (Method.PRODUCER_REGISTER, ServiceType.MASTER),
+    master_pb.HeartRequestP2M: (Method.PRODUCER_HEARTBEAT, ServiceType.MASTER),
+    master_pb.CloseRequestP2M: (Method.PRODUCER_CLOSE, ServiceType.MASTER),
+    master_pb.RegisterRequestC2M: (Method.CONSUMER_REGISTER, ServiceType.MASTER),
+    master_pb.HeartRequestC2M: (Method.CONSUMER_HEARTBEAT, ServiceType.MASTER),
+    master_pb.CloseRequestC2M: (Method.CONSUMER_CLOSE, ServiceType.MASTER),
+    master_pb.RegisterRequestC2MV2: (Method.CONSUMER_REGISTER_V2, ServiceType.MASTER),
+    master_pb.HeartRequestC2MV2: (Method.CONSUMER_HEARTBEAT_V2, ServiceType.MASTER),
+    master_pb.GetPartMetaRequestC2M: (Method.GET_PARTITION_META, ServiceType.MASTER),
+    broker_pb.SendMessageRequestP2B: (Method.SEND_MESSAGE, ServiceType.BROKER_WRITE),
+    broker_pb.RegisterRequestC2B: (Method.PARTITION_REGISTER, ServiceType.BROKER_READ),
+    broker_pb.HeartBeatRequestC2B: (Method.PARTITION_HEARTBEAT, ServiceType.BROKER_READ),
+    broker_pb.GetMessageRequestC2B: (Method.GET_MESSAGE, ServiceType.BROKER_READ),
+    broker_pb.CommitOffsetRequestC2B: (Method.COMMIT_OFFSET, ServiceType.BROKER_READ),
+}
+
+
+def send(body: bytes, topic: str = "demo", partition: int = 0, client: str = "c1") -> Send:
+    return Send(
+        clientId=client, topicName=topic, partitionId=partition, data=body, flag=0, checkSum=-1, sentAddr=0x7F000001
+    )

@@ -1,0 +1,229 @@
+"""The methods of EmbeddedTubeMQ: what a test's author does, and what it says to mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.testing.raw import Raw, send
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
+
+MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
+    "unknown broker": (lambda t: t.stop_broker(9), r"no broker 9; the brokers are \[1, 2\]"),
+    "unknown broker of a fault": (lambda t: t.on("get_message", broker=9), "no broker 9"),
+    "unknown master of a fault": (lambda t: t.on("producer_register", master=2), "no master 2; there are 1"),
+    "broker and master of a fault": (lambda t: t.on("get_message", broker=1, master=1), "name one of them"),
+    "master zero": (lambda t: t.stop_master(0), "no master 0"),
+    "unknown topic": (lambda t: t.messages("other"), "no topic 'other': make it with create_topic"),
+    "unknown topic deleted": (lambda t: t.delete_topic("other"), "no topic 'other'"),
+    "unknown topic closed": (lambda t: t.close_topic("other"), "no topic 'other'"),
+    "unknown topic authorized": (lambda t: t.authorize("other", "g"), "no topic 'other'"),
+    "unknown topic revoked": (lambda t: t.revoke("other", "g"), "no topic 'other'"),
+    "unknown topic flushed": (lambda t: t.flush("other"), "no topic 'other'"),
+    "unknown broker flushed": (lambda t: t.flush("demo", broker_id=9), "no broker 9"),
+    "unknown partition": (lambda t: t.send("demo", b"x", partition=7), "no partition 7; it has 1:0, 1:1, 1:2, 2:0"),
+    "no partition": (lambda t: t.send("demo", b"x", partition="one"), "'one' is no partition id"),
+    "group on an unknown partition": (lambda t: t.group_offset("g", "demo", 1, 7), "no partition '1:7'"),
+    "group on an unknown topic": (lambda t: t.group_offset("g", "other", 1, 0), "no topic 'other'"),
+    "empty body": (lambda t: t.send("demo", b""), "was refused: data length is zero!"),
+    "text for a body": (lambda t: t.send("demo", "x"), "a message's body is bytes, not str"),  # type: ignore[arg-type]
+    "bad attribute": (lambda t: t.send("demo", b"x", attributes={"a": "b,c"}), "attribute a"),
+    "bad topic name": (lambda t: t.create_topic("a-b"), "must start with a letter"),
+    "no partitions": (lambda t: t.create_topic("new", 0), "a partition and a store at least"),
+    "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs a broker"),
+    "to keep less than nothing": (lambda t: t.expire("demo", keep=-1), "0 messages or more"),
+    "restriction of an open topic": (lambda t: t.restrict("demo", "g", "a"), "not under authorisation"),
+    "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "no flow rule"),
+    "no TLS": (lambda t: t.tls_master, "tls=TLSFiles"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named(mistake: str) -> None:
+    make, words = MISTAKES[mistake]
+    with EmbeddedTubeMQ({"demo": 3}, brokers=2) as tubemq:
+        with pytest.raises(ConfigError, match=words):
+            make(tubemq)
+        assert (tubemq.topics, tubemq.messages("demo")) == (["demo"], [])
+
+
+@pytest.mark.parametrize(("masters", "brokers"), [(0, 1), (1, 0)])
+def test_a_cluster_has_both_kinds_of_server(masters: int, brokers: int) -> None:
+    with pytest.raises(ConfigError, match="a master and a broker at least"):
+        EmbeddedTubeMQ(masters=masters, brokers=brokers)
+
+
+def test_what_is_closed_says_so() -> None:
+    tubemq = EmbeddedTubeMQ({"demo": 1})
+    tubemq.close()
+    tubemq.close()
+    for use in (lambda: tubemq.send("demo", b"x"), lambda: tubemq.topics, lambda: tubemq.clock.advance(1)):
+        with pytest.raises(RuntimeError, match="this EmbeddedTubeMQ is closed"):
+            use()
+
+
+def test_the_settings_name_release_and_memory_unless_the_arguments_do() -> None:
+    config = ServerConfig(release=Release.V1_2)
+    with EmbeddedTubeMQ(config=config) as by_config, EmbeddedTubeMQ(config=config, release="2.5") as by_argument:
+        assert (by_config.release, by_argument.release) == (Release.V1_2, Release.V2_5)
+
+
+def test_a_message_is_found_as_it_was_sent() -> None:
+    with EmbeddedTubeMQ({"demo": 3}, brokers=2) as tubemq:
+        sent = tubemq.send("demo", b"body", "2:1", {"k": "v"}, msg_type="a", msg_time="202611211305")
+        assert tubemq.messages("demo") == [sent]
+        assert (sent.broker_id, sent.partition, sent.offset, sent.body) == (2, 1, 0, b"body")
+        assert (sent.attributes, sent.msg_type, sent.msg_time) == ({"k": "v"}, "a", "202611211305")
+
+
+def test_messages_go_round_all_partitions_of_the_brokers_that_run() -> None:
+    with EmbeddedTubeMQ({"demo": 2}, brokers=2) as tubemq:
+        everywhere = {(m.broker_id, m.partition) for m in [tubemq.send("demo", b"x") for _ in range(4)]}
+        tubemq.crash_broker(1)
+        there = {(m.broker_id, m.partition) for m in [tubemq.send("demo", b"x") for _ in range(4)]}
+        with pytest.raises(ConfigError, match=r"broker 1 is down: bring it back with start_broker\(1\)"):
+            tubemq.send("demo", b"x", "1:0")
+        tubemq.stop_broker(2)
+        with pytest.raises(ConfigError, match="all brokers of topic demo are down"):
+            tubemq.send("demo", b"x")
+    assert everywhere == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert there == {(2, 0), (2, 1)}
+
+
+def test_a_topic_that_grows_keeps_what_it_was() -> None:
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq:
+        tubemq.create_topic("demo", 2, max_msg_size=10)
+        tubemq.close_topic("demo")
+        tubemq.create_topic("demo", 3, 2)
+        with pytest.raises(ConfigError, match="max length is 10250"):
+            tubemq.send("demo", bytes(10_251), partition=10_002)
+        assert producer_topics(tubemq) == []
+        tubemq.open_topic("demo")
+        assert producer_topics(tubemq) == ["demo#1:3:2#10"]
+
+
+def test_the_author_of_a_test_needs_no_credentials() -> None:
+    with EmbeddedTubeMQ({"demo": 1}, config=ServerConfig(start_produce_authenticate=True)) as tubemq:
+        tubemq.send("demo", b"x")
+        with Raw(tubemq.broker_address(1)) as producer:
+            assert producer.call(send(b"y")).errCode == ErrCode.CERTIFICATE_FAILURE
+
+
+def test_a_broker_that_came_back_takes_any_token_for_a_while() -> None:
+    """It may not have heard of all."""
+    with EmbeddedTubeMQ({"demo": 1}, config=ServerConfig(start_visit_token_check=True)) as tubemq:
+
+        def code() -> int:
+            with Raw(tubemq.broker_address(1)) as producer:
+                return int(producer.call(send(b"y")).errCode)
+
+        codes = [code()]
+        tubemq.clock.advance(121)
+        codes.append(code())
+        tubemq.crash_broker(1)
+        tubemq.start_broker(1)
+        codes.append(code())
+        tubemq.clock.advance(121)
+        assert [*codes, code()] == [200, 415, 200, 415]
+
+
+def test_the_masters_miss_a_broker_when_its_heartbeats_are_due() -> None:
+    with EmbeddedTubeMQ({"demo": 1}, brokers=2) as tubemq:
+        tubemq.crash_broker(1)
+        tubemq.clock.advance(20)
+        tubemq.start_broker(1)
+        tubemq.crash_broker(1)
+        tubemq.clock.advance(6)
+        assert producer_topics(tubemq) == ["demo#1:1:1,2:1:1#"], "26 s after the first crash, 6 s after the second"
+        tubemq.clock.advance(20)
+        assert producer_topics(tubemq) == ["demo#2:1:1#"]
+        tubemq.start_broker(1)
+        assert producer_topics(tubemq) == ["demo#1:1:1,2:1:1#"]
+        tubemq.stop_broker(1)
+        assert producer_topics(tubemq) == ["demo#2:1:1#"], "it says good-bye"
+
+
+def test_starting_what_runs_and_ending_what_does_not_changes_nothing() -> None:
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq:
+        tubemq.send("demo", b"x")
+        tubemq.start_broker(1)
+        tubemq.stop_broker(1)
+        tubemq.crash_broker(1)
+        tubemq.stop_broker(1)
+        tubemq.stop_master()
+        tubemq.stop_master()
+        tubemq.start_master()
+        tubemq.start_master()
+        tubemq.start_broker(1)
+        assert len(tubemq.messages("demo")) == 1
+
+
+def test_a_group_may_be_kept_to_some_types() -> None:
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq:
+        codes = [register_code(tubemq, "g")]
+        tubemq.authorize("demo", "other")
+        codes.append(register_code(tubemq, "g"))
+        tubemq.authorize("demo", "g")
+        codes.append(register_code(tubemq, "g"))
+        tubemq.restrict("demo", "g", "a", "b")
+        codes += [register_code(tubemq, "g", *types) for types in ((), ("a",), ("a", "c"))]
+        tubemq.restrict("demo", "g")
+        codes.append(register_code(tubemq, "g"))
+        tubemq.revoke("demo", "g")
+        codes.append(register_code(tubemq, "g"))
+        tubemq.authorize("demo", "g")
+        codes.append(register_code(tubemq, "g"))
+    assert codes == [200, 450, 200, 455, 200, 455, 200, 450, 200]
+
+
+def test_a_group_may_be_told_to_go_on_at_the_latest() -> None:
+    with EmbeddedTubeMQ({"demo": 1}) as tubemq, Raw(tubemq.master) as master:
+        assert master.call(member("g")).errCode == ErrCode.SUCCESS
+        beat = master_pb.HeartRequestC2MV2(clientId="c1", groupName="g")
+        before = master.call(beat)
+        tubemq.consume_from_max("g")
+        after = master.call(beat)
+        assert not before.opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")
+        assert after.opsTaskInfo.csmFrmMaxOffsetCtrlId > 0
+
+
+def test_what_a_topic_keeps_is_bounded() -> None:
+    with EmbeddedTubeMQ({"demo": 1}, max_bytes=60_000) as tubemq:
+        for n in range(1000):
+            tubemq.send("demo", b"%03d" % n * 300)
+        kept = [message.body[:3] for message in tubemq.messages("demo")]
+        assert 30 <= len(kept) <= 60
+        assert kept == [b"%03d" % n for n in range(1000 - len(kept), 1000)]
+
+
+def producer_topics(tubemq: EmbeddedTubeMQ) -> list[str]:
+    """What the master tells a producer of the topic demo."""
+    with Raw(tubemq.master) as master:
+        register = master_pb.RegisterRequestP2M(clientId="p", brokerCheckSum=-1, hostName="127.0.0.1")
+        assert master.call(register).errCode == ErrCode.SUCCESS
+        beat = master_pb.HeartRequestP2M(clientId="p", brokerCheckSum=-1, hostName="127.0.0.1", topicList=["demo"])
+        return list(master.call(beat).topicInfos)
+
+
+def member(group: str, *types: str) -> master_pb.RegisterRequestC2MV2:
+    return master_pb.RegisterRequestC2MV2(
+        clientId="c1",
+        groupName=group,
+        hostName="127.0.0.1",
+        sourceCount=0,
+        nodeId=0,
+        topicList=["demo"],
+        topicCondition=[f"demo#{','.join(types)}"] if types else [],
+    )
+
+
+def register_code(tubemq: EmbeddedTubeMQ, group: str, *types: str) -> int:
+    """The code with which the master answers a member, who leaves again."""
+    with Raw(tubemq.master) as master:
+        code = int(master.call(member(group, *types)).errCode)
+        master.call(master_pb.CloseRequestC2M(clientId="c1", groupName=group))
+        return code

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.testing.master_bench import StoppedClock
+from tubemq_spark.testing.broker.flow import FIRST_READ, DataLimit, Pace, parse_data_limits
+
+KIBIBYTE, MEBIBYTE = 1024, 1024 * 1024
+TRANSFER_SIZE = 512 * KIBIBYTE
+LIMIT = DataLimit(start=0, end=2400, lag=100, per_minute=12 * MEBIBYTE, wait_ms=500)  # a share of 1 MiB
+END = 1 << 40  # of the data, far ahead
+RULE: dict[str, Any] = {"start": "08:00", "end": "17:59", "dltInM": 1024, "limitInM": 20, "freqInMs": 1000}
+
+
+def text_of(*rules: dict[str, Any], type_: int = 0) -> str:
+    return json.dumps([{"type": type_, "rule": list(rules)}])
+
+
+class Reader:
+    """A claim that has done its first read, with all that it is allowed by `limits`."""
+
+    def __init__(self, *limits: DataLimit, clock: StoppedClock | None = None) -> None:
+        self.clock = clock or StoppedClock()
+        self.limits = list(limits)
+        self.pace = Pace(self.clock, TRANSFER_SIZE)
+        self.pace.took(1, 0)
+
+    def allowed(self, lag: int = END, *, escape: bool = False) -> int:
+        return self.pace.allowed(self.limits, lag, escape)
+
+    def read(self, size: int) -> None:
+        assert self.allowed() > 0
+        self.pace.took(size, 0)
+
+
+# -- rules
+
+
+def test_rules_of_type_0_are_read_and_sorted_by_their_begin() -> None:
+    early = {**RULE, "start": "00:30", "end": "07:05", "limitInM": "0"}
+    text = json.dumps(
+        [
+            {"type": 1, "rule": [{"zeroCnt": 3, "freqInMs": 300}]},
+            {"type": 0, "rule": [RULE, early]},
+            {"type": 3, "rule": [{"normFreqInMs": 0}]},
+        ]
+    )
+    assert parse_data_limits(text) == [
+        DataLimit(30, 705, 1024, 0, 1000),
+        DataLimit(800, 1759, 1024, 20 * MEBIBYTE, 1000),
+    ]
+
+
+@pytest.mark.parametrize("text", ["[]", text_of(), text_of(RULE, type_=1), text_of({}, type_=3)])
+def test_texts_without_a_rule_of_type_0(text: str) -> None:
+    assert parse_data_limits(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[",
+        "null",
+        "7",
+        "[7]",
+        "[{}]",
+        '[{"type":0}]',
+        '[{"type":0,"rule":7}]',
+        *(text_of({name: value for name, value in RULE.items() if name != missing}) for missing in RULE),
+        text_of({**RULE, "dltInM": 20}),
+        text_of({**RULE, "limitInM": -1}),
+        text_of({**RULE, "freqInMs": 199}),
+        text_of({**RULE, "limitInM": "much"}),
+        text_of({**RULE, "limitInM": None}),
+        text_of({**RULE, "start": "8"}),
+        text_of({**RULE, "end": "noon"}),
+    ],
+)
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        parse_data_limits(text)
+
+
+@pytest.mark.parametrize("change", [{"dltInM": 21}, {"limitInM": 0}, {"freqInMs": 200}])
+def test_the_least_that_a_rule_may_say(change: dict[str, int]) -> None:
+    assert len(parse_data_limits(text_of({**RULE, **change}))) == 1
+
+
+# -- pace
+
+
+def test_the_first_read_has_a_size_of_its_own_and_is_not_counted() -> None:
+    pace = Pace(StoppedClock(), TRANSFER_SIZE)
+    for escape in (False, True):
+        assert pace.allowed([LIMIT], END, escape) == FIRST_READ
+    pace.took(100 * MEBIBYTE, 0)
+    assert pace.allowed([LIMIT], END, False) == TRANSFER_SIZE
+
+
+def test_without_a_rule_all_is_allowed() -> None:
+    reader = Reader()
+    for _ in range(100):
+        reader.read(1 << 30)
+    assert reader.allowed() == TRANSFER_SIZE
+
+
+@pytest.mark.parametrize(("lag", "limited"), [(99, False), (100, False), (101, True)])
+def test_a_rule_is_for_those_that_lag_by_more(lag: int, limited: bool) -> None:
+    reader = Reader(LIMIT)
+    assert reader.allowed(lag) == TRANSFER_SIZE
+    reader.pace.took(MEBIBYTE, 0)
+    assert reader.allowed(lag) == (-500 if limited else TRANSFER_SIZE)
+
+
+def test_the_lag_is_counted_from_the_end_of_the_last_read() -> None:
+    reader = Reader(LIMIT)
+    reader.pace.took(1, 1000)
+    assert reader.allowed(1100) == TRANSFER_SIZE
+    reader.pace.took(MEBIBYTE, 1000)
+    assert reader.allowed(1100) == TRANSFER_SIZE
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "limited"),
+    [
+        (0, 2400, True),
+        (613, 613, True),
+        (0, 612, False),
+        (614, 2400, False),
+        (2200, 2300, False),  # the hours are those of GMT+8
+    ],
+)
+def test_a_rule_has_its_hours(start: int, end: int, limited: bool) -> None:
+    reader = Reader(LIMIT._replace(start=start, end=end))  # the stopped clock says 22:13:20 in Greenwich
+    reader.read(MEBIBYTE)
+    assert reader.allowed() == (-500 if limited else TRANSFER_SIZE)
+
+
+def test_of_several_rules_the_first_that_fits_counts() -> None:
+    rules = [LIMIT._replace(lag=END), LIMIT._replace(wait_ms=700), LIMIT._replace(wait_ms=900)]
+    reader = Reader(*rules)
+    reader.read(MEBIBYTE)
+    assert reader.allowed(END) == -700
+
+
+def test_a_small_share_is_all_that_one_read_may_have() -> None:
+    reader = Reader(LIMIT._replace(per_minute=12 * KIBIBYTE))
+    assert reader.allowed() == KIBIBYTE
+
+
+def test_a_share_is_a_twelfth_for_five_seconds() -> None:
+    reader = Reader(LIMIT)
+    for _ in range(3):
+        reader.read(TRANSFER_SIZE)
+        reader.read(TRANSFER_SIZE - 1)
+        reader.read(1)
+        assert reader.allowed() == -500
+        reader.clock.advance(5)
+        assert reader.allowed() == -500
+        reader.clock.advance(0.5)
+    assert reader.allowed() == TRANSFER_SIZE
+
+
+def test_an_escape_lifts_the_limit_for_one_read() -> None:
+    reader = Reader(LIMIT)
+    reader.read(MEBIBYTE)
+    assert reader.allowed(escape=True) == TRANSFER_SIZE
+    assert reader.allowed() == -500
+
+
+def test_reads_beyond_their_shares_use_up_the_minute() -> None:
+    reader = Reader(LIMIT)
+    for _ in range(4):
+        reader.read(3 * MEBIBYTE)
+        assert reader.allowed() == -500
+        reader.clock.advance(5.5)
+    for _ in range(7):
+        assert reader.allowed() == -500
+        reader.clock.advance(5.5)
+    assert reader.clock.now() == 60.5
+    assert reader.allowed() == TRANSFER_SIZE
+
+
+def test_a_limit_holds_for_a_minute_whatever_the_rules_and_the_lag_become() -> None:
+    reader = Reader(LIMIT)
+    reader.read(MEBIBYTE)
+    reader.limits = []
+    assert reader.allowed(0) == -500
+    reader.clock.advance(60)
+    reader.read(MEBIBYTE)
+    assert reader.allowed(0) == -500
+    reader.clock.advance(0.5)
+    reader.read(MEBIBYTE)
+    assert reader.allowed(0) == TRANSFER_SIZE
+
+
+def test_a_rule_that_comes_while_nothing_limits_waits_for_the_minutes_end() -> None:
+    reader = Reader()
+    reader.read(1)
+    reader.limits = [LIMIT]
+    reader.read(MEBIBYTE)
+    assert reader.allowed() == TRANSFER_SIZE
+    reader.clock.advance(60.5)
+    reader.read(MEBIBYTE)
+    assert reader.allowed() == -500

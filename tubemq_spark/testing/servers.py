@@ -1,0 +1,181 @@
+"""The servers of a cluster: how they are wired, started, stopped and crashed."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.authentication import VisitTokens, check_authorization
+from tubemq_spark.testing.broker.service import BrokerService
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.dispatch import Service
+from tubemq_spark.testing.faults import Faults
+from tubemq_spark.testing.master.service import MasterService
+from tubemq_spark.testing.server import HOST, Listener, LoopThread, Node
+from tubemq_spark.testing.tls import TLSFiles
+
+T = TypeVar("T", MasterService, BrokerService)
+
+
+class Server(Generic[T]):
+    """A service and its ports."""
+
+    def __init__(self, service: T, plain: Listener, tls: Listener | None) -> None:
+        self.service: T = service
+        self.plain = plain
+        self.tls = tls
+
+    @property
+    def is_open(self) -> bool:
+        return self.plain.is_open
+
+    def open(self) -> None:
+        for listener in self._listeners():
+            listener.open()
+
+    def close(self) -> None:
+        for listener in self._listeners():
+            listener.close()
+
+    def _listeners(self) -> list[Listener]:
+        return [self.plain] if self.tls is None else [self.plain, self.tls]
+
+
+class Servers:
+    """All servers of one cluster and what is deployed on them, to be used on `thread` alone."""
+
+    def __init__(
+        self, config: ServerConfig, framing: Framing, tls: TLSFiles | None, clock: Clock, faults: Faults
+    ) -> None:
+        self.config = config
+        self.catalog = Catalog()
+        self.thread = LoopThread(clock)
+        self.masters: list[Server[MasterService]] = []
+        self.brokers: dict[int, Server[BrokerService]] = {}
+        self._framing = framing
+        self._tls = tls
+        self._clock = clock
+        self._faults = faults
+        self._tokens = VisitTokens(clock, config)
+        self._registered_at: dict[int, float] = {}  # when each broker last did so at the masters
+
+    def open(self, masters: int, brokers: int, port: int) -> None:
+        """`port` is that of the first master; `OSError` when it is in use."""
+        for number in range(1, masters + 1):
+            service = MasterService(self.catalog, self._clock, self.config, self._tokens)
+            service.standby = number > 1
+            self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service))
+        self.masters[0].plain.port = port
+        for _ in range(brokers):
+            self.add_broker()
+        for server in self.masters:
+            server.open()
+            server.service.address = f"{HOST}:{server.plain.port}"
+
+    def close(self) -> None:
+        for master in self.masters:
+            master.close()
+        for broker in self.brokers.values():
+            broker.close()
+
+    def tick(self) -> None:
+        """Has all servers do what is due by the clock."""
+        for master in self.masters:
+            master.service.tick()
+        for broker in self.brokers.values():
+            broker.service.tick()
+
+    # -- masters --------------------------------------------------------------------------------------------------
+
+    def master(self, number: int) -> Server[MasterService]:
+        """`ConfigError` when there is none of that number; they count from 1."""
+        if not 1 <= number <= len(self.masters):
+            raise ConfigError(f"there is no master {number}; there are {len(self.masters)}, counted from 1")
+        return self.masters[number - 1]
+
+    def switch_master(self, lists_fill_after: float) -> None:
+        active = next(n for n, server in enumerate(self.masters) if not server.service.standby)
+        for server in self.masters:
+            server.service.standby = True
+        chosen = self.masters[(active + 1) % len(self.masters)].service
+        chosen.standby = False
+        chosen.forget(lists_fill_after)
+
+    def start_master(self, number: int) -> None:
+        server = self.master(number)
+        if not server.is_open:
+            server.service.restart()
+            server.open()
+
+    # -- brokers --------------------------------------------------------------------------------------------------
+
+    def broker(self, broker_id: int) -> Server[BrokerService]:
+        """`ConfigError` when there is none with that id."""
+        if broker_id not in self.brokers:
+            raise ConfigError(f"there is no broker {broker_id}; the brokers are {sorted(self.brokers)}")
+        return self.brokers[broker_id]
+
+    def add_broker(self) -> int:
+        broker_id = len(self.brokers) + 1
+
+        def authorize(info: pb.AuthorizedInfo, produces: bool) -> None:
+            check_authorization(
+                info,
+                self.config,
+                self._clock,
+                self._tokens,
+                produce=produces,
+                registered_at=self._registered_at[broker_id],
+            )
+
+        service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, authorize)
+        server = self._server(f"broker {broker_id}", service, service.service, service.service)
+        server.open()
+        self.brokers[broker_id] = server
+        tls_port = None if server.tls is None else server.tls.port
+        self.catalog.brokers[broker_id] = BrokerEntry(broker_id, HOST, server.plain.port, tls_port)
+        self._register(broker_id)
+        return broker_id
+
+    def start_broker(self, broker_id: int) -> None:
+        server = self.broker(broker_id)
+        if not server.is_open:
+            server.open()
+            self._register(broker_id)
+
+    def stop_broker(self, broker_id: int) -> None:
+        server = self.broker(broker_id)
+        if server.is_open:
+            server.service.tick()
+            server.close()
+            server.service.stop()
+            self.catalog.brokers[broker_id].online = False  # it says good-bye to the masters
+
+    def crash_broker(self, broker_id: int) -> None:
+        server = self.broker(broker_id)
+        if not server.is_open:
+            return
+        run = self._registered_at[broker_id]
+
+        def miss() -> None:
+            if not server.is_open and self._registered_at[broker_id] == run:
+                self.catalog.brokers[broker_id].online = False
+
+        server.service.tick()
+        server.close()
+        server.service.crash()
+        self.thread.after(self.config.broker_heartbeat_timeout, miss)
+
+    def _register(self, broker_id: int) -> None:
+        self._registered_at[broker_id] = self._clock.now()
+        self.catalog.brokers[broker_id].online = True
+
+    def _server(self, name: str, service: T, plain: Service, tls: Service) -> Server[T]:
+        def listener(handlers: Service, files: TLSFiles | None) -> Listener:
+            return Listener(Node(name, handlers, service.tick), self.thread, self._faults, self._framing, files)
+
+        return Server(service, listener(plain, None), None if self._tls is None else listener(tls, self._tls))
