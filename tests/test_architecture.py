@@ -34,13 +34,18 @@ ARROWS = {
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # Who may import what is not everybody's: a module, or a package with all below it.
-SOCKET_USERS = ("tubemq_spark.client.connection", "tubemq_spark.testing.server", "tubemq_spark.testing.tls")
+SOCKET_USERS = (
+    "tubemq_spark.client.connection",
+    "tubemq_spark.testing.loop",
+    "tubemq_spark.testing.server",
+    "tubemq_spark.testing.tls",
+)
 CLOCK_USERS = (
     "tubemq_spark.client",
     "tubemq_spark.source",
     "tubemq_spark.sink",
     "tubemq_spark.testing.clock",
-    "tubemq_spark.testing.server",
+    "tubemq_spark.testing.loop",
     "tubemq_spark.cli",
 )
 SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.cli")

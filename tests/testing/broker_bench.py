@@ -27,7 +27,11 @@ class BrokerBench:
         self.clock = StoppedClock()
         self.catalog = Catalog(
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123)},
-            topics={"demo": {1: Layout(3, 1)}, "wide": {1: Layout(2, 2, max_msg_size=2000)}, "other": {2: Layout(1, 1)}},
+            topics={
+                "demo": {1: Layout(3, 1)},
+                "wide": {1: Layout(2, 2, max_msg_size=2000)},
+                "other": {2: Layout(1, 1)},
+            },
         )
         self.refusal: DeclinedError | None = None
         """What becomes of calls with credentials."""

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import signal
-import threading
+from queue import SimpleQueue
 from typing import Any
 
 from tubemq_spark.cli import Commands
-from tubemq_spark.cli.paste import reading, writing
+from tubemq_spark.cli.needs import INSTALL_SPARK
+from tubemq_spark.cli.paste import code, shell
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ, Release
 
@@ -19,10 +20,10 @@ A TubeMQ with the behaviour of {release} runs in this process, in memory alone.
   master   {master}
   brokers  {brokers}
   topics   {topics}
-Paste into PySpark, to read and to write:
-  {reading}
-  {writing}
-Ctrl-C ends it.
+Ctrl-C ends it. In another terminal PySpark ({install}),
+{pyspark}
+and to paste there, to read, to write and to end the query:
+{code}
 """
 
 
@@ -37,8 +38,9 @@ def add_to(commands: Commands) -> None:
         "--topic",
         type=_topic,
         action="append",
-        metavar="NAME:PARTITIONS",
-        help="a topic, with so many partitions on each broker; may be repeated (demo:3)",
+        metavar="TOPIC",
+        help="NAME:PARTITIONS, with so many partitions on each broker; :PARTITIONS is optional (3); "
+        "may be repeated (demo:3)",
     )
     parser.add_argument("--brokers", type=_count, default=1, metavar="N", help="how many (1)")
     parser.add_argument(
@@ -52,13 +54,13 @@ def add_to(commands: Commands) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    stopped = threading.Event()
+    stopped: SimpleQueue[None] = SimpleQueue()  # whose "put", unlike an event's "set", may interrupt the waiting
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda *_: stopped.put(None))
     topics = dict(given.topic or [("demo", 3)])
     with _start(given, topics) as tubemq:
         print(_as_json(tubemq, topics) if given.json else _as_text(tubemq, topics), end="", flush=True)
-        stopped.wait()
+        stopped.get()
     return 0
 
 
@@ -79,8 +81,9 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
         master=tubemq.master,
         brokers=", ".join(map(str, tubemq.broker_ids)),
         topics=", ".join(f"{name} ({partitions} partitions a broker)" for name, partitions in topics.items()),
-        reading=reading(tubemq.master, topic),
-        writing=writing(tubemq.master, topic),
+        install=INSTALL_SPARK,
+        pyspark=shell("pyspark"),
+        code=code(tubemq.master, topic),
     )
 
 
@@ -105,7 +108,7 @@ def _count(text: str) -> int:
 def _topic(text: str) -> tuple[str, int]:
     name, _, partitions = text.partition(":")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:PARTITIONS")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
     return name, _within(partitions or "3", 1, 1000)
 
 

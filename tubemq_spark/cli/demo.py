@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -12,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tubemq_spark.cli import Commands
+from tubemq_spark.cli.interrupt import Interrupt
 from tubemq_spark.cli.needs import need_rich, need_spark
-from tubemq_spark.cli.paste import reading, writing
+from tubemq_spark.cli.paste import code, shell
 from tubemq_spark.cli.sensors import Sensors
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
 TOPIC, GROUP = "sensors", "demo_group"
 _LOOK = 0.1  # seconds between two looks at the query
 _PATIENCE = 120.0  # seconds to wait for the first rows
+_WORKERS = "the first micro-batch starts Python workers ..."
 _NEXT = """\
 What to try next: a TubeMQ in one terminal,
-{activate}  tubemq-spark broker --port {port}
-and in another PySpark, to paste these into:
-{activate}  pyspark
-  {reading}
-  {writing}"""
+{broker}
+in another PySpark,
+{pyspark}
+and to paste there, to read, to write and to end the query:
+{code}"""
 
 
 class DemoError(TubeMQError):
@@ -77,18 +77,20 @@ def _stream(tubemq: EmbeddedTubeMQ, view: View, folder: Path, log: Path, seconds
 
     tubemq.create_topic(TOPIC, partitions=1, stores=3)  # with a store of its own each row knows its offset
     view.say(f"An embedded TubeMQ listens at {tubemq.master}; sensors write to the 3 partitions of topic {TOPIC}.")
-    with Sensors(tubemq, TOPIC) as sensors:
+    with Interrupt() as interrupt, Sensors(tubemq, TOPIC) as sensors:
         view.status(f"starting Spark {VERSION} ...")
         with local_session(folder, log) as session:
+            interrupt.check()
+            view.status(_WORKERS)  # for what is said stands above it
             view.say(f"Spark {VERSION} reads them in micro-batches.")
             with Stream(session, tubemq.master, GROUP, TOPIC, folder, lambda rows: sensors.sent - rows) as stream:
-                _watch(stream, sensors, view, seconds)
+                _watch(stream, sensors, view, seconds, interrupt)
                 _finish(stream, sensors, view)
     _check(tubemq, sensors.sent, stream)
     return sensors.sent
 
 
-def _watch(stream: Stream, sensors: Sensors, view: View, seconds: float) -> None:
+def _watch(stream: Stream, sensors: Sensors, view: View, seconds: float, interrupt: Interrupt) -> None:
     """Shows what comes until `seconds` after the first rows."""
     ends = None
     gives_up = time.monotonic() + _PATIENCE
@@ -101,6 +103,7 @@ def _watch(stream: Stream, sensors: Sensors, view: View, seconds: float) -> None
             raise DemoError(f"no rows came out of Spark within {_PATIENCE:g} s, though {sensors.sent} were sent")
         view.status(_now(stream, sensors))
         time.sleep(_LOOK)
+        interrupt.check()
 
 
 def _finish(stream: Stream, sensors: Sensors, view: View) -> None:
@@ -112,6 +115,8 @@ def _finish(stream: Stream, sensors: Sensors, view: View) -> None:
 
 
 def _now(stream: Stream, sensors: Sensors) -> str:
+    if not stream.rows:
+        return _WORKERS
     return f"{sensors.sent} rows sent, {stream.rows} came out of Spark, lag {sensors.sent - stream.rows}"
 
 
@@ -131,11 +136,10 @@ def _check(tubemq: EmbeddedTubeMQ, sent: int, stream: Stream) -> None:
 
 
 def _what_next() -> str:
-    master = f"127.0.0.1:{MASTER_PORT}"
-    script = Path(sys.executable).parent / "activate"  # where this is a virtual environment
-    activate = f"  . {os.path.relpath(script)}\n" if script.exists() and shutil.which("tubemq-spark") is None else ""
     return _NEXT.format(
-        activate=activate, port=MASTER_PORT, reading=reading(master, "demo"), writing=writing(master, "demo")
+        broker=shell(f"tubemq-spark broker --port {MASTER_PORT}"),
+        pyspark=shell("pyspark"),
+        code=code(f"127.0.0.1:{MASTER_PORT}", "demo"),
     )
 
 

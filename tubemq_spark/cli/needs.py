@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from tubemq_spark.errors import TubeMQError
 
+INSTALL_SPARK = "pip install 'pyspark>=4.0,<4.4'"  # without its extra `sql`: nothing here needs pandas
 LEAST_JAVA = 17  # that Spark 4 runs on
 
 
@@ -20,13 +21,13 @@ class MissingError(TubeMQError):
 def need_rich() -> None:
     """`MissingError` without the package `rich`."""
     if find_spec("rich") is None:
-        raise MissingError("the package rich is not installed: pip install 'tubemq-spark[cli]'")
+        raise MissingError("the package rich is not installed: pip install rich")
 
 
 def need_spark() -> None:
     """`MissingError` without pyspark, or without a Java that it can run on."""
     if find_spec("pyspark") is None:
-        raise MissingError("pyspark is not installed: pip install 'tubemq-spark[cli,spark]'")
+        raise MissingError(f"pyspark is not installed: {INSTALL_SPARK}")
     program = java_program()
     version = None if program is None else java_version(program)
     if version is None or version < LEAST_JAVA:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,10 +26,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 VERSION = pyspark.__version__
-
-
-class SparkError(TubeMQError):
-    """Spark, or the query, failed."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Batch:
 def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
     """A session on loopback that keeps its files in `folder`; what it and its workers say goes to `log`.
 
-    `SparkError` when it does not start.
+    `TubeMQError` when it does not start.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers have what this interpreter has
     builder = (
@@ -73,15 +70,16 @@ def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    try:
-        with _standard_error_to(log):  # which the processes of Spark inherit
-            session = builder.getOrCreate()
-    except (PySparkException, Py4JError) as cause:
-        raise SparkError(f"Spark did not start: {_first_line(cause)}") from cause
-    try:
-        yield session
-    finally:
-        session.stop()
+    with _standard_error_to(log):  # which the processes of Spark inherit
+        try:
+            with ThreadPoolExecutor(1) as pool:  # for in the main thread Spark would take Ctrl-C to itself
+                session = pool.submit(builder.getOrCreate).result()
+        except (PySparkException, Py4JError) as cause:
+            raise TubeMQError(f"Spark did not start: {_first_line(cause)}") from cause
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 @contextmanager
@@ -139,10 +137,10 @@ class Stream:
             self._uncommitted[number] = Batch(number, rows, self._lag_after(self.rows))
 
     def committed(self) -> list[Batch]:
-        """The batches that were committed since the last call, in their order; `SparkError` when the query failed."""
+        """The batches that were committed since the last call, in their order; `TubeMQError` when the query failed."""
         cause = self._query.exception()
         if cause is not None:
-            raise SparkError(f"the query failed: {_first_line(cause)}")
+            raise TubeMQError(f"the query failed: {_first_line(cause)}")
         done = []
         for progress in self._query.recentProgress:
             with self._lock:
@@ -152,11 +150,11 @@ class Stream:
         return done
 
     def drain(self) -> None:
-        """Waits until all rows that the topic holds came out; `SparkError` when the query fails."""
+        """Waits until all rows that the topic holds came out; `TubeMQError` when the query fails."""
         try:
             self._query.processAllAvailable()
         except PySparkException as cause:
-            raise SparkError(f"the query failed: {_first_line(cause)}") from cause
+            raise TubeMQError(f"the query failed: {_first_line(cause)}") from cause
 
     def __enter__(self) -> Stream:
         return self

@@ -10,7 +10,6 @@ from tubemq_spark.protocol.message import decode_attributes, format_msg_time, sp
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.store import Entry
 
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

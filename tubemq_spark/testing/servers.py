@@ -14,8 +14,9 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
 from tubemq_spark.testing.faults import Faults
+from tubemq_spark.testing.loop import LoopThread
 from tubemq_spark.testing.master.service import MasterService
-from tubemq_spark.testing.server import HOST, Listener, LoopThread, Node
+from tubemq_spark.testing.server import HOST, Listener, Node
 from tubemq_spark.testing.tls import TLSFiles
 
 T = TypeVar("T", MasterService, BrokerService)
