@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from code import InteractiveConsole
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,6 +29,20 @@ from tubemq_spark.cli.main import main
 sensors.Sensors._send = lambda self: None
 demo._PATIENCE = 0.0
 sys.exit(main(["demo"]))
+"""
+INTERRUPTED = """\
+import signal
+import sys
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "tubemq_spark.cli.broker":
+            signal.raise_signal(signal.SIGINT)
+
+from tubemq_spark.cli.main import main
+sys.meta_path.insert(0, Interrupting)
+sys.exit(main(["broker"]))
 """
 WITHOUT = """\
 import sys
@@ -167,13 +184,31 @@ def test_a_broker_takes_the_port_it_is_given() -> None:
 def test_the_printed_lines_work_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     with broker() as process:
         lines = printed_until(process, "query.stop()")
-    *_, hint = (number for number, line in enumerate(lines) if line.endswith("pyspark"))
-    assert "pip install" in lines[hint - 1] or lines[hint - 1].endswith("activate")
-    code = lines[lines.index("query = (") :]
-    assert max(map(len, code)) < 80
-    assert not [line for line in code if not line.strip()], "an empty line ends a statement in a shell"
-    names: dict[str, Any] = {"spark": spark}
-    shell = InteractiveInterpreter(names)
+        *_, end = code = lines[lines.index("query = (") :]
+        assert max(map(len, code)) < 80
+        names: dict[str, Any] = {"spark": spark}
+        shell = InteractiveConsole(names)  # line by line, as they are pasted
+        for line in code[:-1]:
+            shell.push(line)
+        query = names["query"]
+        try:
+            query.processAllAvailable()
+            assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
+            shell.push(end)
+            assert not query.isActive
+        finally:
+            query.stop()
+
+
+def test_a_broker_says_how_to_start_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # the virtual environment is not active
+    with broker() as process:
+        lines = printed_until(process, "query = (")
+    start = lines.index("pyspark")
+    script = Path(sys.executable).parent / "activate"
+    activate = [f". {os.path.relpath(script)}"] if script.exists() else []
+    assert lines[start - len(activate) : start] == activate
+    assert "pip install 'pyspark" in lines[start - len(activate) - 1]
 
 
 def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
@@ -199,17 +234,36 @@ def test_a_demo_without_rows_fails() -> None:
     assert done.stderr.splitlines()[-1].startswith("tubemq-spark demo: no rows came out of Spark")
 
 
+@pytest.mark.parametrize("printed", ["An embedded TubeMQ listens", "Spark"], ids=["starts", "reads"])
+def test_an_interrupted_demo_says_so_in_one_line(printed: str) -> None:
+    with subprocess.Popen([*COMMAND, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            printed_until(process, printed)
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (130, "tubemq-spark: interrupted\n")
+    assert "came out" not in rest
+
+
+def test_an_interrupt_during_the_imports_is_told_too() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tubemq-spark: interrupted\n")
+
+
 @pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("rich", "pip install 'tubemq-spark[cli]'"), ("pyspark", "pip install 'tubemq-spark[cli,spark]'")],
+    ("name", "requirement"),
+    [("rich", "rich>=13.7"), ("pyspark", "pyspark>=4.0,<4.4")],
 )
-def test_a_missing_package_is_asked_for(name: str, remedy: str) -> None:
+def test_a_missing_package_is_asked_for(name: str, requirement: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(name=name)], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
-    assert remedy in done.stderr
+    assert f"pip install '{requirement}'" in done.stderr
+    assert f'"{requirement}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,17 @@ def readme_examples() -> str:
     return "\n\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
 
 
-def test_the_readme_is_right(tmp_path: Path) -> None:
+def test_the_readme_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text(SPARK)
     (tmp_path / "test_readme.py").write_text(readme_examples())
+    # The virtual environment is not active, and the `python3` of the PATH would not do.
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
     # Spark's own warnings are not the example's.
-    done = run_pytest(tmp_path, "-W", "default", PYSPARK_PYTHON=sys.executable)
+    done = run_pytest(tmp_path, "-W", "default", PATH=f"{python.parent}:{os.environ['PATH']}")
     assert passed(done) == readme_examples().count("def test_") == 2
 
 
@@ -176,6 +182,26 @@ def test_a_client_that_nobody_uses_is_not_imported(tmp_path: Path) -> None:
         "def test_two():\n    assert 'tubemq_spark.client.connection' not in sys.modules\n"
     )
     assert passed(run_pytest(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("test", "given", "seen"),
+    [
+        pytest.param("def test_it(first, tubemq):", {}, sys.executable, id="ours"),
+        pytest.param("def test_it(first, tubemq):", {"PYSPARK_PYTHON": "mine"}, "mine", id="the-users-own"),
+        pytest.param("def test_it(first):", {}, None, id="not-used"),
+    ],
+)
+def test_spark_is_told_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, given: dict[str, str], seen: str | None
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    (tmp_path / "test_it.py").write_text(
+        "import os, pytest\n\n"
+        "@pytest.fixture(scope='session')\ndef first():\n    return os.environ.get('PYSPARK_PYTHON')\n\n"
+        f"{test}\n    assert first == {seen!r}\n"
+    )
+    assert passed(run_pytest(tmp_path, **given)) == 1
 
 
 def test_the_wheel_and_pytest_are_enough(tmp_path: Path) -> None:

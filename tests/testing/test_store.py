@@ -344,3 +344,13 @@ def test_a_topic_keeps_what_the_cluster_was_told() -> None:
         kept = tubemq.messages("demo")
     assert 50_000 * 3 // 4 < sum(DATA_HEADER + ENTRY_BYTES + len(one.body) for one in kept) <= 50_000
     assert [one.body for one in kept] == [b"%d" % n for n in range(1000 - len(kept), 1000)]
+
+
+def test_a_topic_with_more_stores_divides_what_it_may_keep_again() -> None:
+    with EmbeddedTubeMQ(topics={"demo": 1}, max_bytes=50_000) as tubemq:
+        for _ in range(300):
+            tubemq.send("demo", b"x", partition=0)
+        before = len(tubemq.messages("demo"))
+        tubemq.create_topic("demo", 1, stores=2)
+        after = len(tubemq.messages("demo"))
+    assert after * (DATA_HEADER + ENTRY_BYTES + 1) <= 25_000 < before * (DATA_HEADER + ENTRY_BYTES + 1)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -55,13 +56,18 @@ def add_to(commands: Commands) -> None:
 
 def run(given: argparse.Namespace) -> int:
     stopped: SimpleQueue[None] = SimpleQueue()  # whose "put", unlike an event's "set", may interrupt the waiting
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.put(None))
+    _on_signals(lambda *_: stopped.put(None))
     topics = dict(given.topic or [("demo", 3)])
     with _start(given, topics) as tubemq:
         print(_as_json(tubemq, topics) if given.json else _as_text(tubemq, topics), end="", flush=True)
         stopped.get()
+        _on_signals(signal.SIG_IGN)  # a second one comes too late to matter
     return 0
+
+
+def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _start(given: argparse.Namespace, topics: dict[str, int]) -> EmbeddedTubeMQ:

@@ -21,7 +21,7 @@ class MissingError(TubeMQError):
 def need_rich() -> None:
     """`MissingError` without the package `rich`."""
     if find_spec("rich") is None:
-        raise MissingError("the package rich is not installed: pip install rich")
+        raise MissingError("the package rich is not installed: pip install 'rich>=13.7'")
 
 
 def need_spark() -> None:
