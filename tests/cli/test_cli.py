@@ -192,7 +192,6 @@ def test_the_printed_lines_work_in_pyspark(spark: SparkSession, capfd: pytest.Ca
             shell.push(line)
         query = names["query"]
         try:
-            query.processAllAvailable()
             assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
             shell.push(end)
             assert not query.isActive

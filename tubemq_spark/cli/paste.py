@@ -27,6 +27,7 @@ query = (
     .option("topic", "{topic}")
     .save()
 )
+query.processAllAvailable()
 query.stop()"""
 
 
@@ -38,5 +39,5 @@ def shell(command: str) -> str:
 
 
 def code(master: str, topic: str) -> str:
-    """A query that shows the topic, ten rows for it, and the query's end, for a PySpark shell."""
+    """For a PySpark shell: a query that shows the topic, ten rows for it, and the query's end when they were shown."""
     return _CODE.format(master=master, topic=topic)
