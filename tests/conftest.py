@@ -11,9 +11,10 @@ from contextlib import ExitStack
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.clusters import Cluster, leave
+from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, running
 from tests.real.jars import MissingTool, tool
+from tubemq_spark.client import forget_servers
 
 # Workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -40,7 +41,7 @@ def _clusters() -> Iterator[Callable[[str], Cluster]]:
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
     """Shared by all tests, so nobody stops anything here. Two brokers, or one that speaks the prefixed framing."""
     yield _clusters(request.param)
-    leave()
+    forget_servers()
 
 
 @pytest.fixture

@@ -90,6 +90,3 @@ class Cluster(Protocol):
         ...
 
     def members(self, group: str) -> Members: ...
-
-
-leave = forget_servers

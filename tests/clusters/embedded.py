@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Literal
 
-from tests.clusters import LAYOUTS, SEGMENT, Layout, Members, leave
+from tests.clusters import LAYOUTS, SEGMENT, Layout, Members
 from tests.real.topics import TopicSpec
+from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -133,4 +134,4 @@ def embedded_cluster(
             cluster.create(name, spec)
         yield cluster
         tubemq.clear_faults()
-        leave()
+        forget_servers()

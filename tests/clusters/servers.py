@@ -13,11 +13,12 @@ from typing import Literal
 
 import pytest
 
-from tests.clusters import Cluster, leave
+from tests.clusters import Cluster
 from tests.clusters.embedded import embedded_cluster
 from tests.clusters.real import RealCluster
 from tests.real.jars import MissingTool
 from tests.real.topics import TopicSpec
+from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import ServerConfig
 
 EMBEDDED = pytest.param("embedded", id="embedded")
@@ -55,4 +56,4 @@ def running(
         pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
     with cluster:
         yield cluster
-        leave()
+        forget_servers()

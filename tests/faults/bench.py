@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.faults.kinds import RPC_TIMEOUT
-from tubemq_spark.client import forget_servers
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -148,9 +147,6 @@ def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     columns = (batch.column(name).to_pylist() for name in ("offset", "message_id", "value"))
     yield from map(Row, *columns)
-
-
-say_goodbye = forget_servers
 
 
 # Writing

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.bench import SMALL_FETCHES, TOPICS, say_goodbye
-from tubemq_spark.client import connection, link
+from tests.faults.bench import SMALL_FETCHES, TOPICS
+from tubemq_spark.client import connection, forget_servers, link
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -17,7 +17,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ(topics=TOPICS, config=SMALL_FETCHES) as cluster:
         yield cluster
         cluster.clear_faults()
-        say_goodbye()
+        forget_servers()
 
 
 @pytest.fixture(autouse=True)

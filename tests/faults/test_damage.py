@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.bench import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, say_goodbye, stored, write
+from tests.faults.bench import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, stored, write
+from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.testing import Calls, EmbeddedTubeMQ, faults
 
@@ -33,7 +34,7 @@ _groups = itertools.count()
 def tubemq() -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ(topics=TOPICS) as cluster:
         yield cluster
-        say_goodbye()
+        forget_servers()
 
 
 def length_of(call: Calls, run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -92,7 +93,7 @@ def test_a_sink(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     with EmbeddedTubeMQ(topics=TOPICS) as tubemq:
         length = length_of(tubemq.on(method, times=1), lambda: write(tubemq, rows), monkeypatch)
         for at in range(length):
-            say_goodbye()
+            forget_servers()
             before = counts(tubemq)
             with tubemq.on(method, times=1).corrupt(at) as fault, suppress(TubeMQError):
                 assert write(tubemq, rows, max_in_flight=1, rpc_timeout=0.5, retry_for=PATIENT) == len(rows), at
@@ -100,4 +101,4 @@ def test_a_sink(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
                 assert new - Counter(rows) <= Counter(rows[:1]), at
                 assert new >= Counter(rows), at
             assert fault.fired == 1, at
-        say_goodbye()
+        forget_servers()

@@ -14,7 +14,6 @@ from tests.faults.bench import (
     bodies,
     counts,
     fill,
-    say_goodbye,
     settings,
     stored,
     write,
@@ -33,7 +32,7 @@ from tests.faults.kinds import (
     exception,
 )
 from tests.waiting import wait_until
-from tubemq_spark.client import consumer
+from tubemq_spark.client import consumer, forget_servers
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
@@ -161,7 +160,7 @@ def test_a_visit_token_that_was_changed_meanwhile() -> None:
             assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
         assert registers.fired == 1
         assert counts(tubemq) == Counter(ROWS + ROWS)
-        say_goodbye()
+        forget_servers()
 
 
 # A reader that stood still asks whether its claim is good before it gives anything out.

@@ -17,11 +17,11 @@ from tests.faults.bench import (
     bodies,
     counts,
     fill,
-    say_goodbye,
     stored,
     write,
 )
 from tests.faults.kinds import UNHURRIED
+from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import (
     AuthError,
     ConfigError,
@@ -48,7 +48,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ(topics=TOPICS, masters=2, config=SMALL_FETCHES) as cluster:
         yield cluster
         cluster.clear_faults()
-        say_goodbye()
+        forget_servers()
 
 
 def crash(tubemq: EmbeddedTubeMQ) -> None:
@@ -361,7 +361,7 @@ def test_a_broker_that_limits_the_rate() -> None:
                 query.run()
             assert query.rows == stored(tubemq, "one")
             calls.append(fetches.fired)
-            say_goodbye()
+            forget_servers()
     assert calls[1] > calls[0], "nothing was limited"
 
 
@@ -439,7 +439,7 @@ def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[Embedded
         assert fault.fired == 1
         assert counts(tubemq) == Counter(ROWS)
         assert Counter(message.broker_id for message in tubemq.messages("pair"))[1] == 39
-        say_goodbye()
+        forget_servers()
 
 
 def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTubeMQ) -> None:

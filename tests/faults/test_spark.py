@@ -20,11 +20,11 @@ from tests.faults.bench import (
     bodies,
     counts,
     fill,
-    say_goodbye,
     stored,
 )
 from tests.faults.test_servers import crash, flush_and_crash, restart_master, stop, switch_master
 from tests.waiting import wait_until
+from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -37,7 +37,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ(topics=TOPICS, masters=2, config=SMALL_FETCHES) as cluster:
         yield cluster
         cluster.clear_faults()
-        say_goodbye()
+        forget_servers()
 
 
 def options(tubemq: EmbeddedTubeMQ) -> dict[str, str]:

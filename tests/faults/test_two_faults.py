@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.bench import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, say_goodbye, stored, write
+from tests.faults.bench import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, stored, write
 from tests.faults.kinds import BROKEN, DAMAGED, ELSEWHERE, NO_ANSWER, SLOW, TARGET, Kind, code, exception
 from tests.faults.test_servers import flush_and_crash, restart_master, stop, switch_master
+from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
@@ -45,7 +46,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
     with EmbeddedTubeMQ(topics=TOPICS, masters=2, config=SMALL_FETCHES) as cluster:
         yield cluster
         cluster.clear_faults()
-        say_goodbye()
+        forget_servers()
 
 
 def randomness(name: str, number: int) -> random.Random:
@@ -121,7 +122,7 @@ def test_a_sink(tubemq: EmbeddedTubeMQ, number: int) -> None:
     before = counts(tubemq)
     assert set(before) <= set(ROWS)
     if failed:
-        say_goodbye()
+        forget_servers()
         assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
         assert counts(tubemq) == Counter(ROWS) + before
     else:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.bench import PATIENT, bodies, counts, say_goodbye, write
+from tests.faults.bench import PATIENT, bodies, counts, write
 from tests.faults.kinds import (
     BROKEN,
     DAMAGED,
@@ -25,6 +25,7 @@ from tests.faults.kinds import (
     exception,
     timeout,
 )
+from tubemq_spark.client import forget_servers
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import code_name
@@ -231,7 +232,7 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
         assert before.total() == fault.fired
     else:
         assert not before
-    say_goodbye()
+    forget_servers()
     assert write(tubemq, ROWS, rpc_timeout=timeout(case.kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert counts(tubemq) == Counter(ROWS) + before
 
