@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from tests.real.topics import FLUSH_SOON, TopicSpec
-from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.metadata import Partition
 
 SEGMENT = 20_000  # index entries of a segment: far fewer than the default, so that tests reach across the ends of some
