@@ -333,8 +333,9 @@ def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedClust
         (b"", b"", "value and attributes are empty"),
         (bytes(1001), b"", "value has 1001 bytes, and topic demo takes 1000 at most"),
         (bytes(1000), b"a=" + b"x" * 10_240, "value and attributes have 11242 bytes"),
+        (bytes(1000), b"a=" + b"x" * (10_240 - 52 - 4 - 2 + 1), "value and attributes have 11185 bytes"),
     ],
-    ids=["empty", "value", "attributes"],
+    ids=["empty", "value", "attributes", "more than memory gives out"],
 )
 def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) -> None:
     config = ServerConfig(max_msg_size=1000)

@@ -28,6 +28,7 @@ MESSAGES: list[tuple[bytes, Mapping[str, str] | None, str | None, str | None]] =
     (b"", {"only": "attributes"}, None, None),
     (bytes(range(256)), None, None, None),
     (b"m" * (1 << 20), {"a": "3"}, "long", TIME),
+    (b"l" * (1 << 20), {"k": "v" * (10_240 - 52 - 4 - 2)}, None, None),  # the longest that memory gives out
 ]
 
 

@@ -20,10 +20,11 @@ from tests.testing.stores import (
     messages,
     read,
 )
+from tubemq_spark.protocol.constants import STORE_DATA_HEADER_LEN as DATA_HEADER
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import filter_code
 from tubemq_spark.testing import EmbeddedTubeMQ
-from tubemq_spark.testing.broker.store import DATA_HEADER, ENTRY_BYTES, NO_CODE, UNIT, Store
+from tubemq_spark.testing.broker.store import ENTRY_BYTES, NO_CODE, UNIT, Store
 from tubemq_spark.testing.config import ServerConfig
 
 

@@ -21,7 +21,7 @@ from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.targets import Targets
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
-from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_elsewhere
 from tubemq_spark.protocol.message import encode_payload
@@ -35,6 +35,10 @@ _log = logging.getLogger(__name__)
 # cost more than the message.
 _BATCH = 128
 _BATCH_BYTES = 1 << 20
+
+# The broker takes some bytes more, and gives such a message out only when it is in a file: as long as it is in memory,
+# readers are led past it (wire: MsgMemStore.getMessages compares the whole record with the limit of the payload).
+_MOST_AROUND_A_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
 
 class Producer:
@@ -101,7 +105,7 @@ class Producer:
         if limit is None:
             limit = self._learn_topic(topic, row)
         payload, flag = encode_payload(body, attributes)
-        if not payload or len(body) > limit or len(payload) > limit + MESSAGE_SIZE_SLACK:
+        if not payload or len(body) > limit or len(payload) > limit + _MOST_AROUND_A_BODY:
             raise ConfigError(f"{self._name(row)}: {_size_problem(topic, body, attributes, limit)}")
         message = Outgoing(topic, encode_content(payload, flag, msg_type, msg_time), row)
         self._waiting.append(message)

@@ -20,6 +20,7 @@ STORE_PARTITION_BASE = 10000  # partition id = store id * 10000 + number within 
 MAX_CLIENT_ID = 1024  # characters of client ids and group names
 DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024  # bytes, until the master says otherwise
 MESSAGE_SIZE_SLACK = 10240  # the broker takes this much more than its limit, for the attributes
+STORE_DATA_HEADER_LEN = 52  # bytes in front of each message in a store's data; sizes and limits of reads count them
 
 UNKNOWN_ID = -2  # "I hold none yet" for configuration ids, tokens and flow rules
 NO_CHECK_SUM = -1  # the broker does not compare

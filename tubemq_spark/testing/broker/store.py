@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MESSAGE_SIZE_SLACK
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
@@ -23,7 +23,6 @@ from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import ServerConfig
 
 UNIT = INDEX_MSG_UNIT_SIZE
-DATA_HEADER = 52  # bytes in front of each payload in the data file; sizes and limits count them
 ENTRY_BYTES = 150  # of this process's memory that a message takes besides those, measured
 NO_CODE = -1  # the filter code of a message without a type
 
@@ -136,7 +135,7 @@ class Store:
 
     def append(self, partition_id: int, code: int, message_id: int, check_sum: int, flag: int, payload: bytes) -> int:
         """Takes a message; gives its position."""
-        size = DATA_HEADER + len(payload)
+        size = STORE_DATA_HEADER_LEN + len(payload)
         config = self._config
         if (
             self._block_size + size > config.mem_cache_msg_size
