@@ -28,7 +28,7 @@ from tubemq_spark.protocol.metadata import parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.protocol.send import encode_content
-from tubemq_spark.source.driver import plan_batch
+from tubemq_spark.source.batch_plan import plan_batch
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -239,8 +239,9 @@ def read_all(master: str, job: Job) -> None:
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
-        reader = PartitionReader(part.settings, part.group, claim, part.wanted, visit_token=part.visit_token)
-        seen += sum(len(piece.messages) for piece in reader.pieces())
+        for wanted in part.wanted:
+            reader = PartitionReader(part.settings, part.group, claim, wanted, visit_token=part.visit_token)
+            seen += sum(len(piece.messages) for piece in reader.pieces())
     if seen != job.count:
         raise RuntimeError(f"{seen} messages came, not {job.count}")
 

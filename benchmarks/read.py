@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from benchmarks.common import Job, Runner, arguments, cluster, compare, jobs, spark_session
 from tests.interop.java_client import JavaClient
 from tubemq_spark.client.consumer import PartitionReader
-from tubemq_spark.source.driver import plan_batch
+from tubemq_spark.source.batch_plan import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
 
@@ -52,9 +52,10 @@ def read_raw(options: dict[str, str], count: int) -> None:
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
-        reader = PartitionReader(part.settings, part.group, claim, part.wanted, visit_token=part.visit_token)
-        for piece in reader.pieces():
-            seen += len(piece.messages)
+        for wanted in part.wanted:
+            reader = PartitionReader(part.settings, part.group, claim, wanted, visit_token=part.visit_token)
+            for piece in reader.pieces():
+                seen += len(piece.messages)
     if seen != count:
         raise RuntimeError(f"{seen} messages came, not {count}")
 

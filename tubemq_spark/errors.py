@@ -16,6 +16,7 @@ All of them survive pickling, for Spark carries them between processes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 
@@ -47,7 +48,13 @@ class ProtocolError(TubeMQError):
 
 
 class TransportError(TubeMQError):
-    """The network failed: refused, closed, or no answer in time."""
+    """The network failed: refused, closed, or no answer in time. `unserved` are the partitions that it kept from us,
+    where somebody asked for more than one thing.
+    """
+
+    def __init__(self, text: str, *, unserved: Collection[Any] = ()) -> None:
+        super().__init__(text)
+        self.unserved = unserved
 
 
 class ServerError(TubeMQError):
@@ -95,3 +102,14 @@ class DataLossError(TubeMQError):
         self.partition = partition
         self.asked = asked
         self.offered = offered
+
+    def advising(self, advice: str) -> DataLossError:
+        """The same loss, with what to do about it."""
+        return DataLossError(
+            f"{self}. {advice}",
+            topic=self.topic,
+            broker_id=self.broker_id,
+            partition=self.partition,
+            asked=self.asked,
+            offered=self.offered,
+        )

@@ -7,7 +7,8 @@ there and an unknown `tubemq.*` key are `ConfigError`s that say what was expecte
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -18,17 +19,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """An option: its name as documented, how its text becomes a value, and what is expected of the text.
+    """An option: its name as documented, how its text becomes a value, what is expected of the text, and what it means.
 
-    `parse` raises `ValueError` for a text it cannot use. `secret` values are not shown in errors.
+    `parse` raises `ValueError` for a text it cannot use, in words for the user. `default` is the value
+    without the option; `shown_default` is how the documentation writes it where `default` itself does not tell.
+    `secret` values are not shown in errors. `expects` and `meaning` are what users read, in errors and in the
+    documentation.
     """
 
     name: str
     parse: Callable[[str], T]
     expects: str
+    meaning: str
     default: T | None = None
     required: bool = False
     secret: bool = False
+    shown_default: str | None = None
 
     def read(self, raw: Mapping[str, str]) -> T | None:
         """The value in `raw` (keys in any case), the default when it is not there."""
@@ -56,6 +62,7 @@ class Planned:
     """An option of the public contract that this release does not have yet; only its default is accepted."""
 
     name: str
+    meaning: str
     default: str | None = None
 
     def check(self, raw: Mapping[str, str]) -> None:
@@ -65,26 +72,76 @@ class Planned:
             raise ConfigError(f"option '{self.name}' is not available in this release of tubemq-spark: {instead}")
 
 
-def check_names(raw: Mapping[str, str], known: Iterable[Option[Any] | Planned]) -> None:
-    """Refuses planned options that are set, and `tubemq.*` keys that are not known, naming the nearest known one."""
+# What users of Spark's Kafka source may type out of habit, and what to type here.
+_KAFKAS: Mapping[str, str] = {
+    "subscribepattern": "name the topics in option 'subscribe'",
+    "startingoffsetsbytimestamp": "use option 'startingTimestamp'",
+    "endingoffsetsbytimestamp": "use option 'endingTimestamp'",
+    "startingoffsetsbytimestampstrategy": "where no message is late enough, reading starts at the latest",
+    "groupidprefix": "use option 'tubemq.group'",
+    "minpartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
+    "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
+    "includeheaders": "the column 'attributes' is always there",
+}
+_ALIKE = 0.84  # of difflib's ratio: from here on a key without prefix counts as a misspelling
+
+
+def check_names(raw: Mapping[str, str], known: Iterable[Option[Any] | Planned], elsewhere: Iterable[str] = ()) -> None:
+    """Refuses planned options that are set, and keys that are none of `known`: those with `tubemq.` in front, those of
+    Spark's Kafka source, and those that look like a misspelling. `elsewhere` names options that are known, but not
+    read here."""
     options = list(known)
     names = {option.name.lower(): option.name for option in options}
+    accepted = {*names, *(name.lower() for name in elsewhere)}
     for key in raw:
-        if key.lower().startswith("tubemq.") and key.lower() not in names:
-            raise ConfigError(f"option '{key}' is unknown; did you mean '{_nearest(key, names.values())}'?")
+        if key.lower() not in accepted:
+            _check_unknown(key, names.values())
     for option in options:
         if isinstance(option, Planned):
             option.check(raw)
 
 
+def _check_unknown(key: str, names: Collection[str]) -> None:
+    name = key.lower()
+    if name in _KAFKAS:
+        raise ConfigError(f"option '{key}' is of Spark's Kafka source, not of tubemq: {_KAFKAS[name]}")
+    if name.startswith("kafka."):
+        raise ConfigError(f"option '{key}' is of Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
+    nearest = max(names, key=lambda known: _likeness(known, key))
+    if name.startswith("tubemq.") or (name not in _OF_SPARK and _likeness(nearest, key) >= _ALIKE):
+        raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
+
+
+# Options that Spark itself hands to any source or sink.
+_OF_SPARK = frozenset({"path", "checkpointlocation", "mode", "numpartitions"})
+
+
 def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        number = int(text)
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no whole number") from None
         if not least <= number <= most:
             raise ValueError(f"{number} is not within {least} and {most}")
         return number
 
     return parse
+
+
+_UNITS: Mapping[str, float] = {
+    "": 0.001, "us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400,
+}  # fmt: skip
+_DURATION = re.compile(r"\s*([0-9]{1,12})\s*([a-z]*)\s*")
+
+
+def duration(text: str) -> float:
+    """Seconds of a text as Spark takes it: a number of milliseconds, or of the unit behind it (us, ms, s, m, min, h,
+    d)."""
+    found = _DURATION.fullmatch(text.lower())
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"{text!r} is no number with a unit")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def boolean(text: str) -> bool:
@@ -110,13 +167,9 @@ def not_blank(text: str) -> str:
     return text.strip()
 
 
-def _nearest(key: str, names: Iterable[str]) -> str:
-    """The name most like `key`; the prefix does not count, for it may be what is wrong."""
-
-    def likeness(name: str) -> float:
-        return difflib.SequenceMatcher(None, _bare(name), _bare(key)).ratio()
-
-    return max(names, key=likeness)
+def _likeness(name: str, key: str) -> float:
+    """How alike two names are, 0 to 1; the prefix does not count, for it may be what is wrong."""
+    return difflib.SequenceMatcher(None, _bare(name), _bare(key)).ratio()
 
 
 def _bare(name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,24 +13,29 @@ from google.protobuf.message import Message
 from tests.peers import Peer, answering, message_reply
 from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client import master as master_module
+from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.master import Cluster, ConsumerSession
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request
+from tubemq_spark.protocol.flow import FetchPause, FlowRule, FlowRules, Limits
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 REGISTER = Method.CONSUMER_REGISTER_V2
+HEARTBEAT = Method.CONSUMER_HEARTBEAT_V2
 NO_NODE = 411
+PATIENCE = 30.0
 
 
 @dataclass
 class Master:
-    """Knows its members, and `lists`: broker strings and topic strings."""
+    """Knows its members, and `lists`: broker strings and topic strings; tells `tasks`, if there are some."""
 
     lists: tuple[list[str], list[str]] = field(default_factory=lambda: (["1:127.0.0.1:8123"], ["demo#1:2:3:1"]))
+    tasks: pb.OpsTaskInfo | None = None
     requests: list[Request] = field(default_factory=list)
     members: set[str] = field(default_factory=set)
 
@@ -45,7 +51,11 @@ class Master:
         brokers, topics = self.lists
         if request.method == REGISTER:
             self.members.add(pb.RegisterRequestC2MV2.FromString(request.data).clientId)
-            return pb.RegisterResponseM2CV2(errCode=200, errMsg="", brokerConfigId=1, brokerConfigList=brokers)
+            return pb.RegisterResponseM2CV2(
+                errCode=200, errMsg="", brokerConfigId=1, brokerConfigList=brokers, opsTaskInfo=self.tasks
+            )
+        if request.method == HEARTBEAT:
+            return pb.HeartResponseM2CV2(errCode=200, errMsg="", opsTaskInfo=self.tasks)
         known = pb.GetPartMetaRequestC2M.FromString(request.data).clientId in self.members
         if request.method != Method.GET_PARTITION_META:
             return pb.CloseResponseM2C(success=True, errCode=200 if known else NO_NODE, errMsg="")
@@ -110,6 +120,76 @@ def test_the_short_lists_of_a_new_master_take_nothing_away(short: tuple[list[str
         new.lists = (["1:127.0.0.1:9999", "2:127.0.0.2:8123"], ["demo#1:2:3:1,2:1:1:1"])
         assert consumer.refresh().partitions("demo") == [*DEMO, Partition(2, "demo", 0)]
         assert consumer.broker(DEMO[0]).address.port == 9999
+
+
+# Flow rules
+
+SLOWLY = '[{"type":3,"rule":[{"normFreqInMs":500}]}]'
+
+
+def test_flow_rules_come_with_the_registration() -> None:
+    master = Master(
+        tasks=pb.OpsTaskInfo(
+            defFlowCheckId=11,
+            defFlowControlInfo="[]",
+            groupFlowCheckId=22,
+            groupFlowControlInfo=SLOWLY,
+            qryPriorityId=301,
+        )
+    )
+    with master.peer, session(master.address) as consumer:
+        assert consumer.flow_rules == FlowRules()
+        consumer.register()
+        pause = Limits(pause=FetchPause(500, 0, 0))
+        assert consumer.flow_rules == FlowRules(
+            FlowRule("default", 11, "[]"), FlowRule("group", 22, SLOWLY, pause), qry_priority_id=301
+        )
+    known = pb.RegisterRequestC2MV2.FromString(master.requests[0].data).opsTaskInfo
+    assert known == pb.OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
+
+
+def beats(master: Master) -> list[pb.OpsTaskInfo]:
+    """What the heartbeats said was known."""
+    return [
+        pb.HeartRequestC2MV2.FromString(request.data).opsTaskInfo
+        for request in list(master.requests)
+        if request.method == HEARTBEAT
+    ]
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_heartbeats_keep_the_flow_rules_up_to_date(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+    master = Master()
+    with caplog.at_level("INFO", master_module.__name__), master.peer, session(master.address) as consumer:
+        consumer.register()
+        assert consumer.flow_rules == FlowRules()
+
+        master.tasks = pb.OpsTaskInfo(groupFlowCheckId=1, groupFlowControlInfo=SLOWLY)
+        wait_until(lambda: consumer.flow_rules.group.rule_id == 1)
+        wait_until(lambda: pb.OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=1) in beats(master))
+
+        master.tasks = pb.OpsTaskInfo(groupFlowCheckId=1, defFlowCheckId=2, defFlowControlInfo='[{"type":0}]')
+        wait_until(lambda: pb.OpsTaskInfo(defFlowCheckId=2, groupFlowCheckId=1) in beats(master))
+        assert consumer.flow_rules.group.text == SLOWLY
+        assert consumer.flow_rules.default.limits == Limits()
+
+        master.tasks = pb.OpsTaskInfo()
+        wait_until(lambda: consumer.flow_rules == FlowRules())
+    assert [(record.levelname, record.message) for record in caplog.records if "rule" in record.message] == [
+        ("INFO", f"group g: the group flow control rule 1 {SLOWLY} holds"),
+        ("WARNING", "group g: the default rule is not obeyed: '[{\"type\":0}]' is no flow rule: KeyError('rule')"),
+        ("INFO", f"group g: the group flow control rule 1 {SLOWLY} ended"),
+        ("INFO", 'group g: the default flow control rule 2 [{"type":0}] ended'),
+    ]
 
 
 # What is known of the cluster

@@ -116,15 +116,15 @@ class Query:
     def _run_batch(self, driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> StreamOffset:
         tasks = pickle.loads(pickle.dumps(driver.plan(start, end)))
         self.planned()
-        rows = [(task.wanted.partition, row) for task in tasks for row in self._run_task(task)]
+        rows = [row for task in tasks for row in self._run_task(task)]
         for partition, row in rows:
             self.rows[partition].append(row)
         self._committed += 1
         return end
 
-    def _run_task(self, task: TubeMQInputPartition) -> Iterator[Row]:
+    def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
         for batch in task.read():
-            yield from rows_of(batch)
+            yield from zip(partitions_of(batch), rows_of(batch), strict=True)
             self.given()
 
     def _offset(self, number: int) -> StreamOffset:
@@ -147,6 +147,11 @@ def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     columns = (batch.column(name).to_pylist() for name in ("offset", "message_id", "value"))
     yield from map(Row, *columns)
+
+
+def partitions_of(batch: pa.RecordBatch) -> Iterator[Partition]:
+    columns = (batch.column(name).to_pylist() for name in ("broker_id", "topic", "partition"))
+    yield from map(Partition, *columns)
 
 
 # Writing

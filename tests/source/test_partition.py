@@ -18,8 +18,16 @@ PARTITION = TubeMQInputPartition(
     settings=ClientSettings((Address("m", 8715),), Credentials("u", PASSWORD), framing=Framing.STANDARD),
     group="g",
     claim=ClaimId("5f0c9a3be1d27486", run=1, batch=2),
-    wanted=RangeToRead(
-        Broker(1, Address("b", 8123)), Partition(1, "t", 0), start=28, end=84, sole=True, lender="spark_x", leave_at=56
+    wanted=(
+        RangeToRead(
+            Broker(1, Address("b", 8123)),
+            Partition(1, "t", 0),
+            start=28,
+            end=84,
+            sole=True,
+            lender="spark_x",
+            leave_at=56,
+        ),
     ),
     visit_token=5,
     claim_timeout=45.0,

@@ -9,10 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.client.claims import Standing
-from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import EARLIEST, LATEST
-from tubemq_spark.source.plan import ending_positions, needs_earliest, next_end, ranges, starting_positions
+from tubemq_spark.source.plan import (
+    ending_positions,
+    entries_between,
+    limited,
+    lost_tails,
+    needs_earliest,
+    ranges,
+    starting_positions,
+    store_of,
+    tasks,
+)
 
 A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
 # A keeps [28, 140) and the group stands at 84; B is empty and new to the group; C's group is at its end.
@@ -71,13 +81,6 @@ def test_starting_positions_that_cannot_be(starting: dict[Partition, int], probl
     assert problem in str(caught.value)
 
 
-def test_a_starting_position_that_is_not_kept_any_more() -> None:
-    with pytest.raises(DataLossError, match=r"^1:t:0: .*'startingOffsets' asks for 0, .*before 28 .* -2 ") as caught:
-        starting_positions({A: 0, B: 0, C: 56}, STANDINGS, EARLIEST_OF)
-    error = caught.value
-    assert (error.topic, error.broker_id, error.partition, error.asked, error.offered) == ("t", 1, 0, 0, 28)
-
-
 @pytest.mark.parametrize(
     ("ending", "problem"),
     [
@@ -94,24 +97,13 @@ def test_ending_positions_that_cannot_be(ending: dict[Partition, int], problem: 
     assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("start", "ends", "added", "expected"),
-    [
-        ({A: 28}, {A: 28}, {}, {A: 28}),
-        ({A: 28, B: 0}, {A: 140, B: 0}, {}, {A: 140, B: 0}),
-        ({A: 28}, {A: 56}, {C: 280}, {A: 56, C: 280}),
-        ({A: 28}, {A: 28, C: 300}, {C: 280}, {A: 28, C: 280}),  # a new partition's first messages are the next batch's
-    ],
-)
-def test_next_end(start: Any, ends: Any, added: Any, expected: dict[Partition, int]) -> None:
-    assert next_end(start, ends, added) == expected
-
-
 def test_a_store_that_ends_before_what_was_read_has_lost_its_tail() -> None:
-    with pytest.raises(DataLossError, match=r"^1:t:0: .*ends at 84, .* read up to 140: .*\[84, 140\)") as caught:
-        next_end({A: 140, B: 0}, {A: 84, B: 0}, {})
-    error = caught.value
-    assert (error.topic, error.broker_id, error.partition, error.asked, error.offered) == ("t", 1, 0, 140, 84)
+    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0})
+    assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
+    text = str(loss)
+    assert text.startswith("1:t:0: the store ends at 84, but the query has read up to 140")
+    assert "[84, 140)" in text
+    assert "'failOnDataLoss'" in text
 
 
 @pytest.mark.parametrize(
@@ -122,15 +114,11 @@ def test_a_store_that_ends_before_what_was_read_has_lost_its_tail() -> None:
         ({A: 28, B: 0}, {A: 140, B: 0}, {A: (28, 140)}),
         ({A: 28}, {A: 28, C: 280}, {}),  # new in `end`: it enters there, and is read from the next batch on
         ({A: 28, C: 0}, {A: 28}, {}),
+        ({A: 56, B: 0}, {A: 28, B: 28}, {B: (0, 28)}),  # A's store lost its tail, and that was accepted
     ],
 )
 def test_ranges(start: Any, end: Any, expected: dict[Partition, tuple[int, int]]) -> None:
     assert ranges(start, end) == expected
-
-
-def test_a_checkpoint_that_goes_backwards() -> None:
-    with pytest.raises(ConfigError, match="backwards for 1:t:0, from 56 to 28"):
-        ranges({A: 56}, {A: 28})
 
 
 @st.composite
@@ -175,16 +163,99 @@ def test_no_start_lies_beyond_the_end(
     ranges(starts, ending_positions("latest", starts, standings))
 
 
-@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[int]]) -> None:
-    """However the stores grow, and although C appears later: every position is in one range at most, in order."""
+# Limits
+
+A1, S0, S1 = Partition(1, "t", 2), Partition(2, "s", 0), Partition(2, "s", 10_000)
+
+
+def test_partitions_of_a_store_count_once() -> None:
+    assert entries_between({A: 0, B: 28, C: 0}, {A: 280, B: 280, C: 56}) == 10 + 2
+    assert entries_between({A: 28}, {A: 28}) == 0
+    assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
+
+
+def test_within_the_limit_all_is_read() -> None:
+    assert limited({A: 0, C: 0}, {A: 280, C: 280}, 20, 5) == ({A: 280, C: 280}, 5)
+
+
+def test_shares_are_in_proportion_to_the_backlog() -> None:
+    ends, _ = limited({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, 0)
+    assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
+
+
+def test_partitions_of_a_store_go_together() -> None:
+    """One that is ahead waits until the others have come to it."""
+    ends, _ = limited({A: 0, B: 280, A1: 28}, {A: 2800, B: 2800, A1: 2800}, 8, 0)
+    assert ends == {A: 224, B: 280, A1: 224}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 30),
+    st.integers(0, 7),
+)
+def test_a_limit_holds_and_nobody_starves(stores: list[tuple[int, int, bool]], limit: int, turn: int) -> None:
+    """Each step reads `limit` entries in all, or everything; and within a round of as many steps as there are stores
+    each of them gets something."""
+    start: dict[Partition, int] = {}
+    heads: dict[Partition, int] = {}
+    for number, (backlog, ahead, shared) in enumerate(stores):
+        for p in range(2 if shared else 1):
+            partition = Partition(number + 1, "t", p)
+            start[partition] = 28 * (100 + (min(ahead, backlog) if p else 0))
+            heads[partition] = 28 * (100 + backlog)
+    for _ in range(200):
+        if start == heads:
+            break
+        waiting = {store_of(p) for p in start if start[p] < heads[p]}
+        served: set[tuple[int, str, int]] = set()
+        for _ in range(len(stores)):
+            before = entries_between(start, heads)
+            ends, turn = limited(start, heads, limit, turn)
+            assert all(start[p] <= ends[p] <= heads[p] for p in start)
+            assert entries_between(start, ends) == min(limit, before)
+            served |= {store_of(p) for p in ranges(start, ends)} | {store_of(p) for p in heads if ends[p] == heads[p]}
+            start = ends
+        assert waiting <= served
+    assert start == heads
+
+
+# Tasks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_task", "counts"),
+    [
+        ([10, 10, 10], None, [1, 1, 1]),
+        ([10] * 64, None, [1] * 64),
+        ([1] * 1000, None, [16] * 55 + [15] * 8),
+        ([100_000] * 100, None, [1] * 100),
+        ([10] * 10, 1, [1] * 10),
+        ([10] * 10, 4, [4, 3, 3]),
+        ([100_000, 10, 10, 100_000, 10], 8, [1, 1, 3]),
+        ([], 4, []),
+    ],
+)
+def test_partitions_with_little_to_read_share_tasks(sizes: list[int], per_task: int | None, counts: list[int]) -> None:
+    wanted = list(range(len(sizes)))
+    dealt = tasks(wanted, sizes, per_task)
+    assert [len(group) for group in dealt] == counts
+    assert sorted(one for group in dealt for one in group) == wanted
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 20))
+def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[int]], limit: int) -> None:
+    """However the stores grow and the batches are limited, and although C appears later: every position is in one range
+    at most, in order."""
     ends = {A: 0, B: 280, C: 56}
     position: dict[Partition, int] = {A: 0, B: 280}
     read: dict[Partition, int] = {}
-    for turn, steps in enumerate(growth):
-        ends = {partition: end + 28 * step for (partition, end), step in zip(ends.items(), steps, strict=True)}
-        added = {C: 56} if turn and C not in position else {}
-        end = next_end(position, {p: ends[p] for p in position}, added)
+    turn = 0
+    for step, steps in enumerate(growth):
+        ends = {partition: end + 28 * more for (partition, end), more in zip(ends.items(), steps, strict=True)}
+        end, turn = limited(position, {p: ends[p] for p in position}, limit, turn)
+        if step and C not in position:
+            end[C] = 56
         for partition, (begin, until) in ranges(position, end).items():
             assert begin == read.get(partition, {A: 0, B: 280, C: 56}[partition])
             read[partition] = until

@@ -54,41 +54,15 @@ def test_rules_of_type_0_are_read_and_sorted_by_their_begin() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["[]", text_of(), text_of(RULE, type_=1), text_of({}, type_=3)])
+@pytest.mark.parametrize("text", ["[]", text_of({"zeroCnt": 3, "freqInMs": 300}, type_=1), text_of({}, type_=3)])
 def test_texts_without_a_rule_of_type_0(text: str) -> None:
     assert parse_data_limits(text) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nonsense",
-        "[",
-        "null",
-        "7",
-        "[7]",
-        "[{}]",
-        '[{"type":0}]',
-        '[{"type":0,"rule":7}]',
-        *(text_of({name: value for name, value in RULE.items() if name != missing}) for missing in RULE),
-        text_of({**RULE, "dltInM": 20}),
-        text_of({**RULE, "limitInM": -1}),
-        text_of({**RULE, "freqInMs": 199}),
-        text_of({**RULE, "limitInM": "much"}),
-        text_of({**RULE, "limitInM": None}),
-        text_of({**RULE, "start": "8"}),
-        text_of({**RULE, "end": "noon"}),
-    ],
-)
+@pytest.mark.parametrize("text", ["", " ", "nonsense", "[{}]", text_of(), text_of({**RULE, "dltInM": 20})])
 def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"\S"):
+    with pytest.raises(ValueError, match="flow rule"):
         parse_data_limits(text)
-
-
-@pytest.mark.parametrize("change", [{"dltInM": 21}, {"limitInM": 0}, {"freqInMs": 200}])
-def test_the_least_that_a_rule_may_say(change: dict[str, int]) -> None:
-    assert len(parse_data_limits(text_of({**RULE, **change}))) == 1
 
 
 # -- pace

@@ -32,11 +32,14 @@ class GroupCalls:
         client_id: str,
         position: int | None = None,
         read_status: ReadStatus = ReadStatus.NORMAL,
+        filters: Sequence[str] = (),
     ) -> Call:
         """Claims the partition for `client_id`. With a position the group is moved there; without, it stays where it
-        is, and a group that has no position yet begins where `read_status` says."""
+        is, and a group that has no position yet begins where `read_status` says. With filters fetches give messages
+        whose type has the same hash as one of them."""
         message = self._registration(OpType.REGISTER, partition, client_id, read_status)
         message.qryPriorityId = READ_EVERYTHING
+        message.filterCondStr.extend(filters)
         if position is not None:
             message.currOffset = position
         return self._call(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")

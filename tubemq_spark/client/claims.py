@@ -71,6 +71,7 @@ class DriverClaims:
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
         self._stop_beating: Callable[[], None] | None = None
         self._fenced_readers = False  # whose last fetches may be under way
+        self._waited_for: set[str] = set()  # foreign holders that were told of
         self._unanswered: dict[Partition, str] = {}  # the client ids whose claims may have come about unheard of
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ class DriverClaims:
         where it stands, and a new group begins at the earliest or latest position as `read_status` says.
 
         `PartitionOccupiedError` when another consumer keeps one of them, `FencedError` when a newer run of this query
-        does, `TransportError` when a broker stays away.
+        does, `TransportError` with the `unserved` partitions when a broker stays away.
         """
         if self._stop_beating is None:
             self._stop_beating = HEARTBEAT.keep(self._beat)
@@ -118,10 +119,11 @@ class DriverClaims:
                     holder=holder,
                 )
             if foreign:
+                self._say_who_is_waited_for(foreign)
                 stamina.progress()
                 time.sleep(min(_OCCUPIED_PAUSE, max(occupied.left, 0.01)))
             elif trouble is not None and not stamina.pause():
-                raise self._gave_up(trouble) from trouble
+                raise self._gave_up(trouble, missing) from trouble
         if self._fenced_readers:
             self._fenced_readers = False
             time.sleep(SETTLING)  # a fetch that ends later would move the cursor of the next reader
@@ -146,7 +148,7 @@ class DriverClaims:
                 return dict(zip(wanted, (reply.currOffset for reply in replies[::2]), strict=True))
             except TransportError as trouble:
                 if not stamina.pause():
-                    raise self._gave_up(trouble) from trouble
+                    raise self._gave_up(trouble, wanted) from trouble
 
     def ask(self, heard_since: float) -> None:
         """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock.
@@ -186,10 +188,17 @@ class DriverClaims:
         self.take(lost)
 
     def lend(self, partitions: Iterable[Partition]) -> None:
-        """From now on tasks may take these; heartbeats for them end."""
+        """From now on tasks may take these."""
         with self._lock:
             for partition in partitions:
                 self._claims.setdefault(partition, self._new(partition)).life.on(ClaimEvent.LENT)
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """Forgets claims on partitions that are no more."""
+        with self._lock:
+            for partition in partitions:
+                self._claims.pop(partition, None)
+                self._unanswered.pop(partition, None)
 
     def next_batch(self) -> ClaimId:
         """The claim that tasks of the next plan derive theirs from; later claims of the driver are newer than those."""
@@ -282,17 +291,29 @@ class DriverClaims:
                 trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
         return foreign, trouble
 
-    def _gave_up(self, trouble: TransportError) -> TransportError:
+    def _say_who_is_waited_for(self, foreign: Mapping[Partition, str]) -> None:
+        """Once for each holder: it may be a dead one, whose claim ends soon."""
+        for partition, holder in foreign.items():
+            if holder not in self._waited_for:
+                self._waited_for.add(holder)
+                _log.warning(
+                    "%s: another consumer of group %s holds the partition, %s; waiting for it up to %g s",
+                    partition, self._session.group, holder, self._claim_timeout,
+                )  # fmt: skip
+
+    def _gave_up(self, trouble: TransportError, partitions: Iterable[Partition]) -> TransportError:
         return TransportError(
             f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and can be "
-            "reached from the driver"
+            "reached from the driver",
+            unserved=frozenset(partitions),
         )
 
     def _beat(self) -> None:
         with self._lock:
             held: dict[tuple[Broker, str], list[Partition]] = {}
             for partition, claim in self._claims.items():
-                if claim.held:
+                # Lent ones too, until a task takes them: then the broker tells us off, and no harm is done.
+                if claim.client_id and claim.life.state in (ClaimState.HELD, ClaimState.LENT):
                     held.setdefault((self._broker(partition), claim.client_id), []).append(partition)
         calls = [self._calls().heartbeat(broker, name, partitions) for (broker, name), partitions in held.items()]
         # Nothing is done about failures: the next `ask` meets them too and knows what to do.

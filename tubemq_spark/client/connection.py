@@ -1,4 +1,4 @@
-"""One TCP connection to a master or broker; the only module that touches sockets.
+"""One TCP connection to a master or broker, plain or over TLS; the only module that touches sockets.
 
 A connection belongs to one thread at a time (the pool sees to it). It may have any number of requests unanswered: they
 are written together, and read while writing, so that neither side can block the other.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
 
 from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline
-from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
@@ -27,6 +32,8 @@ _log = logging.getLogger(__name__)
 _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
 _GRACE = 1.0  # seconds
+_HANDSHAKE_WITHIN = 5.0  # seconds; a plain port is silent for ever to one that begins TLS
+_TLS_ALERT = b"\x15\x03"  # begins the record in which a TLS server says what is wrong
 _SECOND_FRAMING_AFTER = 0.3  # seconds of silence before the other framing is tried beside the first
 
 # A call no server knows: it is answered with an exception at once, and changes nothing.
@@ -36,8 +43,12 @@ _PROBE = Request(ServiceType.MASTER, 0, 10_000, b"")
 class Connection:
     """Calls over one socket. After any error it is closed, for its place in the stream is unknown then."""
 
-    def __init__(self, address: Address, framing: Framing, connect_timeout: float) -> None:
-        """`TransportError` when nobody answers at `address` within `connect_timeout` seconds."""
+    def __init__(
+        self, address: Address, framing: Framing, connect_timeout: float, tls: TlsSettings | None = None
+    ) -> None:
+        """`TransportError` when nobody answers at `address` within `connect_timeout` seconds, `ProtocolError` when who
+        answers over TLS is not to be trusted.
+        """
         self.address = address
         self.framing = framing
         self.idle_since = time.monotonic()
@@ -48,12 +59,9 @@ class Connection:
         self._written = 0  # of the first of them
         self._broke: TransportError | ProtocolError | None = None  # why it was closed, unless its user did that
         self._chunk = memoryview(bytearray(_READ_SIZE))
-        try:
-            self._socket = socket.create_connection(address, timeout=connect_timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setblocking(False)
-        except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
-            raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from cause
+        # A read of less has emptied a plain socket. One over TLS gives records, which are short, one by one.
+        self._whole_read = _READ_SIZE if tls is None else 0
+        self._socket = _open(address, connect_timeout, tls)
         self._selector = selectors.DefaultSelector()
         self._events = selectors.EVENT_READ
         self._selector.register(self._socket, self._events)
@@ -137,7 +145,9 @@ class Connection:
 
     def still_open(self) -> bool:
         """Whether an unused connection may be used again: nothing, not even an end, came in since."""
-        return not self.closed and not self._deadlines and not self._selector.select(0)
+        if self.closed or self._deadlines:
+            return False
+        return not self._selector.select(0) or (isinstance(self._socket, _TlsSocket) and self._socket.is_quiet())
 
     def _silence(self) -> str:
         return f"if its port is right, is 'tubemq.rpc.framing' ({self.framing.value} was used), or is the server stuck?"
@@ -164,15 +174,24 @@ class Connection:
                 self._read()
             return readable
         except OSError as cause:
+            question = self._question()
             self.close()
-            self._broke = TransportError(f"the connection to {self.address} broke: {_reason(cause)}")
+            self._broke = TransportError(f"the connection to {self.address} broke: {_reason(cause)}{question}")
             raise self._broke from cause
         except ProtocolError as cause:
+            question = self._question() if self._chunk[:2] == _TLS_ALERT else ""
             self.close()
             self._broke = ProtocolError(
-                f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}"
+                f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}{question}"
             )
             raise self._broke from cause
+
+    def _question(self) -> str:
+        """What may be the matter with a peer that never answered: a port with TLS ends what does not begin so."""
+        never_answered = next(iter(self._deadlines), None) == 1
+        if not never_answered or isinstance(self._socket, ssl.SSLSocket):
+            return ""
+        return "; it never answered: does the port speak TLS? Then set option 'tubemq.tls.enabled' to true"
 
     def _write(self) -> None:
         while self._to_write:
@@ -207,7 +226,7 @@ class Connection:
                 del self._deadlines[serial_no]
                 self._replies[serial_no] = reply
             self._rpc.receive(b"")  # raises now what is wrong behind those replies: no byte may follow to tell
-            if size < len(self._chunk):
+            if size < self._whole_read:
                 return
 
 
@@ -223,22 +242,23 @@ def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
 _framings: dict[Address, Framing] = {}  # what was found out in this process
 
 
-def connect(address: Address, framing: Framing | None, timeout: float) -> Connection:
+def connect(address: Address, framing: Framing | None, timeout: float, tls: TlsSettings | None = None) -> Connection:
     """A connection with `framing`, or with the one that `address` answers to.
 
     A server is silent to the framing it does not know, so the standard one is tried first and the other one, over a
-    connection of its own, soon beside it. `TransportError` when neither is answered within `timeout` seconds.
+    connection of its own, soon beside it. Raises as `Connection`, and `TransportError` when neither is answered within
+    `timeout` seconds.
     """
     known = framing or _framings.get(address)
     if known is not None:
-        return Connection(address, known, timeout)
+        return Connection(address, known, timeout, tls)
     deadline = Deadline(timeout)
-    standard = Connection(address, Framing.STANDARD, timeout)
+    standard = Connection(address, Framing.STANDARD, timeout, tls)
     probes = {standard: standard._submit(_PROBE)}
     try:
         found = _first_answer(probes, min(_SECOND_FRAMING_AFTER, timeout / 2))
         if found is None:
-            prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, 0.1))
+            prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, 0.1), tls)
             probes[prefixed] = prefixed._submit(_PROBE)
             found = _first_answer(probes, deadline.left)
     except (TransportError, ProtocolError):
@@ -251,7 +271,7 @@ def connect(address: Address, framing: Framing | None, timeout: float) -> Connec
     if found is None:
         raise TransportError(
             f"{address} accepts connections but answers nothing within {timeout:g} s in either framing; "
-            "is it the plain port of a TubeMQ master (8715) or broker (8123)?"
+            f"is it the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker?"
         )
     _framings[address] = found.framing
     _log.debug("%s speaks the %s framing", address, found.framing.value)
@@ -274,5 +294,153 @@ def _first_answer(probes: dict[Connection, int], seconds: float) -> Connection |
     return None
 
 
-def _reason(cause: OSError | UnicodeError) -> str:
+# Sockets, plain or over TLS
+
+
+def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.socket:
+    """A socket that does not block. Raises as `Connection`."""
+    try:
+        context = None if tls is None else tls_context(tls)
+        opened = socket.create_connection(address, timeout=seconds)
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                opened = context.wrap_socket(opened, server_hostname=address.host, do_handshake_on_connect=False)
+                _shake_hands(opened, address, min(seconds, _HANDSHAKE_WITHIN))
+            opened.setblocking(False)
+        except BaseException:
+            opened.close()
+            raise
+    except ConfigError as cause:  # the driver has checked it, but files may differ here, or just be replaced
+        raise TransportError(f"cannot connect to {address}: {cause}; each executor needs the file") from cause
+    except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
+        raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from cause
+    return opened
+
+
+def _shake_hands(secure: ssl.SSLSocket, address: Address, seconds: float) -> None:
+    secure.settimeout(seconds)
+    try:
+        secure.do_handshake()
+    except TimeoutError:
+        raise ConnectionError(f"no answer to the TLS handshake within {seconds:g} s; is this the plain port?") from None
+    except ssl.SSLCertVerificationError as cause:
+        advice = (
+            "connect by a name that it has, or set option 'tubemq.tls.verifyHostname' to false"
+            if cause.verify_code in _OF_ANOTHER_HOST
+            else "name the file of the authority that signed it in option 'tubemq.tls.ca'"
+        )
+        raise ProtocolError(f"the certificate of {address} is not trusted: {cause.verify_message}; {advice}") from cause
+    except ssl.SSLEOFError:
+        raise ConnectionError("the peer closed it in the TLS handshake; is this the plain port?") from None
+    except ssl.SSLError as cause:
+        if _is_alert(cause):
+            raise ConnectionError(_refusal(cause)) from cause
+        raise ProtocolError(f"{address} does not speak TLS ({_said(cause)}); is this the plain port?") from cause
+
+
+_OF_ANOTHER_HOST = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
+
+
+def tls_context(tls: TlsSettings) -> ssl.SSLContext:
+    """Made anew when a file has changed. `ConfigError` when one cannot be read or used."""
+    return _context(tls, tls.last_changes())
+
+
+@lru_cache(maxsize=16)
+def _context(tls: TlsSettings, _last_changes: tuple[int, ...]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = _TlsSocket
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # so that writing never waits for reading
+    context.check_hostname = tls.verify_hostname
+    if tls.ca is None:
+        context.load_default_certs()
+    else:
+        try:
+            context.load_verify_locations(tls.ca)
+        except OSError as cause:
+            raise ConfigError(f"option 'tubemq.tls.ca': no PEM certificate in {tls.ca} ({_said(cause)})") from None
+    if tls.cert is not None:
+        _load_own(context, tls)
+    return context
+
+
+def _load_own(context: ssl.SSLContext, tls: TlsSettings) -> None:
+    assert tls.cert is not None
+    asked = []
+
+    def password() -> str:  # without it OpenSSL would ask at the terminal
+        asked.append(True)
+        return tls.key_password or ""
+
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password)
+    except (OSError, ValueError) as cause:  # the latter for a password that is too long
+        if asked:
+            problem = "is missing" if tls.key_password is None else "does not open it"
+            raise ConfigError(
+                f"option 'tubemq.tls.key': {tls.key} is encrypted, and option 'tubemq.tls.keyPassword' {problem}"
+            ) from None
+        raise ConfigError(
+            f"options 'tubemq.tls.cert' and 'tubemq.tls.key': {tls.cert} and {tls.key} are no PEM certificate and its "
+            f"private key ({_said(cause)})"
+        ) from None
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Like a plain socket that does not block: says `BlockingIOError` when it has to wait, and other `OSError`s when it
+    broke. Writing waits for writing and reading for reading only.
+    """
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except ssl.SSLError as cause:
+            raise ConnectionError(_refusal(cause)) from cause
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except ssl.SSLError as cause:
+            raise ConnectionError(_refusal(cause)) from cause
+
+    def is_quiet(self) -> bool:
+        """Whether the peer sent nothing but what TLS itself sends, such as tickets for later sessions."""
+        try:
+            self.recv_into(bytearray(1))
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self.unwrap()  # says good-bye
+        super().close()
+
+
+def _refusal(cause: ssl.SSLError) -> str:
+    if not _is_alert(cause):
+        return f"TLS failed ({_said(cause)})"
+    return (
+        f"the server refuses TLS with this client ({_said(cause)}); if it asks for a certificate, give one that it "
+        "trusts in options 'tubemq.tls.cert' and 'tubemq.tls.key'"
+    )
+
+
+def _is_alert(cause: ssl.SSLError) -> bool:
+    return "ALERT" in (cause.reason or "")
+
+
+def _said(cause: OSError | ValueError) -> str:
+    return (getattr(cause, "reason", None) or str(cause)).lower().replace("_", " ")
+
+
+def _reason(cause: OSError | ValueError) -> str:
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

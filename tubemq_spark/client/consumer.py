@@ -30,6 +30,7 @@ from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import (
+    DataLossError,
     FencedError,
     PartitionOccupiedError,
     PositionMovedError,
@@ -63,8 +64,12 @@ _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCod
 class RangeToRead:
     """What one reader reads: plain values. Positions are bytes of the index, 28 a message.
 
-    `sole` tells whether the partition has its store for itself. `lender` is the driver's claim that may be taken
-    without asking. `leave_at` is where the group is put at the end, None for `start`.
+    `sole` tells whether the partition has its store for itself and no filter is set. `filters` are the message types
+    that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
+    claim that may be taken without asking. `leave_at` is where the group is put at the end, None for `start`.
+
+    Messages that are gone are a `DataLossError` that ends with `advice` when `fail_on_data_loss`; else the loss is
+    logged and what is left is read.
     """
 
     broker: Broker
@@ -72,8 +77,11 @@ class RangeToRead:
     start: int
     end: int
     sole: bool
+    filters: tuple[str, ...] = ()
     lender: str | None = None
     leave_at: int | None = None
+    fail_on_data_loss: bool = True
+    advice: str = ""
 
 
 class _OccupiedError(Exception):
@@ -114,7 +122,7 @@ class PartitionReader:
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
         self._fenced: str | None = None  # the earlier attempt that was told to go last
         self._complete: deque[Piece] = deque()  # to be given out next
-        self._range = self._new_range()
+        self._range = self._new_range(wanted.start, wanted.end)
         self._stamina = Stamina(settings.retry_for)
         self._where = f"{wanted.partition} at {wanted.broker}"
 
@@ -124,25 +132,38 @@ class PartitionReader:
     def pieces(self) -> Generator[Piece, None, None]:
         """The range's messages in order, a few thousand at a time."""
         stop_beating = HEARTBEAT.keep(self._beat)
-        given = Given()
+        start, end = self._wanted.start, self._wanted.end
         try:
-            for piece in self._read():
-                given.add(piece)
-                yield piece
-            while self._unsure:
-                self._read_again(given)
+            while start < end:
+                given = Given()
+                try:
+                    yield from self._read_range(start, end, given)
+                    break
+                except DataLossError as loss:
+                    if self._wanted.fail_on_data_loss:
+                        raise loss.advising(self._wanted.advice) from loss
+                    _log.warning("%s; reading goes on without them, as option 'failOnDataLoss' says", loss)
+                    start, end = what_is_left(start, end, loss, given)
         finally:
             stop_beating()
             self._leave()
 
-    def _new_range(self) -> ExactRange:
-        wanted = self._wanted
-        return ExactRange(wanted.partition, wanted.start, wanted.end, sole_partition=wanted.sole, depth=DEPTH)
+    def _read_range(self, start: int, end: int, given: Given) -> Iterator[Piece]:
+        self._range = self._new_range(start, end)
+        self._complete.clear()
+        for piece in self._read():
+            given.add(piece)
+            yield piece
+        while self._unsure:
+            self._read_again(given)
+
+    def _new_range(self, start: int, end: int) -> ExactRange:
+        return ExactRange(self._wanted.partition, start, end, sole_partition=self._wanted.sole, depth=DEPTH)
 
     def _read_again(self, given: Given) -> None:
         """Compares a second reading with what was `given` out."""
         self._unsure = False
-        self._range = self._new_range()
+        self._range = self._new_range(self._range.start, self._range.end)
         given.read_again()
         try:
             same = not [new for piece in self._read() for new in given.add(piece)] and given.awaited is None
@@ -150,19 +171,14 @@ class PartitionReader:
             same = False
         if not same:
             raise PositionMovedError(
-                f"{self._where}: two readings of [{self._wanted.start}, {self._wanted.end}) differ, for a fetch of an "
+                f"{self._where}: two readings of [{self._range.start}, {self._range.end}) differ, for a fetch of an "
                 "earlier attempt moved the group's position. Run the batch again"
             )
 
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:
             try:
-                with POOL.lease(
-                    self._wanted.broker.address,
-                    self._settings.framing,
-                    timeout=self._settings.rpc_timeout,
-                    idle_for=self._settings.idle_for,
-                ) as connection:
+                with POOL.lease(self._wanted.broker.address, self._settings) as connection:
                     yield from self._converse(connection)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._where}: {error}") from error
@@ -372,7 +388,7 @@ class PartitionReader:
         position = self._wanted.leave_at if self._wanted.leave_at is not None else self._wanted.start
         calls = [self._release(self._client_id)]
         try:
-            if not self._range.done or position != self._wanted.start:
+            if not self._range.done or position != self._range.start:
                 proof = self._calls.roll_back(broker, partition, self._client_id)
                 commit = answer(self._call_now([proof])[0], broker_pb.CommitOffsetResponseB2C, proof.what)
                 if commit.errCode != ErrCode.SUCCESS:
@@ -388,7 +404,9 @@ class PartitionReader:
     def _call(self, command: Command) -> Call:
         broker, partition = self._wanted.broker, self._wanted.partition
         if command.action is Action.SEEK:
-            return self._calls.register(broker, partition, self._client_id, command.position)
+            return self._calls.register(
+                broker, partition, self._client_id, command.position, filters=self._wanted.filters
+            )
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)
         return self._calls.fetch(broker, partition, self._client_id)
@@ -401,3 +419,15 @@ class PartitionReader:
 
     def _submit(self, connection: Connection, call: Call) -> int:
         return connection.submit(call.service, call.method, call.message, self._settings.rpc_timeout)
+
+
+def what_is_left(start: int, end: int, loss: DataLossError, given: Given) -> tuple[int, int]:
+    """What to read of [start, end), maybe nothing, when `loss` came up and `given` had been given out, so that nothing
+    comes twice.
+    """
+    behind = given.last.upto if given.last else start
+    if loss.offered > loss.asked:  # retention removed the beginning
+        return max(loss.offered, behind), end
+    if loss.asked == end and loss.offered >= behind:  # the store lost a tail that was not read yet
+        return behind, loss.offered
+    return loss.offered, end  # it lost what was given out or read before, and holds other messages there by now

@@ -73,7 +73,7 @@ class Link:
         self._patience = self._attended + _GRACE
         self._lease = ExitStack()
         timeout = min(_CONNECT_WITHIN, settings.rpc_timeout)
-        lease = POOL.lease(broker.address, settings.framing, timeout=timeout, idle_for=settings.idle_for)
+        lease = POOL.lease(broker.address, settings, timeout)
         self.connection: Connection = self._lease.enter_context(lease)
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from tubemq_spark.protocol.auth import broker_authorization, master_certificate
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method, ServiceType
 from tubemq_spark.protocol.consume import MEMBER, MemberEvent, MemberState
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code
+from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import (
     Broker,
@@ -171,7 +172,7 @@ class MasterSession:
         self._member.on(MemberEvent.ANSWERED if known else MemberEvent.REGISTERED)
 
     def _learn(self, brokers: Sequence[str], layouts: Iterable[TopicOnBroker]) -> None:
-        self.cluster = self.cluster.with_more(parse_brokers(brokers), layouts)
+        self.cluster = self.cluster.with_more(parse_brokers(brokers, self.settings.default_broker_port), layouts)
 
     def _start_beating(self, beat: Callable[[], None]) -> None:
         if self._stop_beating is None:
@@ -199,12 +200,17 @@ def authorization(settings: ClientSettings, visit_token: int) -> broker_pb.Autho
 
 
 class ConsumerSession(MasterSession):
-    """A member of a consumer group with client-side balance: it sees all partitions and claims what it likes."""
+    """A member of a consumer group with client-side balance: it sees all partitions and claims what it likes.
+
+    `flow_rules` is how fast the group may read, as the master said last: at the registration, then with each heartbeat.
+    """
 
     def __init__(self, settings: ClientSettings, group: str, topics: Sequence[str]) -> None:
         super().__init__(settings, "consumer")
         self.group = group
         self.topics = tuple(topics)
+        self.flow_rules = FlowRules()
+        self._listed: Mapping[tuple[str, int], TopicOnBroker] = {}  # the last answer of a master alone
 
     def register(self) -> None:
         """Joins the group and learns the partitions of its topics; heartbeats follow by themselves.
@@ -227,6 +233,17 @@ class ConsumerSession(MasterSession):
         with self._lock:
             self._insist(self._ask_meta)
             return self.cluster
+
+    def listed(self) -> set[Partition]:
+        """The partitions that the master lists now, asked anew; `cluster` has those of earlier answers too."""
+        with self._lock:
+            self._insist(self._ask_meta)
+            return {partition for layout in self._listed.values() for partition in layout.all_partitions()}
+
+    def believe_the_lists(self) -> None:
+        """What the master did not list when it was last asked is gone."""
+        with self._lock:
+            self.cluster = Cluster(self.cluster.brokers, self._listed)
 
     def broker(self, partition: Partition) -> Broker:
         """Where `partition` is; `ConfigError` when the master does not know its broker."""
@@ -252,13 +269,14 @@ class ConsumerSession(MasterSession):
             sourceCount=-1,  # the group does not count its members
             nodeId=0,
             topicList=self.topics,
+            opsTaskInfo=self.flow_rules.known(),
             authInfo=self._certificate(),
         )
         what = f"registering group {self.group} for {', '.join(self.topics)}"
         reply = self._ask(Method.CONSUMER_REGISTER_V2, message, master_pb.RegisterResponseM2CV2, what)
         self._check(reply.errCode, reply.errMsg, what)
         self._member.on(MemberEvent.REGISTERED)
-        self._note_token(reply)
+        self._note(reply)
         self._learn(reply.brokerConfigList, ())
         return reply
 
@@ -281,6 +299,7 @@ class ConsumerSession(MasterSession):
         self._known()
         layouts = [layout for text in reply.topicMetaInfoList for layout in parse_consumer_topic(text)]
         self._learn(reply.brokerConfigList, layouts)
+        self._listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
         return reply
 
     def _wait_for_topics(self) -> None:
@@ -301,7 +320,10 @@ class ConsumerSession(MasterSession):
             if self._member.state is not MemberState.REGISTERED:
                 self._register()
             message = master_pb.HeartRequestC2MV2(
-                clientId=self.client_id, groupName=self.group, authInfo=self._certificate()
+                clientId=self.client_id,
+                groupName=self.group,
+                opsTaskInfo=self.flow_rules.known(),
+                authInfo=self._certificate(),
             )
             what = f"the heartbeat of group {self.group}"
             reply = self._ask(Method.CONSUMER_HEARTBEAT_V2, message, master_pb.HeartResponseM2CV2, what)
@@ -311,12 +333,19 @@ class ConsumerSession(MasterSession):
                 return
             self._check(reply.errCode, reply.errMsg, what)
             self._known()
-            self._note_token(reply)
+            self._note(reply)
             self._learn(reply.brokerConfigList, ())
 
-    def _note_token(self, reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2) -> None:
+    def _note(self, reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2) -> None:
         if reply.HasField("authorizedInfo"):
             self.visit_token = reply.authorizedInfo.visitAuthorizedToken
+        if reply.HasField("opsTaskInfo"):
+            before, self.flow_rules = self.flow_rules, self.flow_rules.told(reply.opsTaskInfo)
+            for old, new in zip(before, self.flow_rules, strict=True):
+                if new.problem and new != old:
+                    _log.warning("group %s: the %s rule is not obeyed: %s", self.group, new.owner, new.problem)
+                elif new != old:
+                    _log.info("group %s: the %s %s", self.group, *((new, "holds") if new.is_known else (old, "ended")))
 
 
 class ProducerSession(MasterSession):

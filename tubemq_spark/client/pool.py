@@ -9,43 +9,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tubemq_spark.client.connection import Connection, connect
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address
+
+Key = tuple[Address, "Framing | None", "TlsSettings | None"]  # what connections must have in common
+Idle = dict[Key, list[Connection]]
 
 
 class ConnectionPool:
     """The idle connections of this process, by address. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[Address, Framing | None], list[Connection]] = {}
+        self._idle: Idle = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         with self._lock:
-            counts = {str(address): len(connections) for (address, _), connections in self._idle.items()}
+            counts = {str(address): len(connections) for (address, *_), connections in self._idle.items()}
         return f"<ConnectionPool idle: {counts}>"
 
     @contextmanager
-    def lease(
-        self, address: Address, framing: Framing | None, *, timeout: float, idle_for: float
-    ) -> Iterator[Connection]:
-        """A connection to use alone; it goes back to the pool unless it broke or has unanswered requests.
+    def lease(self, address: Address, settings: ClientSettings, timeout: float | None = None) -> Iterator[Connection]:
+        """A connection to use alone; it goes back to the pool unless it broke or has unanswered requests, or the
+        settings share none: then it is a new one, and closed at the end.
 
-        `timeout` and `idle_for` are in seconds; `TransportError` when no connection can be made.
+        `timeout` is in seconds, by default that of a request; `TransportError` when no connection can be made, and
+        `ProtocolError` when the peer is something else or over TLS somebody else.
         """
-        connection = self._take(address, framing, idle_for) or connect(address, framing, timeout)
+        key = (address, settings.framing, settings.tls)
+        connection = self._take(key, settings.idle_for) if settings.shared_connections else None
+        if connection is None:
+            seconds = settings.rpc_timeout if timeout is None else timeout
+            connection = connect(address, settings.framing, seconds, settings.tls)
         try:
             yield connection
         except BaseException:
             # A request may be half written or unanswered: who uses it next would get the wrong replies.
             connection.close()
             raise
-        if connection.closed or connection.unanswered:
+        if connection.closed or connection.unanswered or not settings.shared_connections:
             connection.close()
         else:
             connection.idle_since = time.monotonic()
             with self._lock:
-                self._idle.setdefault((address, framing), []).append(connection)
+                self._idle.setdefault(key, []).append(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -59,21 +68,18 @@ class ConnectionPool:
         self._idle = {}
         self._lock = threading.Lock()
 
-    def _take(self, address: Address, framing: Framing | None, idle_for: float) -> Connection | None:
+    def _take(self, key: Key, idle_for: float) -> Connection | None:
         with self._lock:
             keep, drop = choose(self._idle, time.monotonic() - idle_for)
             self._idle = keep
-            candidates = self._idle.pop((address, framing), [])
+            candidates = self._idle.pop(key, [])
             chosen = next((c for c in reversed(candidates) if c.still_open()), None)
             left = [c for c in candidates if c is not chosen and c.still_open()]
             if left:
-                self._idle[address, framing] = left
+                self._idle[key] = left
         for connection in (*drop, *(c for c in candidates if c is not chosen and c not in left)):
             connection.close()
         return chosen
-
-
-Idle = dict[tuple[Address, "Framing | None"], list[Connection]]
 
 
 def choose(idle: Idle, oldest: float) -> tuple[Idle, list[Connection]]:

@@ -47,8 +47,7 @@ def call_all(
         # First all connections: while one is waited for, no request's time must run.
         for address in dict.fromkeys(call.address for call in calls):
             try:
-                lease = POOL.lease(address, settings.framing, timeout=seconds, idle_for=settings.idle_for)
-                connections[address] = leases.enter_context(lease)
+                connections[address] = leases.enter_context(POOL.lease(address, settings, seconds))
             except (TransportError, ProtocolError) as error:
                 broken[address] = error
         for call in calls:

@@ -39,7 +39,7 @@ class ProducerSessions:
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
         """A session that may be shared with others. One that nobody uses is closed after `settings.idle_for`, or when
-        its masters do not answer.
+        its masters do not answer; at once where connections are not shared.
         """
         with self._lock:
             if settings not in self._entries:
@@ -54,13 +54,16 @@ class ProducerSessions:
             with self._lock:
                 entry.users -= 1
                 entry.idle_since = time.monotonic()
+            if not settings.shared_connections:
+                self.close_idle()
 
     def close(self) -> None:
         """Closes the sessions that nobody uses now."""
         self._close_unused(idle=False)
 
     def close_idle(self) -> None:
-        """Closes those that nobody has used for long, and those that nobody uses and no master answers to."""
+        """Closes those that nobody has used for long, and those that nobody uses and no master answers to or that are
+        not to be used again."""
         self._close_unused(idle=True)
 
     def _close_unused(self, *, idle: bool) -> None:
@@ -70,7 +73,7 @@ class ProducerSessions:
                 settings
                 for settings, entry in self._entries.items()
                 if not entry.users
-                and (not idle or now - entry.idle_since >= settings.idle_for or entry.session.is_forgotten)
+                and (not idle or entry.session.is_forgotten or now - entry.idle_since >= _kept_for(settings))
             ]
             sessions = [self._entries.pop(settings).session for settings in unused]
             if not self._entries and self._stop_watching is not None:
@@ -78,6 +81,10 @@ class ProducerSessions:
                 self._stop_watching = None
         for session in sessions:
             session.close()
+
+
+def _kept_for(settings: ClientSettings) -> float:
+    return settings.idle_for if settings.shared_connections else 0.0
 
 
 SESSIONS = ProducerSessions()

@@ -3,28 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tubemq_spark.client.connection import tls_context
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, Planned, not_blank, one_of, whole_number
+from tubemq_spark.options import Option, Planned, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials
-from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.constants import BROKER_PORT, Framing
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
+_MASTER_TLS_PORT = 8716  # as servers are configured unless told otherwise
+_BROKER_TLS_PORT = 8124
+
 MASTER = Option(
-    "tubemq.master", parse_master_addresses, "host:port[,host:port…], port 8715 when left out", required=True
+    "tubemq.master",
+    parse_master_addresses,
+    "host:port[,host:port…]",
+    "the masters, port 8715 when left out, or 8716 with TLS",
+    required=True,
 )
-USER = Option("tubemq.user", not_blank, "a user name")
-PASSWORD = Option("tubemq.password", str, "the user's password", secret=True)
-PASSWORD_FILE = Option("tubemq.passwordFile", not_blank, "the path of a file with the password in its first line")
-RPC_TIMEOUT_MS = Option("tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", 10_000)
+USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")
+PASSWORD = Option("tubemq.password", str, "the user's password", "the user's password", secret=True)
+PASSWORD_FILE = Option(
+    "tubemq.passwordFile", not_blank, "the path of a file", "a file with the password in its first line"
+)
+RPC_TIMEOUT_MS = Option(
+    "tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", "how long one request may take",
+    10_000,
+)  # fmt: skip
 RPC_FRAMING = Option(
-    "tubemq.rpc.framing", one_of("auto", "standard", "prefixed"), "auto, standard or prefixed (TubeMQ 1.1, 1.2)", "auto"
+    "tubemq.rpc.framing",
+    one_of("auto", "standard", "prefixed"),
+    "auto, standard or prefixed",
+    "how requests are framed: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others, `auto` finds out",
+    "auto",
 )
-RETRY_MAX_ELAPSED_MS = Option("tubemq.retry.maxElapsedMs", whole_number(0), "milliseconds", 60_000)
-CONNECTIONS_IDLE_MS = Option("tubemq.connections.idleMs", whole_number(1000), "milliseconds, at least 1000", 180_000)
+RETRY_MAX_ELAPSED_MS = Option(
+    "tubemq.retry.maxElapsedMs",
+    whole_number(0),
+    "milliseconds, 0 or more",
+    "how long one operation is retried before its task fails",
+    60_000,
+)
+CONNECTIONS_IDLE_MS = Option(
+    "tubemq.connections.idleMs",
+    whole_number(1000),
+    "milliseconds, at least 1000",
+    "an unused connection is closed after that time",
+    180_000,
+)
+
+CONNECTIONS_SHARED = Option(
+    "tubemq.connections.shared",
+    boolean,
+    "true or false",
+    "true: the tasks of a worker process use one another's connections again; false: each task opens its own, and "
+    "closes them at its end",
+    True,
+)
+TLS_ENABLED = Option(
+    "tubemq.tls.enabled",
+    boolean,
+    "true or false",
+    "whether to use TLS, at least 1.2, to the masters and all brokers; they have ports of their own for it",
+    False,
+)
+TLS_CA = Option(
+    "tubemq.tls.ca",
+    not_blank,
+    "the path of a PEM file",
+    "the certificates of the authorities that may sign a server's, on the driver and every executor; without it those "
+    "that the system trusts",
+)
+TLS_CERT = Option(
+    "tubemq.tls.cert",
+    not_blank,
+    "the path of a PEM file",
+    "this client's certificate and those between it and its authority, for servers that ask for one (two-way TLS)",
+)
+TLS_KEY = Option(
+    "tubemq.tls.key",
+    not_blank,
+    "the path of a PEM file",
+    "the private key of `tubemq.tls.cert`; it may stand in the same file",
+)
+TLS_KEY_PASSWORD = Option(
+    "tubemq.tls.keyPassword",
+    str,
+    "the key's password",
+    "the password of `tubemq.tls.key`, where the key is encrypted",
+    secret=True,
+)
+TLS_VERIFY_HOSTNAME = Option(
+    "tubemq.tls.verifyHostname",
+    boolean,
+    "true or false",
+    "whether a server's certificate must name the host that was connected to; an authority must have signed it either "
+    "way",
+    shown_default="true",  # it must be known whether it was given
+)
 
 CLIENT_OPTIONS: tuple[Option[Any] | Planned, ...] = (
     MASTER,
@@ -35,19 +115,21 @@ CLIENT_OPTIONS: tuple[Option[Any] | Planned, ...] = (
     RPC_FRAMING,
     RETRY_MAX_ELAPSED_MS,
     CONNECTIONS_IDLE_MS,
-    Planned("tubemq.connections.shared", "true"),
-    Planned("tubemq.tls.enabled", "false"),
-    Planned("tubemq.tls.ca"),
-    Planned("tubemq.tls.cert"),
-    Planned("tubemq.tls.key"),
-    Planned("tubemq.tls.keyPassword"),
-    Planned("tubemq.tls.verifyHostname", "true"),
+    CONNECTIONS_SHARED,
+    TLS_ENABLED,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
+    TLS_KEY_PASSWORD,
+    TLS_VERIFY_HOSTNAME,
 )
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Plain values, for they travel to the executors. Times are in seconds; `framing` None means: find out."""
+    """Plain values, for they travel to the executors. Times are in seconds; `framing` None means: find out; `tls` None
+    means: do without.
+    """
 
     masters: tuple[Address, ...]
     credentials: Credentials | None = None
@@ -55,18 +137,36 @@ class ClientSettings:
     framing: Framing | None = None
     retry_for: float = 60.0
     idle_for: float = 180.0
+    shared_connections: bool = True
+    tls: TlsSettings | None = None
+
+    @property
+    def default_broker_port(self) -> int:
+        """Of brokers whose port the master leaves out, which releases from 2.x on do with 8124 over TLS (wire:
+        BrokerConfEntity)."""
+        return BROKER_PORT if self.tls is None else _BROKER_TLS_PORT
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> ClientSettings:
         framing = RPC_FRAMING.get(raw)
+        tls = _tls(raw)
         return cls(
-            masters=MASTER.get(raw),
+            masters=(MASTER if tls is None else replace(MASTER, parse=_masters_over_tls)).get(raw),
             credentials=_credentials(raw),
             rpc_timeout=RPC_TIMEOUT_MS.get(raw) / 1000,
             framing=None if framing == "auto" else Framing(framing),
             retry_for=RETRY_MAX_ELAPSED_MS.get(raw) / 1000,
             idle_for=CONNECTIONS_IDLE_MS.get(raw) / 1000,
+            shared_connections=CONNECTIONS_SHARED.get(raw),
+            tls=tls,
         )
+
+
+def _masters_over_tls(text: str) -> tuple[Address, ...]:
+    return tuple(
+        address if ":" in given else address._replace(port=_MASTER_TLS_PORT)
+        for address, given in zip(parse_master_addresses(text), text.split(","), strict=True)
+    )
 
 
 def _credentials(raw: Mapping[str, str]) -> Credentials | None:
@@ -85,3 +185,26 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
     if not password:
         raise ConfigError("option 'tubemq.user' needs 'tubemq.password' or 'tubemq.passwordFile' beside it")
     return Credentials(user, password)
+
+
+def _tls(raw: Mapping[str, str]) -> TlsSettings | None:
+    others: tuple[Option[Any], ...] = (TLS_CA, TLS_CERT, TLS_KEY, TLS_KEY_PASSWORD, TLS_VERIFY_HOSTNAME)
+    given = [option.name for option in others if option.read(raw) is not None]
+    if not TLS_ENABLED.get(raw):
+        if given:
+            raise ConfigError(
+                f"option '{given[0]}' is of TLS: set option 'tubemq.tls.enabled' to true, or leave it out"
+            )
+        return None
+    for option, needed in ((TLS_CERT, TLS_KEY), (TLS_KEY, TLS_CERT), (TLS_KEY_PASSWORD, TLS_KEY)):
+        if option.name in given and needed.name not in given:
+            raise ConfigError(f"option '{option.name}' needs '{needed.name}' beside it: {needed.meaning}")
+    tls = TlsSettings(
+        ca=TLS_CA.read(raw),
+        cert=TLS_CERT.read(raw),
+        key=TLS_KEY.read(raw),
+        key_password=TLS_KEY_PASSWORD.read(raw),
+        verify_hostname=TLS_VERIFY_HOSTNAME.read(raw) is not False,
+    )
+    tls_context(tls)  # what is wrong with a file is said here, on the driver
+    return tls

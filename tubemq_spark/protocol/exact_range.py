@@ -404,8 +404,7 @@ class ExactRange:
 
     def _data_loss(self, asked: int, offered: int, what: str) -> DataLossError:
         return DataLossError(
-            f"{self.partition}: messages of [{self.start}, {self.end}) are gone: {what}. "
-            "Start anew with another checkpoint and startingOffsets once you know why",
+            f"{self.partition}: messages of [{self.start}, {self.end}) are gone: {what}",
             topic=self.partition.topic,
             broker_id=self.partition.broker_id,
             partition=self.partition.partition_id,

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 
 from tubemq_spark.errors import ConfigError, ProtocolError
@@ -23,6 +23,7 @@ MSG_TYPE_KEY = "$msgType$"
 MSG_TIME_KEY = "$msgTime$"
 MAX_MSG_TYPE = 255  # characters
 _MSG_TIME_DIGITS = 12
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LENGTH = struct.Struct(">i")
 _SEPARATORS = (",", "=")
@@ -33,7 +34,7 @@ class Attributes:
     """A message's attributes, taken apart.
 
     `own` holds the producer's, None without any. `msg_time` is in microseconds since the epoch (the wire knows
-    minutes, in a zone it does not name: UTC is assumed).
+    minutes, in a zone it does not name).
     """
 
     own: Mapping[str, str] | None = None
@@ -85,8 +86,10 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
     return payload[_LENGTH.size : end], payload[end:]
 
 
-def decode_attributes(data: bytes) -> Attributes:
-    """Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as
+def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
+    """The attributes of a producer whose `$msgTime$` is in `zone`.
+
+    Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as
     in Java), and of a key that stands twice the first counts. A `$msgTime$` that is no time stays among the own."""
     own: dict[str, str] = {}
     msg_type: str | None = None
@@ -95,7 +98,7 @@ def decode_attributes(data: bytes) -> Attributes:
         key, _, value = part.partition("=")
         if key == MSG_TYPE_KEY:
             msg_type = value if msg_type is None else msg_type
-        elif key == MSG_TIME_KEY and (moment := parse_msg_time(value)) is not None:
+        elif key == MSG_TIME_KEY and (moment := parse_msg_time(value, zone)) is not None:
             msg_time = moment if msg_time is None else msg_time
         elif part:
             own.setdefault(key, value)
@@ -128,16 +131,17 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
     return ",".join(parts).encode()
 
 
-def parse_msg_time(text: str) -> int | None:
-    """Microseconds since the epoch of `yyyyMMddHHmm`, None when it is no such time."""
+def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
+    """Microseconds since the epoch of `yyyyMMddHHmm` in `zone`, None when it is no such time. One that stands twice on
+    the clock is the first of the two."""
     if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])
     try:
-        moment = datetime(*map(int, fields), tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
+        moment = datetime(*map(int, fields), tzinfo=zone)  # type: ignore[misc, arg-type]
     except ValueError:
         return None
-    return int(moment.timestamp()) * 1_000_000
+    return int((moment - _EPOCH).total_seconds()) * 1_000_000
 
 
 def format_msg_time(moment: datetime) -> str:

@@ -10,21 +10,29 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
 
-from tubemq_spark.client.claims import DriverClaims, Standing
-from tubemq_spark.client.consumer import RangeToRead
+from tubemq_spark.client.backoff import Deadline
+from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.admission import Admission
+from tubemq_spark.source.bounds import partitions_to_read, where_to_begin
 from tubemq_spark.source.offset import Positions, StreamOffset
-from tubemq_spark.source.options import Bound, SourceOptions
+from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import ending_positions, needs_earliest, next_end, ranges, starting_positions
+from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, lost_tails, ranges
+from tubemq_spark.source.tasks import input_partitions
 
 _log = logging.getLogger(__name__)
+
+_HIDDEN_FOR = 20.0  # seconds in which a new master's lists fill up (seen: 13)
+_LOOK_AGAIN_AFTER = 0.5  # seconds
 
 
 def new_query_id() -> str:
@@ -36,9 +44,20 @@ def first_claim(query: str) -> ClaimId:
     return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1)
 
 
-def read_status(starting: Bound) -> ReadStatus:
+def read_status(options: SourceOptions) -> ReadStatus:
     """Where a group that is new begins, so that nobody finds it at the wrong end."""
-    return ReadStatus.FROM_MAX if starting == "latest" else ReadStatus.NORMAL
+    at_the_end = options.starting == "latest" and options.starting_at is None
+    return ReadStatus.FROM_MAX if at_the_end else ReadStatus.NORMAL
+
+
+class _Answer(NamedTuple):
+    """What `latest` found out: asked from `start`, the batch ends at `end`, the stores at `heads`."""
+
+    start: StreamOffset
+    limited: bool
+    end: StreamOffset
+    heads: StreamOffset
+    at: float
 
 
 class StreamDriver:
@@ -52,11 +71,13 @@ class StreamDriver:
         self._query = ""
         self._initial: StreamOffset | None = None
         self._first: Positions | None = None
+        self._admission = Admission(options.min_offsets, options.max_offsets, options.max_delay)
         self._bounded = False  # whether the run ends at `_target`, the stores' ends at its first look
         self._target: Positions | None = None
+        self._gone: set[Partition] = set()  # what the cluster had once and has no more, which was told
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
         self._metadata_due = time.monotonic() + options.metadata_interval
-        self._answer: tuple[StreamOffset, StreamOffset, float] | None = None  # asked from, found, when
+        self._answer: _Answer | None = None
 
     def __repr__(self) -> str:
         return f"<StreamDriver of query {self._query}: {self._claims!r}>"
@@ -71,36 +92,58 @@ class StreamDriver:
             self._initial = StreamOffset(new_query_id(), {})
         return self._initial
 
-    def latest(self, start: StreamOffset) -> StreamOffset:
-        """`start` is what Spark has committed, or the initial offset: the group moves there. Gives where the stores
-        end; `start` itself when there is nothing new. The brokers are asked at most every `headsIntervalMs`.
+    def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
+        """`start` is what Spark has committed, or the initial offset: the group moves there. Gives where the next
+        micro-batch ends, `limited` by the options or at the stores' ends; `start` itself when there is nothing new. The
+        brokers are asked at most every `headsIntervalMs`.
 
-        Raises as `starting_positions`, `next_end` and `DriverClaims.take`.
+        Raises as `where_to_begin` and `DriverClaims.take`, and `DataLossError` when a store ends before the position
+        reached or a partition is no more, unless the options say to go on.
         """
         now = time.monotonic()
-        if (
-            self._answer is not None
-            and self._answer[0] == start
-            and now - self._answer[2] < self._options.heads_interval
-        ):
-            return self._answer[1]
-        self._check_topics(start)
+        last = self._answer
+        if last and (last.start, last.limited) == (start, limited) and now - last.at < self._options.heads_interval:
+            return last.end
+        start = self._without_left_topics(start)
         claims = self._claims_of(start.query)
+        while True:
+            try:
+                end, heads = self._look(start, claims, now, limited)
+                break
+            except TransportError as trouble:
+                if not trouble.unserved:
+                    raise
+                self._judge(trouble.unserved, start, trouble)
+        self._answer = _Answer(start, limited, end, heads, time.monotonic())
+        return end
+
+    def _look(
+        self, start: StreamOffset, claims: DriverClaims, now: float, limited: bool
+    ) -> tuple[StreamOffset, StreamOffset]:
+        """The end of the next micro-batch, and where the stores end."""
         if start.positions:
-            begin, first = start.positions, None
+            self._judge(start.positions.keys() - set(self._partitions()), start)
+            begin: Positions = self._present(start.positions)
+            first = None
             self.confirm(start)
         else:
             begin = first = self._first_positions(claims)
         claims.ask(heard_since=now)
+        heads = {partition: claims.standing(partition).end for partition in begin}
+        self._accept_losses(lost_tails(begin, heads), claims)
+        # What is new enters with where it begins, to be read from the batch after on, so that the checkpoint knows both
+        # ends of every range.
         added = self._new_partitions(begin) if self._target is None else {}
-        ends = {partition: claims.standing(partition).end for partition in (*begin, *added)}
+        ends = heads
         if self._bounded:
-            self._target = self._target or ends
-            ends = {partition: min(end, self._target[partition]) for partition, end in ends.items()}
-        positions = next_end(begin, ends, added)
-        end = start if positions == start.positions else StreamOffset(start.query, positions, initial=first)
-        self._answer = (start, end, time.monotonic())
-        return end
+            if self._target is None:
+                self._target = {**heads, **{partition: claims.standing(partition).end for partition in added}}
+            ends = {partition: min(end, self._target.get(partition, end)) for partition, end in heads.items()}
+        if limited and not lost_tails(begin, ends):
+            ends = dict(self._admission.end(begin, ends, to_the_end=self._bounded))
+        ends = {**ends, **added}
+        end = start if ends == start.positions else StreamOffset(start.query, ends, initial=first)
+        return end, StreamOffset(start.query, {**heads, **added})
 
     def stop_at_the_next_ends(self) -> None:
         """What the stores hold when `latest` is asked next is all that this run reads."""
@@ -109,24 +152,30 @@ class StreamDriver:
     @property
     def last_answer(self) -> StreamOffset | None:
         """Where the stores ended when the brokers were last asked."""
-        return None if self._answer is None else self._answer[1]
+        return None if self._answer is None else self._answer.heads
 
     def confirm(self, offset: StreamOffset) -> None:
-        """Moves the group to `offset`, which Spark has committed: forwards only, and each partition once."""
+        """Moves the group to `offset`, which Spark has committed: forwards only, and each partition once. Where the
+        group is not to follow, its partitions are claimed where it stands.
+        """
         claims = self._claims_of(offset.query)
-        free = [partition for partition in offset.positions if not claims.holds(partition)]
+        positions = self._present(offset.positions)
+        free = [partition for partition in positions if not claims.holds(partition)]
+        if not self._options.commit_offsets:
+            claims.take(dict.fromkeys(free))
+            return
         # What this run read stands at the start of its last batch. What it has not touched yet may stand anywhere:
         # look.
         untouched = [partition for partition in free if partition not in self._committed]
         claims.take(dict.fromkeys(untouched))
         forward: dict[Partition, int | None] = {}
-        for partition, position in offset.positions.items():
+        for partition, position in positions.items():
             if partition in free and partition not in untouched:
                 forward[partition] = max(position, self._committed[partition])
             elif position > claims.standing(partition).group:
                 forward[partition] = position
         claims.take(forward)
-        for partition, position in offset.positions.items():
+        for partition, position in positions.items():
             self._committed[partition] = max(position, self._committed.get(partition, 0))
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -141,33 +190,28 @@ class StreamDriver:
                 f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
                 "query"
             )
-        self._check_topics(end)
+        end = self._without_left_topics(end)
         claims = self._claims_of(end.query)
-        to_read = ranges(begin, end.positions)
+        self._judge(end.positions.keys() - set(self._partitions()), replace(end, positions=begin))
+        to_read = ranges(begin, self._present(end.positions))
+        leave_at: dict[Partition, int] = {}
+        if not self._options.commit_offsets:
+            claims.take({partition: None for partition in to_read if not claims.holds(partition)})
+            leave_at = {partition: claims.standing(partition).group for partition in to_read}
         lenders = {partition: claims.client_id(partition) for partition in to_read}
         claims.lend(to_read)
         for partition, (position, _) in to_read.items():
             self._committed.setdefault(partition, position)
-        claim = claims.next_batch()
         self._answer = None
-        return [
-            TubeMQInputPartition(
-                settings=self._options.client,
-                group=self._options.group,
-                claim=claim,
-                wanted=RangeToRead(
-                    broker=self._session.broker(partition),
-                    partition=partition,
-                    start=position,
-                    end=until,
-                    sole=self._session.cluster.is_sole(partition),
-                    lender=lenders[partition],
-                ),
-                visit_token=self._session.visit_token,
-                claim_timeout=self._options.claim_timeout,
-            )
-            for partition, (position, until) in to_read.items()
-        ]
+        return input_partitions(
+            self._options,
+            self._session,
+            claims.next_batch(),
+            to_read,
+            lenders=lenders,
+            leave_at=leave_at,
+            advice=ADVICE_FOR_STREAMS,
+        )
 
     def stop(self) -> None:
         """Gives the claims back and leaves the group, which stays where it was confirmed. May be called twice."""
@@ -184,22 +228,35 @@ class StreamDriver:
             self._claims = DriverClaims(self._session, first_claim(query), self._options.claim_timeout)
         return self._claims
 
-    def _check_topics(self, offset: StreamOffset) -> None:
-        if left_out := sorted({partition.topic for partition in offset.positions} - set(self._options.topics)):
+    def _without_left_topics(self, offset: StreamOffset) -> StreamOffset:
+        """A topic of the checkpoint that is not to be read any more is a loss, too."""
+        left_out = {partition for partition in offset.positions if not self._is_wanted(partition)}
+        if not left_out:
+            return offset
+        names = ", ".join(sorted({partition.topic for partition in left_out}))
+        if self._options.fail_on_data_loss:
             raise ConfigError(
-                f"the checkpoint has positions of topic {', '.join(left_out)}, which option 'subscribe' does not name "
-                "any more: subscribe to it again, or use another checkpoint"
+                f"the checkpoint has positions of partitions of {names} that options 'subscribe' or 'assign' do not "
+                "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
+                "on without them"
             )
+        if not left_out <= self._gone:
+            _log.warning("%s is not read any more: options 'subscribe' and 'assign' do not name it", names)
+            self._gone |= left_out
+        return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
+
+    def _is_wanted(self, partition: Partition) -> bool:
+        if self._options.assigned is not None:
+            return partition in self._options.assigned
+        return partition.topic in self._options.topics
 
     def _first_positions(self, claims: DriverClaims) -> Positions:
-        """Where a new query begins, as `startingOffsets` says; looked up once."""
-        partitions = self._partitions() if self._first is None else list(self._first)
+        """Where a new query begins, as the options say; looked up once."""
+        partitions = partitions_to_read(self._options, self._session) if self._first is None else list(self._first)
         free = [partition for partition in partitions if not claims.holds(partition)]
-        claims.take(dict.fromkeys(free), read_status(self._options.starting))
+        claims.take(dict.fromkeys(free), read_status(self._options))
         if self._first is None:
-            standings = {partition: claims.standing(partition) for partition in partitions}
-            earliest = claims.earliest(partitions) if needs_earliest(self._options.starting) else {}
-            self._first = starting_positions(self._options.starting, standings, earliest)
+            self._first = where_to_begin(self._options, self._session, claims, partitions)
         return self._first
 
     def _partitions(self) -> list[Partition]:
@@ -207,48 +264,66 @@ class StreamDriver:
 
     def _new_partitions(self, known: Positions) -> Positions:
         """Partitions that the cluster has and `known` has not, with where they begin."""
+        if self._options.assigned is not None or self._claims is None:
+            return {}
         if time.monotonic() >= self._metadata_due:
             self._session.refresh()
             self._metadata_due = time.monotonic() + self._options.metadata_interval
         added = [partition for partition in self._partitions() if partition not in known]
-        if not added or self._claims is None:
+        if not added:
             return {}
         _log.info("new partitions, to be read from their beginning: %s", ", ".join(map(str, added)))
         self._claims.take(dict.fromkeys(added))
+        self._gone.difference_update(added)
         return self._claims.earliest(added)
 
+    # What is lost
 
-def plan_batch(options: SourceOptions) -> list[TubeMQInputPartition]:
-    """The tasks of a batch read. The group stands afterwards where it stood before."""
-    session = ConsumerSession(options.client, options.group, options.topics)
-    session.register()
-    claims = DriverClaims(session, first_claim(new_query_id()), options.claim_timeout)
-    try:
-        partitions = [partition for topic in options.topics for partition in session.cluster.partitions(topic)]
-        claims.take(dict.fromkeys(partitions), read_status(options.starting))
-        standings: Mapping[Partition, Standing] = {partition: claims.standing(partition) for partition in partitions}
-        earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
-        starts = starting_positions(options.starting, standings, earliest)
-        to_read = ranges(starts, ending_positions(options.ending, starts, standings))
-        claim = claims.next_batch()
-        return [
-            TubeMQInputPartition(
-                settings=options.client,
-                group=options.group,
-                claim=claim,
-                wanted=RangeToRead(
-                    broker=session.broker(partition),
-                    partition=partition,
-                    start=position,
-                    end=until,
-                    sole=session.cluster.is_sole(partition),
-                    leave_at=standings[partition].group,
-                ),
-                visit_token=session.visit_token,
-                claim_timeout=options.claim_timeout,
+    def _accept_losses(self, losses: list[DataLossError], claims: DriverClaims) -> None:
+        if losses and self._options.fail_on_data_loss:
+            raise losses[0]
+        for loss in losses:
+            _log.warning("%s", loss)
+            partition = Partition(loss.broker_id, loss.topic, loss.partition)
+            claims.take({partition: loss.offered if self._options.commit_offsets else None})
+            self._committed[partition] = loss.offered
+
+    def _judge(
+        self, suspects: Collection[Partition], offset: StreamOffset, trouble: TransportError | None = None
+    ) -> None:
+        """Whether partitions that are not served, or not listed, are gone for good. The lists of a new master are short
+        at first, so it is asked for a while. Raises `trouble` when all of them are there.
+        """
+        gone = {partition for partition in suspects if partition not in self._gone}
+        if not gone:
+            return
+        deadline = Deadline(min(_HIDDEN_FOR, self._options.client.retry_for))
+        while gone and not deadline.passed:
+            gone -= self._session.listed()
+            if gone:
+                time.sleep(min(_LOOK_AGAIN_AFTER, deadline.left))
+        if not gone:
+            if trouble is not None:
+                raise trouble
+            return
+        self._session.believe_the_lists()
+        for partition in sorted(gone):
+            position = offset.positions.get(partition, -1)
+            loss = DataLossError(
+                f"{partition}: the master does not list the partition any more, its broker or topic was removed; the "
+                f"query has read up to {position}, what came behind is gone. {ADVICE_FOR_STREAMS}",
+                topic=partition.topic,
+                broker_id=partition.broker_id,
+                partition=partition.partition_id,
+                asked=position,
+                offered=-1,
             )
-            for partition, (position, until) in to_read.items()
-        ]
-    finally:
-        claims.release()
-        session.close()
+            if self._options.fail_on_data_loss:
+                raise loss
+            _log.warning("%s", loss)
+        self._gone |= gone
+        if self._claims is not None:
+            self._claims.drop(gone)
+
+    def _present(self, positions: Positions) -> dict[Partition, int]:
+        return {partition: position for partition, position in positions.items() if partition not in self._gone}

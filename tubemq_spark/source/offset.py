@@ -82,17 +82,22 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
     positions: dict[Partition, int] = {}
     for topic, keys in data.items():
         for key, position in keys.items():
-            broker_id, colon, partition_id = str(key).partition(":")
-            if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
-                raise ValueError(f"{key!r} of topic {topic} is no brokerId:partitionId")
+            partition = partition_from_text(topic, key)
             if type(position) is not int:
                 raise ValueError(f"{position!r} of {topic} {key} is no number")
             if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE):
                 raise ValueError(
                     f"{position} of {topic} {key} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
                 )
-            partition = Partition(int(broker_id), topic, int(partition_id))
             if partition in positions:
                 raise ValueError(f"it names partition {partition} twice")
             positions[partition] = position
     return positions
+
+
+def partition_from_text(topic: str, key: Any) -> Partition:
+    """The partition of `topic` that `brokerId:partitionId` names; `ValueError` when it names none."""
+    broker_id, colon, partition_id = str(key).partition(":")
+    if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
+        raise ValueError(f"{key!r} of topic {topic} is no brokerId:partitionId")
+    return Partition(int(broker_id), topic, int(partition_id))

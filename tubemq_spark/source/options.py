@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+from importlib.util import find_spec
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, Planned, check_names, not_blank, whole_number
+from tubemq_spark.options import Option, Planned, boolean, check_names, duration, not_blank, one_of, whole_number
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.offset import positions_from_json
+from tubemq_spark.source.offset import partition_from_text, positions_from_json
+
+_log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1  # in place of a position
 GROUP = "group"
@@ -20,12 +26,28 @@ GROUP = "group"
 Bound = str | dict[Partition, int]
 """`earliest`, `latest` or `group`, or positions of partitions (EARLIEST and LATEST among them)."""
 
+Filters = Mapping[str | None, tuple[str, ...]]
+"""Message types by topic; None stands for all topics."""
+
+_MAX_FILTERS, _MAX_FILTER = 500, 256  # of a topic, and characters of one (wire: TBaseConstants)
+
 
 def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
-    if not all(topics) or any(c in "#:@" or c.isspace() for topic in topics for c in topic):
+    return tuple(dict.fromkeys(_topic(topic) for topic in text.split(",")))
+
+
+def _topic(text: str) -> str:
+    topic = text.strip()
+    if not topic or any(c in "#:@" or c.isspace() for c in topic):
         raise ValueError("a topic is blank, or has a character that topics cannot have")
-    return topics
+    return topic
+
+
+def _assigned(text: str) -> frozenset[Partition]:
+    data = _json(text)
+    if not isinstance(data, dict) or not data or not all(isinstance(keys, list) and keys for keys in data.values()):
+        raise ValueError('it has not the form {"topic":["brokerId:partitionId",…]}')
+    return frozenset(partition_from_text(_topic(topic), key) for topic, keys in data.items() for key in keys)
 
 
 def _group(text: str) -> str:
@@ -35,93 +57,284 @@ def _group(text: str) -> str:
     return name
 
 
+def _filters(text: str) -> Filters:
+    if not text.strip().startswith("{"):
+        return {None: _msg_types(text.split(","))}
+    data = _json(text)
+    if not data or not all(isinstance(types, list) for types in data.values()):
+        raise ValueError('it has not the form {"topic":["type",…]}')
+    return {_topic(topic): _msg_types(types) for topic, types in data.items()}
+
+
+def _msg_types(types: list[Any]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(one.strip() if isinstance(one, str) else "" for one in types))
+    if not found or not all(found) or any(c in one for one in found for c in ",=#"):
+        raise ValueError("a message type is blank, or has one of , = # in it")
+    if len(found) > _MAX_FILTERS or any(len(one) > _MAX_FILTER for one in found):
+        raise ValueError(f"there are more than {_MAX_FILTERS} of them, or one is longer than {_MAX_FILTER} characters")
+    return found
+
+
 def _bound(words: tuple[str, ...], special: frozenset[int]) -> Any:
     def parse(text: str) -> Bound:
         word = text.strip().lower()
-        if word in words:
-            return word
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError:
-            raise ValueError("it is neither one of the words nor JSON") from None
-        return positions_from_json(data, special)
+        return word if word in words else positions_from_json(_json(text), special)
 
     return parse
 
 
-SUBSCRIBE = Option("subscribe", _topics, "topic[,topic…]", required=True)
-GROUP_NAME = Option("tubemq.group", _group, "the name of a consumer group, without # : @ , and blanks", required=True)
-CLAIM_TIMEOUT_MS = Option("tubemq.claim.timeoutMs", whole_number(0), "milliseconds", 45_000)
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError("it is neither one of the words nor JSON") from None
+
+
+def _moment(text: str) -> datetime:
+    """Without a zone where the text has none."""
+    bare = text.strip()
+    try:
+        if bare.lstrip("-").isdigit():
+            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
+        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("it is no such time") from None
+
+
+def _zone(text: str) -> tzinfo:
+    if text.strip().upper() == "UTC":
+        return timezone.utc  # also where there is no data about zones
+    try:
+        return ZoneInfo(not_blank(text))
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        raise ValueError("this machine knows no such zone") from None
+
+
+_POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
+_LIMIT = "a number of index entries, at least 1"
+_MILLISECONDS = "milliseconds, 0 or more"
+_TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
+
+SUBSCRIBE = Option("subscribe", _topics, "topic[,topic…]", "the topics to read, with all their partitions")
+ASSIGN = Option(
+    "assign",
+    _assigned,
+    '{"topic":["brokerId:partitionId",…]}',
+    "instead of `subscribe`: just these partitions",
+)
+GROUP_NAME = Option(
+    "tubemq.group",
+    _group,
+    "the name of a consumer group, without # : @ , and blanks",
+    "the consumer group: it claims the partitions and receives the commits",
+    required=True,
+)
+CLAIM_TIMEOUT_MS = Option(
+    "tubemq.claim.timeoutMs",
+    whole_number(0),
+    _MILLISECONDS,
+    "how long to wait for a partition that another consumer of the group holds",
+    45_000,
+)
+FILTERS = Option(
+    "filters",
+    _filters,
+    'type[,type…] or {"topic":["type",…]}, at most 500 of 256 characters, without , = and #',
+    "only messages of these types; the broker is asked for them alone, and they are checked again here",
+)
 STARTING_OFFSETS: Option[Bound] = Option(
     "startingOffsets",
     _bound(("earliest", "latest", GROUP), frozenset({EARLIEST, LATEST})),
-    'earliest, latest, group or {"topic":{"brokerId:partitionId":position}}, with -2 for earliest and -1 for latest',
+    f"earliest, latest, group or {_POSITIONS}, with -2 for earliest and -1 for latest",
+    "where a new query begins: `group` is where the group stands, else the earliest; positions may be -2 (earliest) "
+    "and -1 (latest)",
+    shown_default="stream `latest`, batch `earliest`",
+)
+STARTING_TIMESTAMP = Option(
+    "startingTimestamp",
+    _moment,
+    _TIME,
+    "begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`",
 )
 ENDING_OFFSETS: Option[Bound] = Option(
     "endingOffsets",
     _bound(("latest",), frozenset({LATEST})),
-    'latest or {"topic":{"brokerId:partitionId":position}}, with -1 for latest',
+    f"latest or {_POSITIONS}, with -1 for latest",
+    "batch only: where to end",
+    shown_default="`latest`",
 )
-HEADS_INTERVAL_MS = Option("headsIntervalMs", whole_number(0), "milliseconds", 100)
-METADATA_INTERVAL_MS = Option("metadataIntervalMs", whole_number(100), "milliseconds, at least 100", 30_000)
+ENDING_TIMESTAMP = Option(
+    "endingTimestamp",
+    _moment,
+    _TIME,
+    "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`",
+)
+FAIL_ON_DATA_LOSS = Option(
+    "failOnDataLoss",
+    boolean,
+    "true or false",
+    "whether to fail when messages are gone that were to be read; else the loss is logged and reading goes on",
+    True,
+)
+MAX_OFFSETS_PER_TRIGGER = Option(
+    "maxOffsetsPerTrigger",
+    whole_number(1, 2**62),
+    _LIMIT,
+    "the most to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
+)
+MIN_OFFSETS_PER_TRIGGER = Option(
+    "minOffsetsPerTrigger",
+    whole_number(1, 2**62),
+    _LIMIT,
+    "wait until that much is there, but not for longer than `maxTriggerDelay` (Spark 4.2 and later)",
+)
+MAX_TRIGGER_DELAY = Option(
+    "maxTriggerDelay",
+    duration,
+    "milliseconds, or a number with us, ms, s, m, h or d behind it",
+    "how long `minOffsetsPerTrigger` may hold back what is there",
+    900.0,
+    shown_default="`15m`",
+)
+MAX_PARTITIONS_PER_TASK = Option(
+    "maxPartitionsPerTask",
+    whole_number(1),
+    "a number, at least 1",
+    "how many partitions with little to read one Spark task may read; without it only where there would be very many "
+    "tasks",
+    shown_default="1",
+)
+COMMIT_OFFSETS = Option(
+    "commitOffsets", boolean, "true or false", "whether the group follows the query's committed micro-batches", True
+)
+HEADS_INTERVAL_MS = Option(
+    "headsIntervalMs",
+    whole_number(0),
+    _MILLISECONDS,
+    "the brokers are asked for the stores' ends at most this often",
+    100,
+)
+PUSH_FILTERS = Option(
+    "pushFilters",
+    boolean,
+    "true or false",
+    "batch only: narrow what is read by the query's conditions (needs spark.sql.python.filterPushdown.enabled=true)",
+    False,
+)
+CORRUPT_MESSAGES = Option(
+    "corruptMessages",
+    one_of("fail", "skip", "keep"),
+    "fail, skip or keep",
+    "messages with a wrong check sum or attribute header: `keep` gives their bytes as received and adds the column "
+    "`corrupt`",
+    "fail",
+)
+MSG_TIME_ZONE: Option[tzinfo] = Option(
+    "msgTimeZone",
+    _zone,
+    "a time zone as UTC or Asia/Shanghai",
+    "the zone of the producers' `$msgTime$`",
+    timezone.utc,
+    shown_default="`UTC`",
+)
+METADATA_INTERVAL_MS = Option(
+    "metadataIntervalMs",
+    whole_number(100),
+    "milliseconds, at least 100",
+    "how often new partitions and brokers are looked for",
+    30_000,
+)
 
 # A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
-_OF_THE_SINK = (Option("tubemq.producer.maxInFlight", str, "unanswered sends per connection"),)
+_OF_THE_SINK = ("tubemq.producer.maxInFlight",)
+
+_LIMITS = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
 SOURCE_OPTIONS: tuple[Option[Any] | Planned, ...] = (
     *CLIENT_OPTIONS,
-    *_OF_THE_SINK,
     SUBSCRIBE,
+    ASSIGN,
     GROUP_NAME,
     CLAIM_TIMEOUT_MS,
+    FILTERS,
     STARTING_OFFSETS,
+    STARTING_TIMESTAMP,
     ENDING_OFFSETS,
+    ENDING_TIMESTAMP,
+    FAIL_ON_DATA_LOSS,
+    *_LIMITS,
+    MAX_PARTITIONS_PER_TASK,
+    COMMIT_OFFSETS,
     HEADS_INTERVAL_MS,
+    PUSH_FILTERS,
+    CORRUPT_MESSAGES,
+    MSG_TIME_ZONE,
     METADATA_INTERVAL_MS,
-    Planned("assign"),
-    Planned("filters"),
-    Planned("startingTimestamp"),
-    Planned("endingTimestamp"),
-    Planned("failOnDataLoss", "true"),
-    Planned("maxOffsetsPerTrigger"),
-    Planned("minOffsetsPerTrigger"),
-    Planned("maxTriggerDelay"),
-    Planned("maxPartitionsPerTask", "1"),
-    Planned("commitOffsets", "true"),
-    Planned("pushFilters", "false"),
-    Planned("corruptMessages", "fail"),
-    Planned("msgTimeZone", "utc"),
-    Planned("messageFormat", "raw"),
+    Planned("messageFormat", "the form of messages", "raw"),
 )
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user chose; times in seconds."""
+    """What the user chose; durations in seconds, moments with a zone, limits in index entries."""
 
     client: ClientSettings
     topics: tuple[str, ...]
     group: str
     starting: Bound
     ending: Bound
+    assigned: frozenset[Partition] | None
+    filters: Mapping[str, tuple[str, ...]]
+    starting_at: datetime | None
+    ending_at: datetime | None
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay: float
+    partitions_per_task: int | None
+    commit_offsets: bool
+    push_filters: bool
+    corrupt_messages: str
+    msg_time_zone: tzinfo
     claim_timeout: float
     heads_interval: float
     metadata_interval: float
+
+    @property
+    def has_limits(self) -> bool:
+        return self.max_offsets is not None or self.min_offsets is not None
 
     @classmethod
     def read(cls, raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """`ConfigError` for anything that cannot be used."""
         check_options(raw)
-        starting = STARTING_OFFSETS.read(raw)
-        ending = ENDING_OFFSETS.read(raw)
-        if streaming and ending is not None:
-            raise ConfigError("option 'endingOffsets' is for batch reads: a stream has no end, leave it out")
+        if streaming:
+            _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
+        else:
+            _check_batch(raw)
+        starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
+        assigned = ASSIGN.read(raw)
+        topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
+        zone = MSG_TIME_ZONE.get(raw)
         return cls(
             client=ClientSettings.from_options(raw),
-            topics=SUBSCRIBE.get(raw),
+            topics=topics,
             group=GROUP_NAME.get(raw),
             starting=("latest" if streaming else "earliest") if starting is None else starting,
             ending="latest" if ending is None else ending,
+            assigned=assigned,
+            filters=_filters_of(topics, FILTERS.read(raw) or {}),
+            starting_at=_in_zone(STARTING_TIMESTAMP.read(raw), zone),
+            ending_at=_in_zone(ENDING_TIMESTAMP.read(raw), zone),
+            fail_on_data_loss=FAIL_ON_DATA_LOSS.get(raw),
+            max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw),
+            min_offsets=MIN_OFFSETS_PER_TRIGGER.read(raw),
+            max_delay=MAX_TRIGGER_DELAY.get(raw),
+            partitions_per_task=MAX_PARTITIONS_PER_TASK.read(raw),
+            commit_offsets=COMMIT_OFFSETS.get(raw),
+            push_filters=PUSH_FILTERS.get(raw),
+            corrupt_messages=CORRUPT_MESSAGES.get(raw),
+            msg_time_zone=zone,
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
             heads_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
             metadata_interval=METADATA_INTERVAL_MS.get(raw) / 1000,
@@ -130,8 +343,59 @@ class SourceOptions:
 
 def check_options(raw: Mapping[str, str]) -> None:
     """Refuses what no reader, batch or stream, could use."""
-    check_names(raw, SOURCE_OPTIONS)
+    check_names(raw, SOURCE_OPTIONS, _OF_THE_SINK)
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:
         if isinstance(option, Option):
             option.read(raw)
+    subscribed, assigned = SUBSCRIBE.read(raw), ASSIGN.read(raw)
+    if (subscribed is None) == (assigned is None):
+        raise ConfigError(
+            f"option 'subscribe' is required: {SUBSCRIBE.expects}, or option 'assign': {ASSIGN.expects}"
+            if subscribed is None
+            else "give option 'subscribe' or 'assign', not both"
+        )
+    least, most = MIN_OFFSETS_PER_TRIGGER.read(raw), MAX_OFFSETS_PER_TRIGGER.read(raw)
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger', which is {most}: make it less"
+        )
+    if not _has_read_limits():
+        _refuse(raw, _LIMITS, "needs Spark 4.2 or later, for this Spark has no read limits: leave it out")
+
+
+def _has_read_limits() -> bool:
+    return find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def _check_batch(raw: Mapping[str, str]) -> None:
+    starting = STARTING_OFFSETS.read(raw)
+    if STARTING_TIMESTAMP.read(raw) is None and (
+        starting == "latest" or (isinstance(starting, dict) and LATEST in starting.values())
+    ):
+        raise ConfigError("option 'startingOffsets' is the latest, where a batch read has nothing to read: use another")
+    for option in _LIMITS:
+        if _is_set(raw, option):
+            _log.warning("option '%s' is for streams: a batch read takes no notice of it", option.name)
+
+
+def _refuse(raw: Mapping[str, str], options: tuple[Option[Any], ...], why: str) -> None:
+    for option in options:
+        if _is_set(raw, option):
+            raise ConfigError(f"option '{option.name}' {why}")
+
+
+def _is_set(raw: Mapping[str, str], option: Option[Any]) -> bool:
+    return option.name.lower() in {key.lower() for key in raw}
+
+
+def _filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:
+    named = {topic for topic in filters if topic is not None}
+    if unknown := sorted(named - set(topics)):
+        raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
+    for_all = filters.get(None, ())
+    return {topic: types for topic in topics if (types := filters.get(topic, for_all))}
+
+
+def _in_zone(moment: datetime | None, zone: tzinfo) -> datetime | None:
+    return moment.replace(tzinfo=zone) if moment is not None and moment.tzinfo is None else moment

@@ -1,9 +1,10 @@
-"""One task's work: which range to read, and the reading itself, on an executor."""
+"""One task's work: which ranges to read, and the reading itself, on an executor."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
-from tubemq_spark.source.schema import record_batch
+from tubemq_spark.source.rows import RowFormat, RowMaker
+
+_log = logging.getLogger(__name__)
 
 _ROWS = 10_000  # of one Arrow batch, about
 _BYTES = 8 << 20  # of its payloads, about
@@ -22,22 +25,32 @@ _BYTES = 8 << 20  # of its payloads, about
 
 @dataclass(frozen=True)
 class TubeMQInputPartition(InputPartition):
-    """All that an executor needs to read its range: plain values, pickled by Spark, with no password in their text."""
+    """All that an executor needs to read its ranges, one after another: plain values, pickled by Spark, with no
+    password in their text."""
 
     settings: ClientSettings
     group: str
     claim: ClaimId
-    wanted: RangeToRead
+    wanted: tuple[RangeToRead, ...]
     visit_token: int
     claim_timeout: float
+    rows: RowFormat = field(default_factory=RowFormat)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the range as Arrow batches; raises as `PartitionReader.pieces` and `record_batch` do."""
+        """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batch` do."""
+        maker = RowMaker(self.rows)
+        claim = self._claim_of_this_attempt()
+        for wanted in self.wanted:
+            yield from self._read(wanted, claim, maker)
+        for sentence in maker.corrupt():
+            _log.warning("%s", sentence)
+
+    def _read(self, wanted: RangeToRead, claim: ClaimId, maker: RowMaker) -> Iterator[pa.RecordBatch]:
         reader = PartitionReader(
             self.settings,
             self.group,
-            self._claim_of_this_attempt(),
-            self.wanted,
+            claim,
+            wanted,
             visit_token=self.visit_token,
             claim_timeout=self.claim_timeout,
         )
@@ -48,23 +61,24 @@ class TubeMQInputPartition(InputPartition):
             rows += len(piece.messages)
             size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
             if rows >= _ROWS or size >= _BYTES:
-                yield self._batch(gathered)
+                yield _batch(maker, wanted, gathered)
                 gathered, rows, size = [], 0, 0
         if gathered:
-            yield self._batch(gathered)
-
-    def _batch(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
-        messages = [message for piece in pieces for message in _of_the_wire(piece)]
-        positions: list[int] | None = None
-        if self.wanted.sole:
-            positions = [position for piece in pieces for position in piece.positions or ()]
-        return record_batch(self.wanted.partition, messages, positions)
+            yield _batch(maker, wanted, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         context = TaskContext.get()
         if context is None:
             return replace(self.claim, task=0)
         return replace(self.claim, task=context.partitionId(), attempt=context.taskAttemptId())
+
+
+def _batch(maker: RowMaker, wanted: RangeToRead, pieces: Sequence[Piece]) -> pa.RecordBatch:
+    messages = [message for piece in pieces for message in _of_the_wire(piece)]
+    positions: list[int] | None = None
+    if wanted.sole:
+        positions = [position for piece in pieces for position in piece.positions or ()]
+    return maker.batch(wanted.partition, messages, positions)
 
 
 def _of_the_wire(piece: Piece) -> Sequence[Any]:

@@ -5,13 +5,29 @@ All positions are bytes of the index, 28 a message; ranges are half-open.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 from tubemq_spark.client.claims import Standing
 from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.options import EARLIEST, GROUP, LATEST, Bound
+
+T = TypeVar("T")
+
+ADVICE_FOR_STREAMS = (
+    "Set option 'failOnDataLoss' to false to go on without them, or start anew with another checkpoint and "
+    "startingOffsets"
+)
+ADVICE_FOR_BATCHES = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
+
+Store = tuple[int, str, int]
+"""Broker, topic and store id: its partitions share one index."""
+
+_MANY_TASKS = 64  # more than that are not made for partitions with little to read
+_THIN = 4000  # index entries: what one fetch gets on with
 
 
 def needs_earliest(starting: Bound) -> bool:
@@ -24,8 +40,8 @@ def starting_positions(
 ) -> dict[Partition, int]:
     """Where each partition of `standings` is read from.
 
-    `ConfigError` when explicit positions do not name exactly these partitions or lie beyond the end, `DataLossError`
-    when one is not kept any more.
+    `ConfigError` when explicit positions do not name exactly these partitions or lie beyond the end. Positions that are
+    not kept any more are not looked at here: who reads there finds out, at any time.
     """
     if isinstance(starting, dict):
         _check_partitions("startingOffsets", starting, standings)
@@ -60,39 +76,86 @@ def ending_positions(ending: Bound, starts: Positions, standings: Mapping[Partit
     return ends
 
 
-def next_end(start: Positions, ends: Positions, added: Positions) -> dict[Partition, int]:
-    """Where the next micro-batch ends: at the stores' `ends`. Partitions new since `start` enter with where they begin,
-    to be read from the batch after on, so that the checkpoint knows both ends of every range.
+def lost_tails(start: Positions, ends: Positions) -> list[DataLossError]:
+    """A loss for each partition whose store ends before the position reached so far."""
+    return [
+        DataLossError(
+            f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the broker "
+            f"lost [{ends[partition]}, {position}) after it was read and uses the positions for other messages, or the "
+            f"topic was made anew. {ADVICE_FOR_STREAMS}",
+            topic=partition.topic,
+            broker_id=partition.broker_id,
+            partition=partition.partition_id,
+            asked=position,
+            offered=ends[partition],
+        )
+        for partition, position in start.items()
+        if ends[partition] < position
+    ]
 
-    `DataLossError` when a store ends before the position reached so far.
+
+def entries_between(start: Positions, end: Positions) -> int:
+    """How many index entries of the stores lie in the ranges; those that partitions of a store share count once."""
+    return sum(high - low for low, high in _store_ranges(start, end).values()) // UNIT
+
+
+def limited(start: Positions, ends: Positions, limit: int, turn: int) -> tuple[dict[Partition, int], int]:
+    """Where a micro-batch of at most `limit` index entries ends, and the `turn` for the next one.
+
+    Each store gets its part in proportion to its backlog; what rounding leaves over goes round the stores, one entry
+    each, from `turn` on, so that none starves. The partitions of a store share its range; one that is ahead of the
+    others waits for them.
     """
-    for partition, position in start.items():
-        if ends[partition] < position:
-            raise DataLossError(
-                f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the "
-                f"broker lost its tail and uses [{ends[partition]}, {position}) for other messages. Start anew with "
-                "another checkpoint and startingOffsets once you know why",
-                topic=partition.topic,
-                broker_id=partition.broker_id,
-                partition=partition.partition_id,
-                asked=position,
-                offered=ends[partition],
-            )
-    return {**{partition: ends[partition] for partition in start}, **added}
+    stores = _store_ranges(start, ends)
+    backlogs = {store: (high - low) // UNIT for store, (low, high) in sorted(stores.items()) if high > low}
+    total = sum(backlogs.values())
+    if total <= limit:
+        return dict(ends), turn
+    shares = {store: backlog * limit // total for store, backlog in backlogs.items()}
+    left = limit - sum(shares.values())
+    unserved = [store for store, backlog in backlogs.items() if shares[store] < backlog]
+    for number in range(left):
+        shares[unserved[(turn + number) % len(unserved)]] += 1
+    reach = {store: stores[store][0] + share * UNIT for store, share in shares.items()}
+    return {
+        partition: min(end, max(start.get(partition, end), reach.get(store_of(partition), end)))
+        for partition, end in ends.items()
+    }, turn + left
+
+
+def store_of(partition: Partition) -> Store:
+    return partition.broker_id, partition.topic, partition.store_id
+
+
+def _store_ranges(start: Positions, ends: Positions) -> dict[Store, tuple[int, int]]:
+    """From the least position of a store's partitions to the greatest end of those that have something to read."""
+    found: dict[Store, tuple[int, int]] = {}
+    for partition, (low, high) in ranges(start, ends).items():
+        store = store_of(partition)
+        least, most = found.get(store, (low, high))
+        found[store] = min(least, low), max(most, high)
+    return found
 
 
 def ranges(start: Positions, end: Positions) -> dict[Partition, tuple[int, int]]:
-    """What to read of each partition that has something new. `ConfigError` when an end lies before its start."""
-    found: dict[Partition, tuple[int, int]] = {}
-    for partition, until in end.items():
-        begin = start.get(partition, until)
-        if until < begin:
-            raise ConfigError(
-                f"the checkpoint goes backwards for {partition}, from {begin} to {until}: it is not usable"
-            )
-        if until > begin:
-            found[partition] = begin, until
-    return found
+    """What to read of each partition that has something new. An end before its start is a loss that was accepted: the
+    store lost its tail, and reading goes on from there with the next batch."""
+    return {
+        partition: (start[partition], until)
+        for partition, until in end.items()
+        if partition in start and until > start[partition]
+    }
+
+
+def tasks(wanted: Sequence[T], sizes: Sequence[int], per_task: int | None) -> list[tuple[T, ...]]:
+    """Deals ranges out to tasks: one each, but for those with little to read (`sizes` in index entries) up to
+    `per_task` to a task. Without `per_task` these share tasks only where there would be very many."""
+    thin = [one for one, size in zip(wanted, sizes, strict=True) if size <= _THIN]
+    groups: list[tuple[T, ...]] = [(one,) for one, size in zip(wanted, sizes, strict=True) if size > _THIN]
+    if per_task is None:
+        per_task = max(1, -(-len(thin) // _MANY_TASKS))
+    count = -(-len(thin) // per_task)
+    return groups + [tuple(thin[number::count]) for number in range(count)]
 
 
 def _explicit_start(partition: Partition, position: int, standing: Standing, earliest: int) -> int:
@@ -101,16 +164,6 @@ def _explicit_start(partition: Partition, position: int, standing: Standing, ear
     if position == LATEST:
         return standing.end
     _check_end("startingOffsets", partition, position, standing)
-    if position < earliest:
-        raise DataLossError(
-            f"{partition}: option 'startingOffsets' asks for {position}, but the messages before {earliest} are not "
-            f"kept any more: start at {earliest}, or at -2 for the earliest",
-            topic=partition.topic,
-            broker_id=partition.broker_id,
-            partition=partition.partition_id,
-            asked=position,
-            offered=earliest,
-        )
     return position
 
 

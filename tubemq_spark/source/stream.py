@@ -17,11 +17,12 @@ from tubemq_spark.source.driver import StreamDriver
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.schema import check_schema
+from tubemq_spark.source.schema import check_schema, spark_schema
 
 try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.0 and 4.1
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # Spark 4.0 and 4.1, which never ask for limits
+    ReadAllAvailable = ReadMaxRows = type("ReadLimit", (), {})  # type: ignore[misc, assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """There, a run with this trigger is one micro-batch, and the group follows with the next run."""
@@ -35,9 +36,10 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        check_schema(schema)
         self._options = SourceOptions.read(options, streaming=True)
+        check_schema(schema, spark_schema(self._options.corrupt_messages))
         self._driver: StreamDriver | None = None
+        self._reached: StreamOffset | None = None  # the end of what Spark planned last
 
     def initialOffset(self) -> dict[str, Any]:
         return self._started().initial().to_json()
@@ -45,7 +47,15 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark 4.0 and 4.1 call this without arguments, later releases with both.
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         driver = self._started()
-        return driver.latest(driver.initial() if start is None else StreamOffset.from_json(start)).to_json()
+        if start is not None:
+            begin = StreamOffset.from_json(start)
+        else:  # it is asked for when all that was planned is committed
+            begin = self._reached or driver.initial()
+        return driver.latest(begin, limited=not isinstance(limit, ReadAllAvailable)).to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Spark 4.2 and later ask once. What is told is only a mark that there are limits: the options hold them."""
+        return ReadMaxRows(self._options.max_offsets or 2**31 - 1) if self._options.has_limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._started().stop_at_the_next_ends()
@@ -56,7 +66,10 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if found is None else found.to_json()
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        return self._started().plan(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        begin, self._reached = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if begin == self._reached:
+            return []  # Spark 4.0 and 4.1 tell a restarted query so, first of all, where its offset log ends
+        return self._started().plan(begin, self._reached)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TubeMQInputPartition):

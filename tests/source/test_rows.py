@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,14 @@ from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
-from tubemq_spark.source.schema import ARROW_SCHEMA, SPARK_SCHEMA, check_schema, record_batch
+from tubemq_spark.source.rows import RowFormat, RowMaker
+from tubemq_spark.source.schema import (
+    ARROW_SCHEMA,
+    ARROW_SCHEMA_WITH_CORRUPT,
+    SPARK_SCHEMA,
+    check_schema,
+    spark_schema,
+)
 
 HERE = Partition(3, "clicks", 10_001)
 MINUTE = datetime(2024, 2, 29, 23, 59, tzinfo=timezone.utc)
@@ -35,7 +43,7 @@ def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: 
 
 
 def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    batch = record_batch(HERE, messages, positions)
+    batch = RowMaker(RowFormat()).batch(HERE, messages, positions)
     assert batch.schema == ARROW_SCHEMA
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
@@ -138,8 +146,10 @@ def test_any_mix_of_messages(contents: list[tuple[bytes, dict[str, str]]]) -> No
 def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
     bad = message(b"body", attributes, message_id=41)
     bad.checkSum ^= 1
-    with pytest.raises(ProtocolError, match=r"^message 41 of 3:clicks:10001 has the check sum \d+, but"):
-        record_batch(HERE, [message(b"fine"), bad], None)
+    with pytest.raises(
+        ProtocolError, match=r"^3:clicks:10001: message 41: it has the check sum \d+, but .*'corruptMessages'"
+    ):
+        RowMaker(RowFormat()).batch(HERE, [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +157,80 @@ def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
 )
 def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)
-    with pytest.raises(ProtocolError, match=r"^message 42 of 3:clicks:10001: "):
-        record_batch(HERE, [message(b"fine", b"k=v"), bad], None)
+    with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
+        RowMaker(RowFormat()).batch(HERE, [message(b"fine", b"k=v"), bad], None)
 
 
 def test_positions_must_fit_the_messages() -> None:
     with pytest.raises(ValueError, match="length"):
-        record_batch(HERE, [message(b"a"), message(b"b")], [28])
+        RowMaker(RowFormat()).batch(HERE, [message(b"a"), message(b"b")], [28])
+
+
+# Corrupt messages, and types that are not wanted
+
+
+def corrupt_pair() -> list[Any]:
+    """One with a wrong check sum, one with a wrong header."""
+    one = message(b"one", b"$msgType$=a,k=v", message_id=2)
+    one.checkSum ^= 1
+    return [one, message(b"\x00\x00\x00\x09two", message_id=3, flag=1)]
+
+
+def test_corrupt_messages_are_skipped_and_counted() -> None:
+    maker = RowMaker(RowFormat(corrupt="skip"))
+    batch = maker.batch(
+        HERE, [message(b"fine", message_id=1), *corrupt_pair(), message(b"z", message_id=4)], [0, 28, 56, 84]
+    )
+    assert batch.column("message_id").to_pylist() == [1, 4]
+    assert batch.column("offset").to_pylist() == [0, 84]
+    maker.batch(HERE, corrupt_pair()[:1], [112])
+    (told,) = maker.corrupt()
+    assert told.startswith(
+        "3:clicks:10001: 3 corrupt messages were skipped; the first: message 2: it has the check sum"
+    )
+
+
+def test_corrupt_messages_are_kept_as_they_came() -> None:
+    maker = RowMaker(RowFormat(corrupt="keep"))
+    bad = corrupt_pair()
+    batch = maker.batch(HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
+    assert batch.schema == ARROW_SCHEMA_WITH_CORRUPT
+    found = batch.to_pylist()
+    assert [row["corrupt"] for row in found] == [False, True, True]
+    assert [row["value"] for row in found] == [b"fine", *(one.payLoadData for one in bad)]
+    assert [row["attributes"] for row in found] == [[("k", "v")], None, None]
+    assert [row["msg_type"] for row in found] == [None] * 3
+    (told,) = maker.corrupt()
+    assert "2 corrupt messages were kept" in told
+
+
+def test_the_column_corrupt_is_there_when_corrupt_messages_are_kept() -> None:
+    assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == ARROW_SCHEMA_WITH_CORRUPT
+    assert spark_schema("skip") == spark_schema("fail") == SPARK_SCHEMA
+
+
+@pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
+def test_only_wanted_types(positions: list[int] | None) -> None:
+    """The broker compares hashes; `Aa` and `BB` have the same."""
+    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
+    messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
+    batch = maker.batch(HERE, messages, positions)
+    assert batch.column("msg_type").to_pylist() == ["Aa", "c"]
+    assert batch.column("offset").to_pylist() == ([None, None] if positions is None else [0, 56])
+    assert maker.batch(Partition(3, "other", 0), messages, positions).num_rows == 4
+
+
+@pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
+def test_the_type_of_a_corrupt_message_is_unknown(mode: str, ids: list[int]) -> None:
+    maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
+    batch = maker.batch(HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
+    assert batch.column("message_id").to_pylist() == ids
+
+
+def test_times_are_in_the_producers_zone() -> None:
+    maker = RowMaker(RowFormat(zone=ZoneInfo("Asia/Shanghai")))
+    batch = maker.batch(HERE, [message(b"", b"$msgTime$=202403010759")], None)
+    assert batch.column("msg_time").to_pylist() == [MINUTE]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +243,7 @@ def test_positions_must_fit_the_messages() -> None:
 )
 @pytest.mark.parametrize("reader", ["reader", "streamReader"])
 def test_columns_of_the_users_own_are_refused(asked: StructType, reader: str) -> None:
-    check_schema(SPARK_SCHEMA)
+    check_schema(SPARK_SCHEMA, spark_schema("fail"))
     source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
     with pytest.raises(ConfigError, match=r"has columns of its own .*: leave out \.schema"):
         getattr(source, reader)(asked)

@@ -1,0 +1,151 @@
+"""The options that source and sink share, and what becomes of them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.interop.certificates import Authority, Certificate
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Address
+
+MASTER = {"tubemq.master": "m"}
+ON = {**MASTER, "tubemq.tls.enabled": "true"}
+SECRET = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+def refusal(raw: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        ClientSettings.from_options(raw)
+    return str(raised.value)
+
+
+def test_by_default_there_is_no_tls_and_connections_are_shared() -> None:
+    settings = ClientSettings.from_options(MASTER)
+    assert (settings.tls, settings.shared_connections) == (None, True)
+    assert ClientSettings.from_options({**MASTER, "tubemq.tls.enabled": "false"}) == settings
+
+
+@pytest.mark.parametrize(("text", "shared"), [("true", True), ("false", False), (" False ", False)])
+def test_connections_are_shared_or_not(text: str, shared: bool) -> None:
+    assert ClientSettings.from_options({**MASTER, "tubemq.connections.shared": text}).shared_connections is shared
+
+
+def test_one_way_tls_trusts_the_system_by_default() -> None:
+    assert ClientSettings.from_options(ON).tls == TlsSettings()
+
+
+def test_every_option_of_tls(authority: Authority, client: Certificate) -> None:
+    ca, cert, key = str(authority.own.cert), str(client.cert), str(client.key)
+    raw = {
+        **ON,
+        "tubemq.tls.ca": ca,
+        "tubemq.tls.cert": cert,
+        "tubemq.tls.key": key,
+        "tubemq.tls.keyPassword": SECRET,  # which an open key does not need
+        "tubemq.tls.verifyHostname": "false",
+    }
+    settings = ClientSettings.from_options({name.lower(): text for name, text in raw.items()})  # as Spark gives them
+    assert settings.tls == TlsSettings(ca, cert, key, SECRET, verify_hostname=False)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert SECRET not in repr(settings)
+    assert hash(settings) == hash(pickle.loads(pickle.dumps(settings)))
+
+
+@pytest.mark.parametrize(("text", "verified"), [("true", True), ("false", False)])
+def test_the_name_is_verified_or_not(text: str, verified: bool) -> None:
+    tls = ClientSettings.from_options({**ON, "tubemq.tls.verifyHostname": text}).tls
+    assert tls == TlsSettings(verify_hostname=verified)
+
+
+@pytest.mark.parametrize(
+    ("masters", "plain", "over_tls"),
+    [
+        ("a", [8715], [8716]),
+        ("a:9000", [9000], [9000]),
+        ("a:8715", [8715], [8715]),
+        (" a , b:9 ,c", [8715, 9, 8715], [8716, 9, 8716]),
+    ],
+)
+def test_the_port_of_a_master_that_names_none(masters: str, plain: list[int], over_tls: list[int]) -> None:
+    hosts = [part.strip().partition(":")[0] for part in masters.split(",")]
+    for raw, ports in ((MASTER, plain), (ON, over_tls)):
+        found = ClientSettings.from_options({**raw, "tubemq.master": masters}).masters
+        assert found == tuple(Address(host, port) for host, port in zip(hosts, ports, strict=True))
+
+
+def test_the_port_of_a_broker_that_names_none() -> None:
+    assert ClientSettings.from_options(MASTER).default_broker_port == 8123
+    assert ClientSettings.from_options(ON).default_broker_port == 8124
+
+
+@pytest.mark.parametrize("raw", [MASTER, ON], ids=["plain", "TLS"])
+def test_no_masters(raw: dict[str, str]) -> None:
+    assert refusal({**raw, "tubemq.master": "a b"}).startswith("option 'tubemq.master' is 'a b'; expected host:port")
+
+
+@pytest.mark.parametrize("enabled", [{}, {"tubemq.tls.enabled": "false"}], ids=["not given", "false"])
+@pytest.mark.parametrize("name", ["ca", "cert", "key", "keyPassword", "verifyHostname"])
+def test_an_option_of_tls_without_tls(name: str, enabled: dict[str, str]) -> None:
+    assert refusal({**MASTER, **enabled, f"tubemq.tls.{name}": "true"}) == (
+        f"option 'tubemq.tls.{name}' is of TLS: set option 'tubemq.tls.enabled' to true, or leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [("cert", "key"), ("key", "cert"), ("keyPassword", "key")], ids=lambda name: name
+)
+def test_an_option_that_needs_another(given: str, missing: str) -> None:
+    problem = refusal({**ON, f"tubemq.tls.{given}": SECRET})
+    assert problem.startswith(f"option 'tubemq.tls.{given}' needs 'tubemq.tls.{missing}' beside it: ")
+    assert SECRET not in problem
+
+
+@pytest.mark.parametrize("name", ["tubemq.tls.enabled", "tubemq.tls.verifyHostname", "tubemq.connections.shared"])
+@pytest.mark.parametrize("text", ["yes", "", "1"])
+def test_neither_true_nor_false(name: str, text: str) -> None:
+    assert refusal({**ON, name: text}).startswith(f"option '{name}' is {text!r}; expected true or false")
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+def test_a_file_has_a_name(name: str) -> None:
+    assert refusal({**ON, f"tubemq.tls.{name}": " "}).startswith(
+        f"option 'tubemq.tls.{name}' is ' '; expected the path of a PEM file"
+    )
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+@pytest.mark.parametrize("kind", ["missing", "a folder", "no name of a file"])
+def test_a_file_that_cannot_be_read(
+    authority: Authority, client: Certificate, tmp_path: Path, name: str, kind: str
+) -> None:
+    path, reason = {
+        "missing": (tmp_path / "none.pem", "No such file or directory"),
+        "a folder": (tmp_path, "Is a directory"),
+        "no name of a file": ("x\0y", "embedded null byte"),
+    }[kind]
+    raw = {**ON, "tubemq.tls.ca": authority.own.cert, "tubemq.tls.cert": client.cert, "tubemq.tls.key": client.key}
+    problem = refusal({option: str(text) for option, text in {**raw, f"tubemq.tls.{name}": path}.items()})
+    assert problem == f"option 'tubemq.tls.{name}': cannot read {path} ({reason})"
+
+
+def test_a_file_that_is_no_pem(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("no certificate")
+    assert refusal({**ON, "tubemq.tls.ca": str(file)}).startswith(
+        f"option 'tubemq.tls.ca': no PEM certificate in {file}"
+    )

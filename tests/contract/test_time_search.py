@@ -1,0 +1,102 @@
+"""The first message that is not earlier than a moment is found wherever messages are stored, and the group stays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests import messages, reading
+from tests.clusters import Cluster, Layout
+from tests.reading import UNIT
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.time_search import find_positions
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.protocol.metadata import Partition
+
+FIRST_MINUTE = datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc)
+MINUTES = 40
+SOMEWHERE = 100 * UNIT
+
+
+@dataclass
+class Scene:
+    """A topic whose messages have times, but some, and entries that hold no message; and a group that reads it."""
+
+    cluster: Cluster
+    topic: str
+    group: str
+    rng: random.Random
+    timed: dict[Partition, list[tuple[int, int]]] = field(default_factory=dict)  # minutes and positions, in order
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return messages.partitions(self.cluster, self.topic)
+
+    def send(self, minute: int, count: int) -> None:
+        text = format_msg_time(FIRST_MINUTE + timedelta(minutes=minute))
+        stored = messages.send(self.cluster, self._some(count), attributes=encode_attributes(None, None, text))
+        for partition, sent in stored.items():
+            self.timed.setdefault(partition, []).extend((minute, message.position) for message in sent)
+
+    def send_others(self, count: int) -> None:
+        messages.send(self.cluster, self._some(count), attributes=encode_attributes({"a": "b"}, "type", None))
+        messages.send(self.cluster, self._some(count // 4), flag=1)
+
+    def _some(self, count: int) -> list[tuple[Partition, bytes]]:
+        return [messages.numbered([target], 1)[0] for target in self.rng.choices(self.partitions, k=count)]
+
+    def expected(self, partition: Partition, minute: int, end: int) -> int:
+        return next((position for at, position in self.timed.get(partition, []) if at >= minute), end)
+
+    def check(self, minutes: Iterable[int]) -> None:
+        with self._driver() as (session, claims):
+            earliest = claims.earliest(self.partitions)
+            stands = {partition: claims.standing(partition).group for partition in self.partitions}
+            for minute in minutes:
+                moment = int((FIRST_MINUTE + timedelta(minutes=minute, seconds=30)).timestamp()) * 1_000_000
+                found = find_positions(session, claims, dict.fromkeys(self.partitions, moment), earliest, timezone.utc)
+                for partition, position in found.items():
+                    assert position == self.expected(partition, minute, claims.standing(partition).end), minute
+        assert {p: reading.look(self.cluster, self.group, p).group for p in self.partitions} == stands
+
+    @contextmanager
+    def _driver(self) -> Iterator[tuple[ConsumerSession, DriverClaims]]:
+        session = ConsumerSession(messages.settings(self.cluster), self.group, [self.topic])
+        session.register()
+        claims = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
+        try:
+            claims.take(dict.fromkeys(self.partitions, SOMEWHERE))
+            yield session, claims
+        finally:
+            claims.release()
+            session.close()
+
+
+@pytest.mark.parametrize("layout", ["one", "three"])
+def test_in_memory_in_files_and_in_both(cluster: Cluster, group: str, rng: random.Random, layout: Layout) -> None:
+    scene = Scene(cluster, cluster.new_topic(layout), group, rng)
+    for minute in range(MINUTES):
+        scene.send(minute, rng.randint(1, 600))
+        scene.send_others(rng.choice([0, 10, 300]))
+    asked = [-1, *rng.sample(range(MINUTES), 8), MINUTES]
+    scene.check(asked)
+    cluster.wait_flushed(scene.topic)
+    scene.check(asked)
+    for minute in range(MINUTES, 2 * MINUTES, 10):
+        scene.send(minute, 500)
+    scene.check([*asked, MINUTES + 1, 2 * MINUTES])
+
+
+def test_times_out_of_order(cluster: Cluster, group: str, rng: random.Random) -> None:
+    """The first message that is not earlier stands among others, but never far before the last earlier one."""
+    scene = Scene(cluster, cluster.new_topic("three"), group, rng)
+    for minute in range(MINUTES):
+        scene.send(minute + rng.randint(-2, 2), 150)
+    scene.check([-3, *rng.sample(range(MINUTES), 8), MINUTES + 3])

@@ -1,0 +1,63 @@
+"""What was on the server when a golden checkpoint was written, and how it comes there again.
+
+On an embedded server the same messages get the same brokers, partitions and positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.messages import StoredMessage
+
+FOLDER = Path(__file__).parent / "checkpoints"
+FILE = "story.json"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A query's past: `before` was there when it began; the messages of `runs[n]` came before its run n, which ended by
+    itself and was one micro-batch. A message is the partition that it went to, as `topic brokerId:partitionId`.
+    """
+
+    about: str
+    spark: str  # the release that wrote the checkpoint
+    brokers: int
+    topics: Mapping[str, tuple[int, int]]  # partitions of a store, and stores
+    options: Mapping[str, str]
+    before: Sequence[str]
+    runs: Sequence[Sequence[str]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Story:
+        data = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return cls(**{**data, "topics": {name: tuple(layout) for name, layout in data["topics"].items()}})
+
+    def write(self, folder: Path) -> None:
+        (folder / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def create_topics(self, tubemq: EmbeddedTubeMQ) -> None:
+        for name, (partitions, stores) in self.topics.items():
+            tubemq.create_topic(name, partitions, stores)
+
+    def targets(self) -> list[str]:
+        """All partitions."""
+        return [
+            f"{topic} {broker_id}:{store * 10_000 + partition}"
+            for topic, (partitions, stores) in self.topics.items()
+            for broker_id in range(1, self.brokers + 1)
+            for store in range(stores)
+            for partition in range(partitions)
+        ]
+
+
+def send(tubemq: EmbeddedTubeMQ, targets: Sequence[str], what: str) -> list[tuple[str, StoredMessage]]:
+    """One message to each of `targets`, with their topics as they were stored; `what` tells the bodies apart."""
+    stored = []
+    for number, target in enumerate(targets):
+        topic, partition = target.split()
+        stored.append((topic, tubemq.send(topic, f"{what}.{number}".encode(), partition=partition)))
+    return stored

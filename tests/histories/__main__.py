@@ -1,0 +1,68 @@
+"""Plays many histories.
+
+    python -m tests.histories --count 300 --seed X [--server embedded|real] [--engine calls|spark] [--jobs N]
+    python -m tests.histories --play file.json     one that was printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from tests.histories.run import Outcome, play, play_named
+from tests.histories.script import History
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Play random histories.")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", default=None, help="of all histories; by default a new one")
+    parser.add_argument("--server", choices=["embedded", "real"], default="embedded")
+    parser.add_argument("--engine", choices=["calls", "spark"], default="calls")
+    parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
+    parser.add_argument("--only", type=int, default=None, help="the number of one history of this seed")
+    parser.add_argument("--play", type=Path, default=None, help="a file with a history that was printed")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--goes-on", action="store_true", help="the query can go on after a loss")
+    given = parser.parse_args()
+    if given.play is not None:
+        outcome = play(History.from_json(given.play.read_text()), goes_on=given.goes_on)
+        print(outcome)
+        return int(outcome.problem is not None)
+    seed = given.seed or f"{random.SystemRandom().getrandbits(32):x}"
+    numbers = range(given.count) if given.only is None else [given.only]
+    names = [f"{seed}:{number}" for number in numbers]
+    print(f"seed {seed}, {len(names)} histories, {given.server}, {given.engine}", flush=True)
+    begun = time.monotonic()
+    stats: Counter[str] = Counter()
+    failed = 0
+    for outcome in outcomes(names, given.server, given.goes_on, not given.no_shrink, given.jobs):
+        stats.update(outcome.stats)
+        if outcome.problem is not None:
+            failed += 1
+            print(f"\n{outcome}\n{outcome.history.to_json()}\n", flush=True)
+    took = time.monotonic() - begun
+    print(f"{len(names) - failed} of {len(names)} as they must be, {took:.1f} s, {len(names) / took:.1f} a second")
+    print(", ".join(f"{name} {count}" for name, count in sorted(stats.items())))
+    return int(failed > 0)
+
+
+def outcomes(names: list[str], server: str, goes_on: bool, shrinks: bool, jobs: int) -> Iterator[Outcome]:
+    one = partial(play_named, server=server, goes_on=goes_on, shrinks=shrinks)
+    if jobs == 1 or len(names) == 1:
+        yield from map(one, names)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

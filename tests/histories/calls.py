@@ -1,0 +1,336 @@
+"""A streaming query as Spark's engine runs it, call by call, without Spark: its logs and its sink outlive everything.
+
+The order of the calls is that of Spark 4.2 and 4.3. What dies by kill -9 says no good-bye: not the driver's process,
+and not the worker of a task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from tests.histories.ledger import Broken, Output, Row, is_start_of, same_rows
+from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, READ, WRITTEN
+from tubemq_spark.client.consumer import PartitionReader
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.pool import POOL
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.schema import SPARK_SCHEMA
+from tubemq_spark.source.stream import TubeMQStreamReader
+
+ROWS_AT_ONCE = 10  # of an Arrow batch, so that a task has many places to die at
+
+Point = Callable[[str], None]
+
+
+class Killed(Exception):
+    """The driver died, and all its workers with it."""
+
+
+class Stopped(Exception):
+    """The user stopped the query."""
+
+
+class WorkerKilled(Exception):
+    """The Python worker of a task died."""
+
+
+class Reader(TubeMQStreamReader):
+    """In this process, whose signals are not the reader's."""
+
+    def _stop_on_termination(self) -> None:
+        pass
+
+
+class Query:
+    """`point` is called at each of the points of `script`; it may raise `Killed`, `Stopped` or, where a task has given
+    something out, `WorkerKilled`. `losses` counts what may make a repeated micro-batch another one.
+    """
+
+    def __init__(self, options: dict[str, str], *, retries: int, width: int) -> None:
+        self.options = options
+        self.point: Point = lambda point: None
+        self.losses = 0
+        self._retries = retries
+        self._width = width
+        self._reader: Reader | None = None
+        self._offsets: list[str] = []  # the offset log
+        self._committed = self._most_committed = 0  # entries of the commit log, now and ever
+        self._output: dict[int, Output] = {}
+        self._losses_at: dict[int, int] = {}  # when the sink got that output
+        self._parts: dict[tuple[int, Partition], tuple[int, list[Row]]] = {}
+        self._limit: Any = None
+        self._attempts = itertools.count()
+        self._confirmed = -1  # the last batch whose end the source was told to be committed
+
+    # -- what outlives a run ----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._reader is not None
+
+    @property
+    def batches(self) -> int:
+        return self._committed
+
+    @property
+    def pending(self) -> bool:
+        """Whether a micro-batch is logged that is not committed."""
+        return len(self._offsets) > self._committed
+
+    @property
+    def logged(self) -> dict[Partition, int]:
+        """Where the last logged micro-batch ends."""
+        return self._positions(len(self._offsets) - 1)
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """Where the last committed micro-batch ends."""
+        return self._positions(self._committed - 1)
+
+    @property
+    def starts(self) -> dict[Partition, int]:
+        """Where each partition was begun with."""
+        found: dict[Partition, int] = {}
+        for number in range(len(self._offsets)):
+            offset = StreamOffset.from_json(self._offsets[number])
+            for partition, position in {**offset.positions, **(offset.initial or {})}.items():
+                found.setdefault(partition, position)
+        return found
+
+    @property
+    def rows(self) -> Output:
+        """Of committed micro-batches."""
+        found: dict[Partition, list[Row]] = defaultdict(list)
+        for number in range(self._committed):
+            for partition, rows in self._output.get(number, {}).items():
+                found[partition] += rows
+        return found
+
+    def forget_commit(self) -> bool:
+        """The last entry of the commit log goes, as in a crash."""
+        if self.running or self.pending or not self._committed:
+            return False
+        self._committed -= 1
+        return True
+
+    def forget_offset(self) -> bool:
+        """The last entry of the offset log goes, as in a crash; a committed one never does."""
+        if self.running or not self.pending or self._most_committed == len(self._offsets):
+            return False
+        self._offsets.pop()
+        self._forget_output(len(self._offsets))
+        return True
+
+    # -- runs -------------------------------------------------------------------------------------------------------
+
+    def start(self, available_now: bool = False) -> None:
+        assert self._reader is None
+        self._reader = Reader(self.options, SPARK_SCHEMA)
+        if available_now:
+            self._reader.prepareForTriggerAvailableNow()
+        self._limit = self._reader.getDefaultReadLimit()
+        self._attempts = itertools.count()
+        self._confirmed = -1
+
+    def stop(self) -> None:
+        """In peace."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.stop()
+
+    def kill(self) -> None:
+        """The driver's process ends, and tells nobody."""
+        self._reader = None
+        with HEARTBEAT._changed:
+            HEARTBEAT._beats.clear()
+            HEARTBEAT._changed.notify_all()
+        POOL.close()
+
+    def step(self) -> bool:
+        """One micro-batch, if there is one. Whatever it raises, the run is over."""
+        assert self._reader is not None
+        try:
+            return self._step(self._reader)
+        except Killed:
+            self.kill()
+            raise
+        except BaseException:
+            self.stop()
+            raise
+
+    def _step(self, reader: Reader) -> bool:
+        number = self._committed
+        if not self.pending and not self._find_next(reader, number):
+            return False
+        if number == 0:
+            start = self._json(reader.initialOffset())
+        else:
+            start = self._offsets[number - 1]
+        partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
+        tasks = pickle.loads(pickle.dumps(partitions))
+        self.point(PLANNED)
+        output = self._run_tasks(number, tasks)
+        self.point(READ)
+        self._write(number, output)
+        self.point(WRITTEN)
+        self._committed += 1
+        self._most_committed = max(self._most_committed, self._committed)
+        self.point(COMMITTED)
+        return True
+
+    def _find_next(self, reader: Reader, number: int) -> bool:
+        start = self._offsets[number - 1] if number else self._json(reader.initialOffset())
+        end = self._json(reader.latestOffset(json.loads(start), self._limit))
+        reader.reportLatestOffset()
+        if end == start:
+            return False
+        self.point(FOUND)
+        self._offsets.append(end)
+        self._forget_output(number)
+        if number and self._confirmed < number - 1:
+            reader.commit(json.loads(start))
+            self._confirmed = number - 1
+        self.point(LOGGED)
+        return True
+
+    def _run_tasks(self, number: int, partitions: list[Any]) -> Output:
+        """`width` of them at a time, turn by turn; a task that fails is tried again."""
+        output: dict[Partition, list[Row]] = defaultdict(list)
+        waiting = deque(enumerate(partitions))
+        running: deque[_Task] = deque()
+        with mock.patch("tubemq_spark.source.partition._ROWS", ROWS_AT_ONCE):
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self._width:
+                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts))
+                    running.rotate(-1)
+                    task = running[-1]
+                    if self._step_of(task, number):
+                        continue
+                    running.pop()
+                    for partition, rows in task.rows.items():
+                        output[partition] += rows
+                        self._compare_part(number, partition, rows)
+            except BaseException:
+                # Spark kills the workers of a job that ends early.
+                for task in running:
+                    self._remember(task, number)
+                    task.abandon()
+                raise
+        return output
+
+    def _step_of(self, task: _Task, number: int) -> bool:
+        """False when it has ended. One that fails or dies begins anew, as often as Spark tries."""
+        try:
+            if not task.step():
+                return False
+            self.point(GIVEN)
+        except WorkerKilled:
+            self._remember(task, number)
+            task.abandon()
+            if not task.retry():
+                raise
+        except TubeMQError:
+            self._remember(task, number)
+            if not task.retry():
+                raise
+        return True
+
+    def _remember(self, task: _Task, number: int) -> None:
+        for partition, rows in task.rows.items():
+            self._compare_part(number, partition, rows)
+
+    def _compare_part(self, number: int, partition: Partition, rows: list[Row]) -> None:
+        losses, before = self._parts.get((number, partition), (self.losses, rows))
+        if losses == self.losses and not (is_start_of(before, rows) or is_start_of(rows, before)):
+            raise Broken(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
+        longer = before if losses == self.losses and len(before) > len(rows) else rows
+        self._parts[number, partition] = self.losses, list(longer)
+
+    def _write(self, number: int, output: Output) -> None:
+        """A repeated micro-batch replaces its earlier try, and must be the same."""
+        before = self._output.get(number)
+        if before is not None and self._losses_at[number] == self.losses and not same_rows(before, output):
+            changed = [p for p in {*before, *output} if before.get(p, []) != output.get(p, [])]
+            text = "; ".join(f"{p}: {_shown(before.get(p, []))} and {_shown(output.get(p, []))}" for p in changed)
+            raise Broken(f"batch {number} was repeated with other rows: {text}")
+        self._output[number] = output
+        self._losses_at[number] = self.losses
+
+    def _forget_output(self, number: int) -> None:
+        self._output.pop(number, None)
+        for key in [key for key in self._parts if key[0] == number]:
+            del self._parts[key]
+
+    def _positions(self, number: int) -> dict[Partition, int]:
+        return dict(StreamOffset.from_json(self._offsets[number]).positions) if number >= 0 else {}
+
+    def _json(self, offset: Any) -> str:
+        return json.dumps(offset)
+
+
+class _Task:
+    """A task and its attempts."""
+
+    def __init__(self, number: int, partition: Any, retries: int, attempts: Iterator[int]) -> None:
+        self._number = number
+        self._partition = partition
+        self._retries = retries
+        self._attempts = attempts
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rows: dict[Partition, list[Row]] = defaultdict(list)
+        self._attempt = next(self._attempts)
+        self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
+
+    def step(self) -> bool:
+        """Takes one Arrow batch; False at the end."""
+        try:
+            with self._context():
+                batch = next(self._batches)
+        except StopIteration:
+            return False
+        for partition, row in rows_of(batch):
+            self.rows[partition].append(row)
+        return True
+
+    def retry(self) -> bool:
+        if not self._retries:
+            return False
+        self._retries -= 1
+        self._begin()
+        return True
+
+    def abandon(self) -> None:
+        """The worker dies: its connection ends, and its claim stays behind."""
+        nothing = mock.Mock(return_value=None)
+        with mock.patch.object(PartitionReader, "_leave", nothing), mock.patch.object(PartitionReader, "_drain", nothing):
+            self._batches.close()
+
+    def _context(self) -> Any:
+        context = mock.Mock()
+        context.partitionId.return_value = self._number
+        context.taskAttemptId.return_value = self._attempt
+        return mock.patch("tubemq_spark.source.partition.TaskContext.get", return_value=context)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Partition, Row]]:
+    names = ("topic", "broker_id", "partition", "offset", "message_id", "value", "msg_type")
+    for topic, broker_id, partition, *row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+        yield Partition(broker_id, topic, partition), Row(*row)
+
+
+def _shown(rows: list[Row]) -> str:
+    shown = [row.body[:8].decode().strip(". ") for row in rows]
+    return f"{len(rows)} rows ({', '.join(shown[:12])}{'…' if len(shown) > 12 else ''})"

@@ -1,0 +1,153 @@
+"""Makes histories from seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, POINTS, READ, WRITTEN, Event, History
+from tests.histories.script import Setting, TopicShape
+
+SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
+
+# What is random about the query: option, and the values it may have (None leaves it out). A row that is commented out
+# waits for its option to be built.
+OPTIONS: Mapping[str, list[str | None]] = {
+    "startingOffsets": ["earliest", "earliest", "earliest", "latest", "group", None],
+}
+# On the options that wait: "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxPartitionsPerTask",
+# "filters", "commitOffsets", "corruptMessages".
+TYPES = ["red", "green", "blue"]
+
+CONFIG: Mapping[str, list[int | None]] = {
+    "transfer_size": [512, 2048, None],
+    "max_index_segment_entries": [8, 40, None],
+    "mem_cache_msg_count": [10, 60, None],
+}
+
+METHODS = ["partition_register", "partition_unregister", "get_message", "commit_offset"]
+LOUD = ["close_mid_frame", "close_connection", "delay", "fail", "fail_limit"]
+SENDER = "send_message"
+
+OUTSIDE = {"run", "forget_commit", "forget_offset"}  # for these no query may run
+Make = Callable[[random.Random], Event]
+
+
+MOMENTS = [FOUND, LOGGED, PLANNED, GIVEN, GIVEN, GIVEN, READ, WRITTEN, COMMITTED]
+
+
+def _send(r: random.Random) -> Event:
+    args = {"count": r.choice([1, 3, 20, 60, 150]), "to": r.randrange(12), "spread": r.choice([1, 2, 20])}
+    return Event("send", {**args, "size": r.choice([8, 8, 60, 400])})
+
+
+def _produce(r: random.Random) -> Event:
+    return Event("produce", {"topic": r.randrange(4), "count": r.choice([1, 10, 60]), "size": r.choice([8, 60])})
+
+
+def _run(r: random.Random) -> Event:
+    return Event("run", {"batches": r.choice([1, 1, 2, 5]), "available_now": r.random() < 0.15})
+
+
+def _fault(r: random.Random) -> Event:
+    how = r.choice([*LOUD, *LOUD, "drop_reply"])
+    method = SENDER if r.random() < 0.1 else r.choice(METHODS)
+    return Event("fault", {"method": method, "how": how, "nth": r.choice([1, 1, 2, 3, 6]), "times": r.choice([1, 1, 2])})
+
+
+def _during(r: random.Random) -> Event:
+    what = r.choice([_crash, _expire, _flush, _move_group, _restart])(r)
+    args = {"method": r.choice(METHODS), "nth": r.choice([1, 2, 3, 5]), "after": r.random() < 0.5}
+    return Event("during", {**args, "what": what.kind, "args": what.args})
+
+
+def _crash(r: random.Random) -> Event:
+    return Event("crash", {"broker": r.randrange(3)})
+
+
+def _start(r: random.Random) -> Event:
+    return Event("start", {"broker": r.randrange(3)})
+
+
+def _restart(r: random.Random) -> Event:
+    return Event("restart", {"broker": r.randrange(3)})
+
+
+def _expire(r: random.Random) -> Event:
+    return Event("expire", {"topic": r.randrange(4), "keep": r.choice([0, 2, 10, 40])})
+
+
+def _flush(r: random.Random) -> Event:
+    return Event("flush", {"topic": r.randrange(4)})
+
+
+def _move_group(r: random.Random) -> Event:
+    return Event("move_group", {"partition": r.randrange(12), "to": r.randrange(80)})
+
+
+def _kind(kind: str, **args: Sequence[Any]) -> Make:
+    return lambda r: Event(kind, {name: r.choice(values) for name, values in args.items()})
+
+
+# Which events there are, how often each comes, and on which servers it can come about.
+EVENTS: list[tuple[Make, int, str]] = [
+    (_send, 30, "both"),
+    (_produce, 4, "both"),
+    (_run, 26, "both"),
+    (_kind("stop"), 6, "both"),
+    (_kind("kill"), 10, "both"),
+    (_kind("kill_worker"), 8, "both"),
+    (_crash, 5, "both"),
+    (_start, 6, "both"),
+    (_restart, 3, "both"),
+    (_kind("switch_master", empty_for=[0.0, 0.0, 0.2]), 2, "both"),
+    (_fault, 8, "embedded"),
+    (_during, 4, "embedded"),
+    (_expire, 3, "embedded"),
+    (_flush, 5, "embedded"),
+    (_kind("advance", seconds=[6.0, 21.0, 40.0]), 3, "embedded"),
+    (_kind("grow", topic=range(4), partitions=[1, 2, 3], stores=[1, 2]), 2, "embedded"),
+    (_kind("add_broker", topic=range(4)), 1, "embedded"),
+    (_kind("rival_comes", partition=range(12)), 2, "both"),
+    (_kind("rivals_leave"), 2, "both"),
+    (_kind("forget_commit"), 3, "both"),
+    (_kind("forget_offset"), 3, "both"),
+    (_move_group, 2, "both"),
+]
+
+
+def generate(name: str, server: str) -> History:
+    """The history of that name, which is its seed."""
+    r = random.Random(name)
+    topics = {letter: r.choice(SHAPES) for letter in "abc"[: r.choice([1, 1, 2, 3])]}
+    config = {name: value for name, values in CONFIG.items() if (value := r.choice(values)) is not None}
+    options = {name: value for name, values in OPTIONS.items() if (value := r.choice(values)) is not None}
+    setting = Setting(
+        brokers=r.choice([1, 1, 2]),
+        masters=r.choice([1, 2]),
+        topics=topics,
+        config=config,
+        options=options,
+        group_at=[r.randrange(40) for _ in range(4)] if options.get("startingOffsets") == "group" else [],
+        retries=r.choice([0, 1, 3]),
+        width=r.choice([1, 2, 3]),
+    )
+    possible = [(make, weight) for make, weight, where in EVENTS if where in ("both", server)]
+    makers, weights = zip(*possible, strict=True)
+    events = [_send(r)]
+    for make in r.choices(makers, weights, k=r.randint(4, 24)):
+        events.append(make(r))
+        if events[-1].kind == "run":
+            events += _within(r, makers, weights)
+    return History(name, setting, tuple(events))
+
+
+def _within(r: random.Random, makers: Sequence[Make], weights: Sequence[int]) -> list[Event]:
+    """What comes about while the query runs, in the order of the moments of a micro-batch."""
+    moments = sorted(r.choices(MOMENTS, k=r.choice([0, 0, 1, 1, 2, 3])), key=POINTS.index)
+    ends = [_kind(kind) for kind in ("kill", "kill", "kill_worker", "kill_worker", "stop")]
+    chosen = [r.choice(ends) if r.random() < 0.4 else r.choices(makers, weights)[0] for _ in moments]
+    found = (replace(make(r), at=at) for make, at in zip(chosen, moments, strict=True))
+    return [replace(e, nth=r.choice([1, 1, 2, 5, 9]) if e.at == GIVEN else 1) for e in found if e.kind not in OUTSIDE]

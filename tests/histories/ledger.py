@@ -1,0 +1,189 @@
+"""What was sent, what the server lost of it, what the query said about that, and what must be true in the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+
+
+class Store(NamedTuple):
+    """Partitions of one store share its positions."""
+
+    broker_id: int
+    topic: str
+    store_id: int
+
+
+class Extent(NamedTuple):
+    """What a store has: positions from `first` on, before `end`."""
+
+    first: int
+    end: int
+
+
+class Row(NamedTuple):
+    """What the query gave out."""
+
+    offset: int | None
+    message_id: int
+    body: bytes
+    msg_type: str | None = None
+
+
+@dataclass
+class Entry:
+    """A message that a store took, whether its producer heard of that or not."""
+
+    partition: Partition
+    position: int
+    row: Row
+    lost: str | None = None  # how
+    tellable: bool = True  # whether the query can know that it is lost
+
+    def __str__(self) -> str:
+        lost = f", lost by {self.lost}" if self.lost else ""
+        return f"{self.row.body[:16]!r} at {self.position} of {self.partition}{lost}"
+
+
+class Span(NamedTuple):
+    """Positions of a partition, or of all of a store (partition None), that are gone."""
+
+    store: Store
+    partition: Partition | None
+    first: int
+    end: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.end}) of {self.partition or self.store}"
+
+
+class Broken(AssertionError):
+    """Something that must be true is not."""
+
+
+Positions = Mapping[Partition, int]
+Output = Mapping[Partition, list[Row]]
+
+
+def store_of(partition: Partition) -> Store:
+    return Store(partition.broker_id, partition.topic, partition.store_id)
+
+
+@dataclass
+class Ledger:
+    entries: dict[Store, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    extents: dict[Store, Extent] = field(default_factory=dict)
+    acknowledged: list[tuple[Partition | None, bytes]] = field(default_factory=list)
+    losses: list[Span] = field(default_factory=list)
+    reports: list[Span] = field(default_factory=list)
+
+    def learn(self, entry: Entry) -> None:
+        self.entries[store_of(entry.partition)].append(entry)
+
+    def stands(self, store: Store, extent: Extent, how: str, seen: Positions) -> bool:
+        """What the store has now; `seen` is up to where the query has logged offsets. True when something is lost."""
+        before = self.extents.get(store, Extent(extent.first, extent.end))
+        self.extents[store] = extent
+        spans = []
+        if extent.end < before.end:
+            spans.append(Span(store, None, extent.end, before.end, how))
+        if extent.first > before.first:
+            spans.append(Span(store, None, before.first, extent.first, how))
+        self.losses += spans
+        for entry in self.entries[store]:
+            if entry.lost is None and not extent.first <= entry.position < extent.end:
+                entry.lost = how
+                # Nobody can miss the tail of a store who did not see it.
+                entry.tellable = entry.position < extent.first or entry.position < seen.get(entry.partition, 0)
+        return bool(spans)
+
+    def report(self, partition: Partition, asked: int, offered: int, text: str) -> None:
+        first, end = sorted((asked, offered))
+        self.reports.append(Span(store_of(partition), partition, first, end, text))
+
+    def explains(self, partition: Partition, asked: int, offered: int) -> bool:
+        """Whether the server lost all of these positions."""
+        first, end = sorted((asked, offered))
+        spans = sorted((s.first, s.end) for s in self.losses if s.store == store_of(partition))
+        for lost_first, lost_end in spans:
+            if lost_first <= first < lost_end:
+                first = lost_end
+        return first >= end
+
+    def check(self, output: Output, starts: Positions, msg_types: frozenset[str] | None = None) -> None:
+        """`output` is what was committed, `starts` is where the query began with each partition. With `msg_types` only
+        messages of these were asked for. Raises `Broken`."""
+        for partition in {*output, *starts}:
+            entries = [entry for entry in self.entries[store_of(partition)] if entry.partition == partition]
+            self._check_partition(partition, entries, output.get(partition, []), starts.get(partition), msg_types)
+        for report in self.reports:
+            assert report.partition is not None
+            if not self.explains(report.partition, report.first, report.end):
+                raise Broken(f"the query reported the loss of {report}, which the server did not lose: {report.text}")
+
+    def _check_partition(
+        self,
+        partition: Partition,
+        entries: list[Entry],
+        rows: list[Row],
+        start: int | None,
+        msg_types: frozenset[str] | None,
+    ) -> None:
+        if start is None:
+            raise Broken(f"{partition} has rows, but the checkpoint does not name it")
+        places = {(entry.row.message_id, entry.row.body): place for place, entry in enumerate(entries)}
+        last = -1
+        given = set()
+        for row in rows:
+            place = places.get((row.message_id, row.body))
+            if place is None:
+                raise Broken(f"{partition}: nobody sent {row}")
+            entry = entries[place]
+            if place in given:
+                raise Broken(f"{partition}: {entry} came twice")
+            if place < last:
+                raise Broken(f"{partition}: {entry} came after {entries[last]}")
+            if row.offset is not None and row.offset != entry.position:
+                raise Broken(f"{partition}: {entry} came with offset {row.offset}")
+            if entry.position < start and entry.lost is None:
+                raise Broken(f"{partition}: {entry} came, which lies before the start {start}")
+            if msg_types is not None and entry.row.msg_type not in msg_types:
+                raise Broken(f"{partition}: {entry} came, of type {entry.row.msg_type}")
+            given.add(place)
+            last = place
+        for place, entry in enumerate(entries):
+            if place in given or entry.position < start:
+                continue
+            if msg_types is not None and entry.row.msg_type not in msg_types:
+                continue
+            if entry.lost is None:
+                raise Broken(f"{partition}: {entry} is missing")
+            if entry.tellable and not self._is_reported(entry):
+                raise Broken(f"{partition}: {entry} is missing, and nothing was said about that; said: {self.said()}")
+
+    def said(self) -> str:
+        return ", ".join(map(str, self.reports)) or "nothing"
+
+    def _is_reported(self, entry: Entry) -> bool:
+        return any(
+            report.partition == entry.partition and report.first <= entry.position < report.end
+            for report in self.reports
+        )
+
+
+def same_rows(one: Output, other: Output) -> bool:
+    return {p: rows for p, rows in one.items() if rows} == {p: rows for p, rows in other.items() if rows}
+
+
+def is_start_of(part: Iterable[Row], whole: Iterable[Row]) -> bool:
+    part, whole = list(part), list(whole)
+    return whole[: len(part)] == part
+
+
+__all__ = ["UNIT", "Broken", "Entry", "Extent", "Ledger", "Output", "Positions", "Row", "Span", "Store", "store_of"]

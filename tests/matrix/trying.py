@@ -1,0 +1,113 @@
+"""What a test does with one cluster and one Spark: frames, queries, and what topics and checkpoints hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+T = TypeVar("T")
+
+CONNECT = os.environ.get("MATRIX_CONNECT") == "1"
+# By the number, for the feature that the package looks for is what is tested.
+HAS_READ_LIMITS = tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2])) >= (4, 2)
+
+
+class Tried:
+    """What a test does with one cluster: frames, queries, and what topics hold."""
+
+    def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
+        self.spark = spark
+        self.tubemq = tubemq
+        self.checkpoint = folder / "checkpoint"
+        self._started: list[StreamingQuery] = []
+
+    def options(self, topic: str, **others: object) -> dict[str, str]:
+        given = {"tubemq.master": self.tubemq.master, "tubemq.group": "matrix", "subscribe": topic, **others}
+        return {name: json.dumps(value) if isinstance(value, Mapping) else str(value) for name, value in given.items()}
+
+    def batch(self, topic: str, **options: object) -> DataFrame:
+        return self.spark.read.format("tubemq").options(**self.options(topic, **options)).load()
+
+    def stream(self, topic: str, **options: object) -> DataFrame:
+        given = self.options(topic, startingOffsets="earliest") | self.options(topic, **options)
+        return self.spark.readStream.format("tubemq").options(**given).load()
+
+    def write(self, frame: DataFrame, topic: str | None = None) -> None:
+        target = {} if topic is None else {"topic": topic}
+        frame.write.format("tubemq").option("tubemq.master", self.tubemq.master).options(**target).mode("append").save()
+
+    def copy(self, frame: DataFrame, topic: str, **trigger: Any) -> StreamingQuery:
+        """Streams the frame's `value` into a topic."""
+        writer = (
+            frame.select("value")
+            .writeStream.format("tubemq")
+            .option("tubemq.master", self.tubemq.master)
+            .option("topic", topic)
+            .option("checkpointLocation", str(self.checkpoint))
+        )
+        query = (writer.trigger(**trigger) if trigger else writer).start()
+        self._started.append(query)
+        return query
+
+    def run_to_the_end(self, frame: DataFrame, topic: str) -> StreamingQuery:
+        query = self.copy(frame, topic, availableNow=True)
+        assert query.awaitTermination(90), f"it goes on: {query.status}"
+        return query
+
+    def stop(self) -> None:
+        for query in self._started:
+            query.stop()
+
+    def send(self, topic: str, *bodies: bytes) -> Counter[bytes]:
+        for body in bodies:
+            self.tubemq.send(topic, body)
+        return Counter(bodies)
+
+    def bodies(self, topic: str) -> Counter[bytes]:
+        return Counter(message.body for message in self.tubemq.messages(topic))
+
+    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 60.0) -> T:
+        deadline = time.monotonic() + timeout
+        while not (found := condition()):
+            for query in self._started:
+                if not query.isActive and (problem := query.exception()) is not None:
+                    raise problem
+            assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+            time.sleep(0.05)
+        return found
+
+    def wait_for_copies(self, topic: str, wanted: Counter[bytes]) -> None:
+        """Until they all stand there and the micro-batch that brought the last of them is committed."""
+        self.wait_for(lambda: self.bodies(topic) == wanted, "all messages")
+        last = self.numbers("offsets")[-1]
+        self.wait_for(lambda: last in self.numbers("commits"), f"the end of micro-batch {last}")
+
+    # The checkpoint
+
+    def numbers(self, log: str) -> list[int]:
+        return sorted(int(file.name) for file in (self.checkpoint / log).glob("[0-9]*"))
+
+    def end(self, batch_id: int) -> dict[str, dict[str, int]]:
+        """Where a micro-batch ends, by the offset log."""
+        text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
+        offsets: dict[str, dict[str, int]] = json.loads(text)["offsets"]
+        return offsets
+
+    def forget_commit(self) -> int:
+        """As if Spark had crashed before the last micro-batch's entry in the commit log."""
+        last = self.numbers("commits")[-1]
+        for name in (str(last), f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink()
+        return last

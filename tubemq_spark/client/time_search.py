@@ -1,0 +1,174 @@
+"""Finds index positions by time, for partitions that the driver holds (see `protocol.time_search` for what it means).
+
+A probe moves the group, reads a little in manual mode, and moves the group back, all in one write, so that the group
+stands elsewhere for a moment only. The partitions' probes go out together. O(log n) probes find a position among n
+entries, if the messages have times; stretches without are read once or twice, a few windows a probe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from typing import NamedTuple, cast
+
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.consume import not_found_kind
+from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.exact_range import NotFound
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.pieces import StoredMessage
+from tubemq_spark.protocol.time_search import Payload, Reply, TimeSearch, time_in
+
+_log = logging.getLogger(__name__)
+
+_TOGETHER = 32  # probes in one write: a fetch may bring half a megabyte, and all answers are kept until they are heard
+_CLAIM_LOST = frozenset(
+    {ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED, ErrCode.PARTITION_OCCUPIED}
+)
+
+Outcome = Response | Failure | TransportError | ProtocolError
+
+
+class _ClaimLostError(TransportError):
+    """Trying again is of no use before the partition was claimed again."""
+
+
+class _Refusal(NamedTuple):
+    """Why a probe told nothing, and how many seconds the broker wants to be left alone."""
+
+    text: str
+    pause: float = 0.0
+
+
+def find_positions(
+    session: ConsumerSession,
+    claims: DriverClaims,
+    moments: Mapping[Partition, int],
+    earliest: Mapping[Partition, int],
+    zone: tzinfo,
+) -> dict[Partition, int]:
+    """For each partition of `moments` the position of its first message whose `$msgTime$`, a text in `zone`, is not
+    earlier; the end of the store, as `claims` heard it last, when there is none.
+
+    Moments are in microseconds since the epoch and rounded down to their minutes. Positions are bytes of the index;
+    `earliest` tells where the stores begin. `claims` must hold the partitions; their groups stand where they stood when
+    this returns, and usually when it raises, too.
+
+    Raises `TransportError` when a claim was lost, or when a broker stays away or refuses for longer than the settings'
+    `retry_for`; `ServerError` or another `TubeMQError` for a refusal that time does not heal.
+    """
+    probing = _Probing(session, claims, zone)
+    searches = {
+        partition: TimeSearch(moment, earliest[partition], claims.standing(partition).end, probing.time_of)
+        for partition, moment in moments.items()
+    }
+    stamina = Stamina(session.settings.retry_for)
+    active = list(searches)
+    refused: dict[Partition, _Refusal] = {}  # they wait until the others have come to their ends
+    while True:
+        active = [partition for partition in active if searches[partition].position is None]
+        if not active and not refused:
+            break
+        if not active:
+            trouble = max(refused.values(), key=lambda refusal: refusal.pause)
+            if not stamina.pause(trouble.pause):
+                raise TransportError(
+                    f"{trouble.text}; gave up looking for a time after {session.settings.retry_for:g} s. Check that "
+                    "the broker runs, can be reached from the driver, and has the topic open for reading"
+                )
+            active, refused = list(refused), {}
+        part, rest = active[:_TOGETHER], active[_TOGETHER:]
+        missed = probing.probe({partition: searches[partition] for partition in part})
+        for refusal in missed.values():
+            _log.info("%s; trying again", refusal.text)
+        if len(missed) < len(part):
+            stamina.progress()
+        refused |= missed
+        active = rest + [partition for partition in part if partition not in missed]
+    return {partition: cast(int, search.position) for partition, search in searches.items()}
+
+
+class _Probing:
+    """Sends probes, and tells the searches what came of them."""
+
+    def __init__(self, session: ConsumerSession, claims: DriverClaims, zone: tzinfo) -> None:
+        self._session = session
+        self._claims = claims
+        self._zone = zone
+        self._calls = GroupCalls(session.settings, session.group, session.visit_token)
+
+    def time_of(self, message: StoredMessage) -> int | None:
+        return time_in(cast(Payload, message), self._zone)
+
+    def probe(self, searches: Mapping[Partition, TimeSearch]) -> dict[Partition, _Refusal]:
+        """One probe each. The partitions for which that was of no use, and why."""
+        probes = {partition: self._probe(partition, search) for partition, search in searches.items()}
+        outcomes = iter(call_all(self._session.settings, [call for calls in probes.values() for call in calls]))
+        heard = {partition: [next(outcomes) for _ in calls] for partition, calls in probes.items()}
+        refused: dict[Partition, _Refusal] = {}
+        for partition, search in searches.items():
+            try:
+                refusal = self._hear(search, probes[partition], heard[partition])
+            except _ClaimLostError:
+                raise
+            except TransportError as error:
+                refusal = _Refusal(str(error))
+            if refusal is not None:
+                refused[partition] = refusal
+        return refused
+
+    def _probe(self, partition: Partition, search: TimeSearch) -> list[Call]:
+        client_id = self._claims.client_id(partition)
+        probe = search.next_probe()
+        assert client_id is not None and probe is not None, f"{partition} is not held or not to be probed: {search!r}"
+        broker = self._session.broker(partition)
+        return [
+            self._calls.register(broker, partition, client_id, probe.position),
+            *[self._calls.fetch(broker, partition, client_id)] * probe.fetches,
+            self._calls.register(broker, partition, client_id, self._claims.standing(partition).group),
+        ]
+
+    def _hear(self, search: TimeSearch, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> _Refusal | None:
+        begin = _registered(calls[0], outcomes[0])
+        back = _registered(calls[-1], outcomes[-1])  # before anything else is judged: the group must be back
+        found: list[Reply | NotFound] = []
+        refusal = _Refusal(f"{calls[1].what}: nothing new was found at {begin.currOffset}")
+        for call, outcome in zip(calls[1:-1], outcomes[1:-1], strict=True):
+            got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
+            if got.errCode == ErrCode.SUCCESS:
+                found.append(Reply(got.currOffset, got.messages))
+                continue
+            _check_claim(call, got.errCode, got.errMsg)
+            kind = not_found_kind(got.errMsg) if got.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
+            if got.errCode != ErrCode.NOT_FOUND and reaction_to(got.errCode) not in (Reaction.RETRY, Reaction.WAIT):
+                raise error_for_code(got.errCode, got.errMsg, call.what)
+            found.append(kind)
+            if kind is NotFound.WAIT:
+                limited = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
+                pause = max(0, got.minLimitTime) / 1000 if limited else 0.0
+                refusal = _Refusal(f"{call.what}: {got.errCode} {got.errMsg}", pause)
+                break
+        return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
+
+
+def _registered(call: Call, outcome: Outcome) -> broker_pb.RegisterResponseB2C:
+    reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+    _check_claim(call, reply.errCode, reply.errMsg)
+    if reply.errCode == ErrCode.SUCCESS:
+        return reply
+    if reaction_to(reply.errCode) is Reaction.RETRY:
+        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+    raise error_for_code(reply.errCode, reply.errMsg, call.what)
+
+
+def _check_claim(call: Call, code: int, message: str) -> None:
+    if code in _CLAIM_LOST:
+        raise _ClaimLostError(f"{call.what}: the claim was lost ({code} {message})")

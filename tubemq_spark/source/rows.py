@@ -1,0 +1,130 @@
+"""Messages as rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timezone, tzinfo
+from functools import lru_cache
+from itertools import compress
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.message import NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.schema import ARROW_SCHEMA, ARROW_SCHEMA_WITH_CORRUPT, ATTRIBUTES, TIMESTAMP
+
+_log = logging.getLogger(__name__)
+
+_decode = lru_cache(maxsize=1024)(decode_attributes)  # msgType and msgTime make the same bytes again and again
+
+# In place of the attributes of a message that cannot be taken apart; known by identity.
+_KEPT, _SKIPPED = Attributes(), Attributes()
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How messages become rows: plain values.
+
+    `zone` is that of the producers' `$msgTime$`, `corrupt` what option `corruptMessages` says, and `msg_types` are the
+    message types that are wanted, by topic; of topics that are not in it all are.
+    """
+
+    zone: tzinfo = timezone.utc
+    corrupt: str = "fail"
+    msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class RowMaker:
+    """Makes the rows of one task and counts the messages that were corrupt."""
+
+    def __init__(self, form: RowFormat) -> None:
+        self._form = form
+        self._counts: dict[Partition, int] = {}
+        self._examples: dict[Partition, str] = {}
+
+    def batch(self, partition: Partition, messages: Sequence[Any], positions: Sequence[int] | None) -> pa.RecordBatch:
+        """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
+
+        `ProtocolError`, naming the message, for one whose check sum or attribute header is wrong, unless the format
+        says otherwise. Messages whose type is not wanted are left out.
+        """
+        bodies, attributes = self._take_apart(partition, messages)
+        wanted = self._is_wanted(partition.topic, attributes)
+        if wanted is not None:
+            messages, bodies = list(compress(messages, wanted)), list(compress(bodies, wanted))
+            attributes = list(compress(attributes, wanted))
+            positions = None if positions is None else list(compress(positions, wanted))
+        count = len(messages)
+        plain = all(found is NO_ATTRIBUTES for found in attributes)
+        columns = [
+            pa.array(bodies, pa.binary()),
+            _column(count, () if plain else [_items(found) for found in attributes], ATTRIBUTES),
+            _column(count, () if plain else [found.msg_type for found in attributes], pa.string()),
+            _column(count, () if plain else [found.msg_time for found in attributes], TIMESTAMP),
+            pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+            pa.repeat(pa.scalar(partition.broker_id, pa.int32()), count),
+            pa.repeat(pa.scalar(partition.partition_id, pa.int32()), count),
+            _column(count, positions or (), pa.int64()),
+            pa.array([message.messageId for message in messages], pa.int64()),
+        ]
+        if self._form.corrupt != "keep":
+            return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+        columns.append(pa.array([found is _KEPT for found in attributes], pa.bool_()))
+        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA_WITH_CORRUPT)
+
+    def corrupt(self) -> Iterator[str]:
+        """A sentence for each partition that had corrupt messages."""
+        done = "skipped" if self._form.corrupt == "skip" else "kept"
+        for partition, count in self._counts.items():
+            yield f"{partition}: {count} corrupt messages were {done}; the first: {self._examples[partition]}"
+
+    def _take_apart(self, partition: Partition, messages: Sequence[Any]) -> tuple[list[bytes], list[Attributes]]:
+        zone = self._form.zone
+        bodies: list[bytes] = []
+        attributes: list[Attributes] = []
+        for message in messages:
+            body = payload = message.payLoadData
+            found = NO_ATTRIBUTES
+            if crc32(payload) & 0x7FFFFFFF != message.checkSum:
+                found = self._bad(partition, message, f"it has the check sum {message.checkSum}, but its bytes do not")
+            elif message.flag:
+                try:
+                    header, body = split_payload(payload, message.flag)
+                    found = _decode(header, zone) if header else NO_ATTRIBUTES
+                except ProtocolError as error:
+                    found = self._bad(partition, message, str(error))
+            bodies.append(body)
+            attributes.append(found)
+        return bodies, attributes
+
+    def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
+        what = f"message {message.messageId}: {reason}"
+        if self._form.corrupt == "fail":
+            raise ProtocolError(
+                f"{partition}: {what}. Option 'corruptMessages' may be set to skip such messages, or to keep them"
+            )
+        self._counts[partition] = self._counts.get(partition, 0) + 1
+        self._examples.setdefault(partition, what)
+        return _KEPT if self._form.corrupt == "keep" else _SKIPPED
+
+    def _is_wanted(self, topic: str, attributes: list[Attributes]) -> list[bool] | None:
+        """None when all are wanted. What is kept though it is corrupt is: nobody knows its type."""
+        types = self._form.msg_types.get(topic)
+        if types is not None:
+            return [found is _KEPT or (found is not _SKIPPED and found.msg_type in types) for found in attributes]
+        if self._form.corrupt == "skip" and any(found is _SKIPPED for found in attributes):
+            return [found is not _SKIPPED for found in attributes]
+        return None
+
+
+def _items(found: Attributes) -> list[tuple[str, str]] | None:
+    return None if found.own is None else list(found.own.items())
+
+
+def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind) if values else pa.nulls(count, kind)

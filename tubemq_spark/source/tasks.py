@@ -1,0 +1,64 @@
+"""From ranges to Spark's input partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tubemq_spark.client.consumer import RangeToRead
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.source.plan import tasks
+from tubemq_spark.source.rows import RowFormat
+
+
+def input_partitions(
+    options: SourceOptions,
+    session: ConsumerSession,
+    claim: ClaimId,
+    to_read: Mapping[Partition, tuple[int, int]],
+    *,
+    lenders: Mapping[Partition, str | None],
+    leave_at: Mapping[Partition, int],
+    advice: str,
+) -> list[TubeMQInputPartition]:
+    """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
+    where that is said."""
+    wanted = []
+    for partition, (start, end) in to_read.items():
+        filters = options.filters.get(partition.topic, ())
+        wanted.append(
+            RangeToRead(
+                broker=session.broker(partition),
+                partition=partition,
+                start=start,
+                end=end,
+                sole=session.cluster.is_sole(partition) and not filters,
+                filters=filters,
+                lender=lenders.get(partition),
+                leave_at=leave_at.get(partition),
+                fail_on_data_loss=options.fail_on_data_loss,
+                advice=advice,
+            )
+        )
+    rows = RowFormat(
+        options.msg_time_zone,
+        options.corrupt_messages,
+        {topic: frozenset(types) for topic, types in options.filters.items()},
+    )
+    sizes = [(one.end - one.start) // UNIT for one in wanted]
+    return [
+        TubeMQInputPartition(
+            settings=options.client,
+            group=options.group,
+            claim=claim,
+            wanted=group,
+            visit_token=session.visit_token,
+            claim_timeout=options.claim_timeout,
+            rows=rows,
+        )
+        for group in tasks(wanted, sizes, options.partitions_per_task)
+    ]
