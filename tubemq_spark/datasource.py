@@ -37,9 +37,10 @@ class TubeMQDataSource(DataSource):
         return spark_schema(CORRUPT_MESSAGES.get(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from tubemq_spark.source.batch import TubeMQReader
+        from tubemq_spark.source.batch import PushingReader, TubeMQReader
+        from tubemq_spark.source.options import PUSH_FILTERS
 
-        return TubeMQReader(self.options, schema)
+        return (PushingReader if PUSH_FILTERS.get(self.options) else TubeMQReader)(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tubemq_spark.source.stream import TubeMQStreamReader

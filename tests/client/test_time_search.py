@@ -224,19 +224,24 @@ def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster, driver: Driver) 
     assert driver.position() == HERE
 
 
-def test_a_limited_group_waits_as_long_as_it_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2)])
+def test_a_limited_group_waits_as_long_as_it_takes(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: int, wait: float
+) -> None:
     earliest = driver.claims.earliest([PARTITION])
+    limit = broker_pb.GetMessageResponseB2C(success=False, errCode=452, errMsg="limited", minLimitTime=told)
     waits: list[float] = []
 
     def limiting(*args: Any) -> list[Any]:
         outcomes = call_all(*args)
-        if not waits:
-            limit = broker_pb.GetMessageResponseB2C(success=False, errCode=452, errMsg="limited", minLimitTime=300)
+        if sum(waits) < 3 * driver.session.settings.retry_for:
             outcomes[1] = Response(Method.GET_MESSAGE, limit.SerializeToString())
         return outcomes
 
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits), sleep=waits.append)
     monkeypatch.setattr(time_search, "call_all", limiting)
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waits.append))
+    monkeypatch.setattr(backoff, "time", clock)
     found = find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
     assert found == {PARTITION: expected(31)}
-    assert waits == [pytest.approx(0.3)]
+    assert waits == pytest.approx([wait] * len(waits))
+    assert [record.levelname for record in caplog.records if "limited" in record.message].count("WARNING") == 1

@@ -17,20 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from tests.faults.bench import Query, write
 from tests.interop.certificates import Authority, Certificate
-from tests.peers import Peer, Serve, answering, echo, reply_bytes, requests, silent
+from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.connection import Connection, connect, tls_context, wait_for_any
+from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.pool import ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.envelope import Response
+from tubemq_spark.protocol.envelope import Request, Response
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
 
 pytestmark = pytest.mark.timeout(120)
@@ -223,6 +226,22 @@ def test_an_idle_connection_is_used_again(authority: Authority, server: Certific
             with pool.lease(peer.address, settings) as connection:
                 assert works(connection)
         assert peer.connections == 1
+        pool.close()
+
+
+def test_a_connection_is_for_those_who_trust_as_its_maker_did(
+    authority: Authority, other: Authority, server: Certificate
+) -> None:
+    pool = ConnectionPool()
+    settings = ClientSettings(masters=(), framing=Framing.STANDARD, tls=trusting(authority))
+    with secured(answering(echo), server) as peer:
+        with pool.lease(peer.address, settings) as connection:
+            assert works(connection)
+        with (
+            pytest.raises(ProtocolError, match="is not trusted"),
+            pool.lease(peer.address, replace(settings, tls=trusting(other))),
+        ):
+            pytest.fail("it was given a connection that it would not have made")
         pool.close()
 
 
@@ -533,6 +552,33 @@ def test_connections_that_break_on_the_way(one_way: EmbeddedTubeMQ, authority: A
     stored = [message.body for message in one_way.messages("pair")]
     assert set(stored) == set(rows)  # what was not acknowledged was sent again
     assert Counter(row.body for given in query.rows.values() for row in given) == Counter(stored)
+
+
+@pytest.mark.parametrize(("over_tls", "port"), [(False, 8123), (True, 8124)], ids=["plain", "TLS"])
+def test_a_broker_whose_port_the_master_leaves_out(
+    authority: Authority, server: Certificate, over_tls: bool, port: int
+) -> None:
+    replies: dict[int, Message] = {
+        Method.PRODUCER_REGISTER: pb.RegisterResponseM2P(
+            success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=["1:127.0.0.1: "]
+        ),
+        Method.PRODUCER_HEARTBEAT: pb.HeartResponseM2P(
+            success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=["demo#1:1:1"]
+        ),
+        Method.PRODUCER_CLOSE: pb.CloseResponseM2P(success=True, errCode=200, errMsg=""),
+    }
+
+    def answer(request: Request) -> Response:
+        return message_reply(request, replies[request.method])
+
+    peer = secured(answering(answer), server) if over_tls else Peer(answering(answer))
+    tls = trusting(authority) if over_tls else None
+    with peer:
+        session = ProducerSession(ClientSettings((peer.address,), framing=Framing.STANDARD, tls=tls))
+        session.add_topics(["demo"])
+        assert session.cluster.brokers[1].address.port == port
+        session.close()
+        forget_servers()
 
 
 def test_a_wrong_authority_fails_at_once(one_way: EmbeddedTubeMQ, other: Authority) -> None:

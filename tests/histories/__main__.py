@@ -1,7 +1,7 @@
 """Plays many histories.
 
-    python -m tests.histories --count 300 --seed X [--server embedded|real] [--engine calls|spark] [--jobs N]
-    python -m tests.histories --play file.json     one that was printed
+python -m tests.histories --count 300 --seed X [--server embedded|real] [--engine calls|spark] [--jobs N]
+python -m tests.histories --play file.json     one that was printed
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def main() -> int:
     parser.add_argument("--only", type=int, default=None, help="the number of one history of this seed")
     parser.add_argument("--play", type=Path, default=None, help="a file with a history that was printed")
     parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--goes-on", action="store_true", help="the query can go on after a loss")
     given = parser.parse_args()
     if given.play is not None:
-        outcome = play(History.from_json(given.play.read_text()), goes_on=given.goes_on)
+        outcome = play(History.from_json(given.play.read_text()), goes_on=True)
         print(outcome)
         return int(outcome.problem is not None)
     seed = given.seed or f"{random.SystemRandom().getrandbits(32):x}"
@@ -44,7 +43,7 @@ def main() -> int:
     begun = time.monotonic()
     stats: Counter[str] = Counter()
     failed = 0
-    for outcome in outcomes(names, given.server, given.goes_on, not given.no_shrink, given.jobs):
+    for outcome in outcomes(names, given.server, True, not given.no_shrink, given.jobs):
         stats.update(outcome.stats)
         if outcome.problem is not None:
             failed += 1

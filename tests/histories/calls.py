@@ -16,7 +16,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from tests.histories.ledger import Broken, Output, Row, is_start_of, same_rows
+from tests.histories.ledger import BrokenError, Output, Row, is_start_of, same_rows
 from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, READ, WRITTEN
 from tubemq_spark.client.consumer import PartitionReader
 from tubemq_spark.client.heartbeat import HEARTBEAT
@@ -32,15 +32,15 @@ ROWS_AT_ONCE = 10  # of an Arrow batch, so that a task has many places to die at
 Point = Callable[[str], None]
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The driver died, and all its workers with it."""
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The user stopped the query."""
 
 
-class WorkerKilled(Exception):
+class WorkerKilledError(Exception):
     """The Python worker of a task died."""
 
 
@@ -52,13 +52,14 @@ class Reader(TubeMQStreamReader):
 
 
 class Query:
-    """`point` is called at each of the points of `script`; it may raise `Killed`, `Stopped` or, where a task has given
-    something out, `WorkerKilled`. `losses` counts what may make a repeated micro-batch another one.
+    """`begins` is called with each partition that is new to the query. `point` is called at each of the points of `script`; it may raise `KilledError`, `StoppedError` or, where a task has given
+    something out, `WorkerKilledError`. `losses` counts what may make a repeated micro-batch another one.
     """
 
     def __init__(self, options: dict[str, str], *, retries: int, width: int) -> None:
         self.options = options
         self.point: Point = lambda point: None
+        self.begins: Callable[[Partition], None] = lambda partition: None
         self.losses = 0
         self._retries = retries
         self._width = width
@@ -161,7 +162,7 @@ class Query:
         assert self._reader is not None
         try:
             return self._step(self._reader)
-        except Killed:
+        except KilledError:
             self.kill()
             raise
         except BaseException:
@@ -194,6 +195,7 @@ class Query:
         reader.reportLatestOffset()
         if end == start:
             return False
+        self._tell_beginnings(StreamOffset.from_json(end))
         self.point(FOUND)
         self._offsets.append(end)
         self._forget_output(number)
@@ -202,6 +204,11 @@ class Query:
             self._confirmed = number - 1
         self.point(LOGGED)
         return True
+
+    def _tell_beginnings(self, end: StreamOffset) -> None:
+        known = self.starts
+        for partition in {*end.positions, *(end.initial or {})} - known.keys():
+            self.begins(partition)
 
     def _run_tasks(self, number: int, partitions: list[Any]) -> Output:
         """`width` of them at a time, turn by turn; a task that fails is tried again."""
@@ -235,7 +242,7 @@ class Query:
             if not task.step():
                 return False
             self.point(GIVEN)
-        except WorkerKilled:
+        except WorkerKilledError:
             self._remember(task, number)
             task.abandon()
             if not task.retry():
@@ -253,7 +260,7 @@ class Query:
     def _compare_part(self, number: int, partition: Partition, rows: list[Row]) -> None:
         losses, before = self._parts.get((number, partition), (self.losses, rows))
         if losses == self.losses and not (is_start_of(before, rows) or is_start_of(rows, before)):
-            raise Broken(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
+            raise BrokenError(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
         longer = before if losses == self.losses and len(before) > len(rows) else rows
         self._parts[number, partition] = self.losses, list(longer)
 
@@ -263,7 +270,7 @@ class Query:
         if before is not None and self._losses_at[number] == self.losses and not same_rows(before, output):
             changed = [p for p in {*before, *output} if before.get(p, []) != output.get(p, [])]
             text = "; ".join(f"{p}: {_shown(before.get(p, []))} and {_shown(output.get(p, []))}" for p in changed)
-            raise Broken(f"batch {number} was repeated with other rows: {text}")
+            raise BrokenError(f"batch {number} was repeated with other rows: {text}")
         self._output[number] = output
         self._losses_at[number] = self.losses
 
@@ -315,7 +322,7 @@ class _Task:
     def abandon(self) -> None:
         """The worker dies: its connection ends, and its claim stays behind."""
         nothing = mock.Mock(return_value=None)
-        with mock.patch.object(PartitionReader, "_leave", nothing), mock.patch.object(PartitionReader, "_drain", nothing):
+        with mock.patch.multiple(PartitionReader, _leave=nothing, _drain=nothing):
             self._batches.close()
 
     def _context(self) -> Any:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, POINTS, READ, WRITTEN, Event, History
-from tests.histories.script import Setting, TopicShape
+from tests.histories.script import (
+    COMMITTED,
+    FOUND,
+    GIVEN,
+    LOGGED,
+    PLANNED,
+    POINTS,
+    READ,
+    WRITTEN,
+    Event,
+    History,
+    Setting,
+    TopicShape,
+)
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
 
-# What is random about the query: option, and the values it may have (None leaves it out). A row that is commented out
-# waits for its option to be built.
-OPTIONS: Mapping[str, list[str | None]] = {
+# What is random about the query: options, and the values each may have (None leaves it out).
+OPTIONS: Mapping[str, Sequence[str | None]] = {
     "startingOffsets": ["earliest", "earliest", "earliest", "latest", "group", None],
+    "failOnDataLoss": [None, "true", "false", "false"],
+    "maxOffsetsPerTrigger": [None, None, "5", "20", "60"],
+    "minOffsetsPerTrigger": [None, None, None, "5"],
+    "maxTriggerDelay": ["50ms"],
+    "maxPartitionsPerTask": [None, "1", "3"],
+    "filters": [None, None, None, "red", "red,green", '{"a":["blue"]}'],
+    "commitOffsets": [None, None, None, "false"],
+    "corruptMessages": [None, None, "skip"],
 }
-# On the options that wait: "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxPartitionsPerTask",
-# "filters", "commitOffsets", "corruptMessages".
-TYPES = ["red", "green", "blue"]
 
 CONFIG: Mapping[str, list[int | None]] = {
     "transfer_size": [512, 2048, None],
@@ -54,7 +72,8 @@ def _run(r: random.Random) -> Event:
 def _fault(r: random.Random) -> Event:
     how = r.choice([*LOUD, *LOUD, "drop_reply"])
     method = SENDER if r.random() < 0.1 else r.choice(METHODS)
-    return Event("fault", {"method": method, "how": how, "nth": r.choice([1, 1, 2, 3, 6]), "times": r.choice([1, 1, 2])})
+    nth, times = r.choice([1, 1, 2, 3, 6]), r.choice([1, 1, 2])
+    return Event("fault", {"method": method, "how": how, "nth": nth, "times": times})
 
 
 def _during(r: random.Random) -> Event:
@@ -124,6 +143,10 @@ def generate(name: str, server: str) -> History:
     topics = {letter: r.choice(SHAPES) for letter in "abc"[: r.choice([1, 1, 2, 3])]}
     config = {name: value for name, values in CONFIG.items() if (value := r.choice(values)) is not None}
     options = {name: value for name, values in OPTIONS.items() if (value := r.choice(values)) is not None}
+    if r.random() < 0.1:
+        options["assign"] = _assign(r, topics)
+        if '"a"' not in options["assign"] and "{" in options.get("filters", ""):
+            del options["filters"]  # of a topic that is not read
     setting = Setting(
         brokers=r.choice([1, 1, 2]),
         masters=r.choice([1, 2]),
@@ -142,6 +165,20 @@ def generate(name: str, server: str) -> History:
         if events[-1].kind == "run":
             events += _within(r, makers, weights)
     return History(name, setting, tuple(events))
+
+
+def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:
+    """Some partitions of the first broker."""
+    keys = [
+        (topic, f"1:{store * STORE_PARTITION_BASE + number}")
+        for topic, shape in topics.items()
+        for store in range(shape.stores)
+        for number in range(shape.partitions)
+    ]
+    chosen: dict[str, list[str]] = {}
+    for topic, key in sorted(r.sample(keys, r.randint(1, len(keys)))):
+        chosen.setdefault(topic, []).append(key)
+    return json.dumps(chosen)
 
 
 def _within(r: random.Random, makers: Sequence[Make], weights: Sequence[int]) -> list[Event]:

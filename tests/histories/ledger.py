@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,6 +44,7 @@ class Entry:
     row: Row
     lost: str | None = None  # how
     tellable: bool = True  # whether the query can know that it is lost
+    epoch: int = 0  # how often the store had lost a tail before
 
     def __str__(self) -> str:
         lost = f", lost by {self.lost}" if self.lost else ""
@@ -63,12 +64,13 @@ class Span(NamedTuple):
         return f"[{self.first}, {self.end}) of {self.partition or self.store}"
 
 
-class Broken(AssertionError):
+class BrokenError(AssertionError):
     """Something that must be true is not."""
 
 
 Positions = Mapping[Partition, int]
 Output = Mapping[Partition, list[Row]]
+Filters = Mapping[str, frozenset[str]]
 
 
 def store_of(partition: Partition) -> Store:
@@ -82,9 +84,17 @@ class Ledger:
     acknowledged: list[tuple[Partition | None, bytes]] = field(default_factory=list)
     losses: list[Span] = field(default_factory=list)
     reports: list[Span] = field(default_factory=list)
+    begun: dict[Partition, int] = field(default_factory=dict)  # the epoch in which the query began with a partition
+    _epochs: Counter[Store] = field(default_factory=Counter)
 
     def learn(self, entry: Entry) -> None:
-        self.entries[store_of(entry.partition)].append(entry)
+        store = store_of(entry.partition)
+        entry.epoch = self._epochs[store]
+        self.entries[store].append(entry)
+
+    def begins(self, partition: Partition) -> None:
+        """The query chooses where to begin with the partition."""
+        self.begun[partition] = self._epochs[store_of(partition)]
 
     def stands(self, store: Store, extent: Extent, how: str, seen: Positions) -> bool:
         """What the store has now; `seen` is up to where the query has logged offsets. True when something is lost."""
@@ -93,6 +103,7 @@ class Ledger:
         spans = []
         if extent.end < before.end:
             spans.append(Span(store, None, extent.end, before.end, how))
+            self._epochs[store] += 1
         if extent.first > before.first:
             spans.append(Span(store, None, before.first, extent.first, how))
         self.losses += spans
@@ -116,16 +127,19 @@ class Ledger:
                 first = lost_end
         return first >= end
 
-    def check(self, output: Output, starts: Positions, msg_types: frozenset[str] | None = None) -> None:
-        """`output` is what was committed, `starts` is where the query began with each partition. With `msg_types` only
-        messages of these were asked for. Raises `Broken`."""
+    def check(self, output: Output, starts: Positions, msg_types: Filters | None = None) -> None:
+        """`output` is what was committed, `starts` is where the query began with each partition. Of topics in
+        `msg_types` only messages of these types were asked for. Raises `BrokenError`."""
         for partition in {*output, *starts}:
             entries = [entry for entry in self.entries[store_of(partition)] if entry.partition == partition]
-            self._check_partition(partition, entries, output.get(partition, []), starts.get(partition), msg_types)
+            types = (msg_types or {}).get(partition.topic)
+            self._check_partition(partition, entries, output.get(partition, []), starts.get(partition), types)
         for report in self.reports:
             assert report.partition is not None
             if not self.explains(report.partition, report.first, report.end):
-                raise Broken(f"the query reported the loss of {report}, which the server did not lose: {report.text}")
+                raise BrokenError(
+                    f"the query reported the loss of {report}, which the server did not lose: {report.text}"
+                )
 
     def _check_partition(
         self,
@@ -136,36 +150,42 @@ class Ledger:
         msg_types: frozenset[str] | None,
     ) -> None:
         if start is None:
-            raise Broken(f"{partition} has rows, but the checkpoint does not name it")
+            raise BrokenError(f"{partition} has rows, but the checkpoint does not name it")
         places = {(entry.row.message_id, entry.row.body): place for place, entry in enumerate(entries)}
         last = -1
         given = set()
         for row in rows:
             place = places.get((row.message_id, row.body))
             if place is None:
-                raise Broken(f"{partition}: nobody sent {row}")
+                raise BrokenError(f"{partition}: nobody sent {row}")
             entry = entries[place]
             if place in given:
-                raise Broken(f"{partition}: {entry} came twice")
+                raise BrokenError(f"{partition}: {entry} came twice")
             if place < last:
-                raise Broken(f"{partition}: {entry} came after {entries[last]}")
+                raise BrokenError(f"{partition}: {entry} came after {entries[last]}")
             if row.offset is not None and row.offset != entry.position:
-                raise Broken(f"{partition}: {entry} came with offset {row.offset}")
-            if entry.position < start and entry.lost is None:
-                raise Broken(f"{partition}: {entry} came, which lies before the start {start}")
+                raise BrokenError(f"{partition}: {entry} came with offset {row.offset}")
+            if self._is_before(entry, start) and entry.lost is None:
+                raise BrokenError(f"{partition}: {entry} came, which lies before the start {start}")
             if msg_types is not None and entry.row.msg_type not in msg_types:
-                raise Broken(f"{partition}: {entry} came, of type {entry.row.msg_type}")
+                raise BrokenError(f"{partition}: {entry} came, of type {entry.row.msg_type}")
             given.add(place)
             last = place
         for place, entry in enumerate(entries):
-            if place in given or entry.position < start:
+            if place in given or self._is_before(entry, start):
                 continue
             if msg_types is not None and entry.row.msg_type not in msg_types:
                 continue
             if entry.lost is None:
-                raise Broken(f"{partition}: {entry} is missing")
+                raise BrokenError(f"{partition}: {entry} is missing")
             if entry.tellable and not self._is_reported(entry):
-                raise Broken(f"{partition}: {entry} is missing, and nothing was said about that; said: {self.said()}")
+                raise BrokenError(
+                    f"{partition}: {entry} is missing, and nothing was said about that; said: {self.said()}"
+                )
+
+    def _is_before(self, entry: Entry, start: int) -> bool:
+        """Whether it is of before the query; a store that lost its tail uses the positions below the start again."""
+        return entry.position < start and entry.epoch <= self.begun.get(entry.partition, 0)
 
     def said(self) -> str:
         return ", ".join(map(str, self.reports)) or "nothing"
@@ -186,4 +206,16 @@ def is_start_of(part: Iterable[Row], whole: Iterable[Row]) -> bool:
     return whole[: len(part)] == part
 
 
-__all__ = ["UNIT", "Broken", "Entry", "Extent", "Ledger", "Output", "Positions", "Row", "Span", "Store", "store_of"]
+__all__ = [
+    "UNIT",
+    "BrokenError",
+    "Entry",
+    "Extent",
+    "Ledger",
+    "Output",
+    "Positions",
+    "Row",
+    "Span",
+    "Store",
+    "store_of",
+]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.histories.calls import Killed, Query, Stopped, WorkerKilled
-from tests.histories.ledger import Broken, Extent, Positions, store_of
+from tests.histories.calls import KilledError, Query, StoppedError, WorkerKilledError
+from tests.histories.ledger import BrokenError, Extent, Filters, Positions, store_of
 from tests.histories.script import GIVEN, Event, History
 from tests.histories.world import RIVAL, EmbeddedWorld, pick
 from tubemq_spark.errors import (
@@ -60,7 +61,7 @@ class Reports(logging.Handler):
         partition = _PARTITION.search(text)
         if partition is not None and ("lost" in text or "gone" in text):
             broker_id, topic, number = partition.groups()
-            for first, end in _RANGE.findall(text):
+            for first, end in _RANGE.findall(text)[-1:]:  # the range that was asked for may stand before it
                 self._player.reported(Partition(int(broker_id), topic, int(number)), int(first), int(end), text)
 
 
@@ -78,18 +79,20 @@ class Player:
         self._silent = any(event.args.get("how") in _SILENT for event in history.events)
         self._query = Query(self._options(HURRY), retries=setting.retries, width=setting.width)
         self._query.point = self._at
+        self._query.begins = self._world.ledger.begins
         self._world.seen = lambda: self._query.logged
         self._times = 0  # that the query came to the point that the next event waits for
         self._queue: deque[Event] = deque(history.events)
         self._troubles: set[str] = set()
+        self._accepted: dict[str, str] = {}
         self._foreign_claims = False
         self._types: list[str] = TYPES
-        for number, (partition, at) in enumerate(zip(self._world.partitions(), setting.group_at)):
+        for number, (partition, at) in enumerate(zip(self._world.partitions(), setting.group_at, strict=False)):
             self._world.send([partition], at if number % 2 else 40, 8, self._types)
             self._world.move_group(partition, at * UNIT)
 
     def play(self) -> None:
-        """Raises `Broken`, or what should not have come up, with the history's name."""
+        """Raises `BrokenError`, or what should not have come up, with the history's name."""
         try:
             with self._listening():
                 while self._queue and not self._ended:
@@ -117,18 +120,18 @@ class Player:
             self._run(args["batches"], args["available_now"])
         elif event.kind == "stop":
             if within:
-                raise Stopped
+                raise StoppedError
             self._query.stop()
         elif event.kind == "kill":
             self._troubles.add("kill")
             self._foreign_claims = self._foreign_claims or not self._query.logged
             if within:
-                raise Killed
+                raise KilledError
             self._query.kill()
         elif event.kind == "kill_worker":
             self._troubles.add("kill")
             if within == GIVEN:
-                raise WorkerKilled
+                raise WorkerKilledError
         elif event.kind == "forget_commit":
             self._query.forget_commit()
         elif event.kind == "forget_offset":
@@ -221,9 +224,9 @@ class Player:
                     break
             if available_now:
                 self._query.stop()
-        except (Killed, Stopped):
+        except (KilledError, StoppedError):
             self.stats["killed or stopped in a batch"] = self.stats.get("killed or stopped in a batch", 0) + 1
-        except WorkerKilled:
+        except WorkerKilledError:
             pass
         except TubeMQError as error:
             self._query.stop()
@@ -241,16 +244,17 @@ class Player:
             partition = Partition(error.broker_id, error.topic, error.partition)
             self.reported(partition, error.asked, error.offered, str(error))
             if self._query.options.get("failOnDataLoss", "true") == "false":
-                raise Broken("the query fails for a loss, with failOnDataLoss=false") from error
+                raise BrokenError("the query fails for a loss, with failOnDataLoss=false") from error
             if self._goes_on:
-                self._query.options["failOnDataLoss"] = "false"
+                self._accepted = {"failOnDataLoss": "false"}
+                self._query.options |= self._accepted
             else:
                 self._ended = True
             return
         troubles = self._troubles | ({"other query"} if self._foreign_claims else set())
         allowed = next((causes for kind, causes in _EXPLAINS.items() if isinstance(error, kind)), set[str]())
         if not allowed & troubles:
-            raise Broken(f"the query failed and nothing explains it: {name}: {error}") from error
+            raise BrokenError(f"the query failed and nothing explains it: {name}: {error}") from error
 
     def reported(self, partition: Partition, asked: int, offered: int, text: str) -> None:
         self._world.ledger.report(partition, asked, offered, text)
@@ -266,15 +270,15 @@ class Player:
         world.rivals_leave()
         world.sync("itself")
         time_is_up = time.monotonic() + LIMIT
-        self._troubles &= {"empty master"}
-        self._query.options |= self._options(PATIENCE)
+        self._ever, self._troubles = self._troubles, self._troubles & {"empty master"}
+        self._query.options = {**self._options(PATIENCE), **self._accepted}
         if self._foreign_claims:
             world.let_claims_expire()
             self._foreign_claims = False
         fine = False
         while not self._ended and not fine:
             if time.monotonic() > time_is_up:
-                raise Broken(f"the query does not catch up: {self._behind()}")
+                raise BrokenError(f"the query does not catch up: {self._behind()}")
             # A run ends with a question for more that finds nothing: then the last micro-batch is known to be committed.
             fine = self._run(100, False) and self._caught_up()
             if not fine:
@@ -296,7 +300,7 @@ class Player:
         wanted = {
             p: self._world.ledger.extents.get(store_of(p), Extent(0, 0)).end
             for p in self._world.partitions()
-            if p in ends or self._is_to_be_read(p)
+            if (p in ends or self._is_to_be_read(p)) and p in self._assigned(p)
         }
         return {p: (ends.get(p, -1), end) for p, end in wanted.items() if ends.get(p, -1) != end}
 
@@ -307,15 +311,35 @@ class Player:
         begins_early = self._query.options.get("startingOffsets") in ("earliest", "group")
         return extent is not None and extent.end > 0 and (begins_early or bool(self._query.logged))
 
+    def _assigned(self, partition: Partition) -> Collection[Partition]:
+        """The chosen partitions; this one when all are."""
+        text = self.history.setting.options.get("assign")
+        if text is None:
+            return [partition]
+        keys = ((topic, *map(int, key.split(":"))) for topic, keys in json.loads(text).items() for key in keys)
+        return [Partition(broker_id, topic, number) for topic, broker_id, number in keys]
+
     def _check_group(self, ends: Positions) -> None:
+        follows = self._query.options.get("commitOffsets") != "false"
         for partition, end in ends.items():
             stands = self._world.group_offset(partition)
+            if not follows:
+                self._check_group_stayed(partition, stands)
+                continue
             if stands != end:
-                raise Broken(f"{partition}: the group stands at {stands}, the last micro-batch ended at {end}")
+                raise BrokenError(f"{partition}: the group stands at {stands}, the last micro-batch ended at {end}")
+
+    def _check_group_stayed(self, partition: Partition, stands: int | None) -> None:
+        """Where it began: what the group was put to, else where a new group does."""
+        if self._ever & {"down", "move", "fault", "rival", "kill"} or self._world.ledger.losses:
+            return  # all of these may move or forget a position
+        began = self._query.starts[partition]
+        if stands != began:
+            raise BrokenError(f"{partition}: the group was to stay at {began}, and stands at {stands}")
 
     def _check_claims(self) -> None:
         if left := {p: name for p, name in self._world.claims().items() if name != RIVAL}:
-            raise Broken(f"claims are left behind: {left}")
+            raise BrokenError(f"claims are left behind: {left}")
 
     def _check_ledger(self) -> None:
         ledger, starts = self._world.ledger, self._query.starts
@@ -324,11 +348,20 @@ class Player:
             for entries in ledger.entries.values():
                 for entry in entries:
                     entry.lost = entry.lost or "not reached"
-        ledger.check(self._query.rows, starts, None)
+        ledger.check(self._query.rows, starts, self._filters())
+
+    def _filters(self) -> Filters:
+        text = self.history.setting.options.get("filters")
+        if text is None:
+            return {}
+        if text.startswith("{"):
+            return {topic: frozenset(types) for topic, types in json.loads(text).items()}
+        return dict.fromkeys(self._world.topics, frozenset(text.split(",")))
 
     # -- around -------------------------------------------------------------------------------------------------------
 
     def _options(self, retry_for: float) -> dict[str, str]:
+        chosen = self.history.setting.options
         rpc_timeout = QUICK if self._silent and retry_for < PATIENCE else SLOW
         return {
             "tubemq.master": self._world.master,
@@ -339,8 +372,8 @@ class Player:
             "tubemq.claim.timeoutMs": "200",
             "headsIntervalMs": "0",
             "metadataIntervalMs": "100",
-            "subscribe": ",".join(self.history.setting.topics),
-            **self.history.setting.options,
+            **({} if "assign" in chosen else {"subscribe": ",".join(self.history.setting.topics)}),
+            **chosen,
         }
 
     @contextmanager

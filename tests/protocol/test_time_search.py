@@ -179,6 +179,14 @@ def test_a_store_that_lost_its_tail_is_searched_anew() -> None:
     assert search.position == 900 * UNIT
 
 
+def test_retention_overtakes_a_search() -> None:
+    """What was the earliest position is gone: the seek leads to the first that is left."""
+    search = TimeSearch(5 * MINUTE, 0, 9 * UNIT, lambda message: message.messageId * MINUTE)
+    assert search.next_probe() == (0, 2)
+    assert search.found(6 * UNIT, [Reply(6 * UNIT, [one(4), one(8), one(9)]), NotFound.END], 9 * UNIT)
+    assert search.position == 7 * UNIT
+
+
 @pytest.mark.parametrize(
     "outcomes",
     [

@@ -13,6 +13,7 @@ from tubemq_spark.client.claims import Standing
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source import driver
 from tubemq_spark.source.driver import StreamDriver
@@ -93,6 +94,7 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
 
     class Session:
         visit_token = -2
+        flow_rules = FlowRules()
 
         def __init__(self, *_: object) -> None:
             self.cluster = cluster()

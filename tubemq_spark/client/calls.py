@@ -49,13 +49,14 @@ class GroupCalls:
         message = self._registration(OpType.UNREGISTER, partition, client_id, ReadStatus.FROM_MAX)
         return self._call(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
 
-    def fetch(self, broker: Broker, partition: Partition, client_id: str) -> Call:
+    def fetch(self, broker: Broker, partition: Partition, client_id: str, *, escape: bool = False) -> Call:
         message = broker_pb.GetMessageRequestC2B(
             clientId=client_id,
             partitionId=partition.partition_id,
             groupName=self.group,
             topicName=partition.topic,
             manualCommitOffset=True,
+            escFlowCtrl=escape,
         )
         return self._call(broker, Method.GET_MESSAGE, message, f"reading {partition}")
 

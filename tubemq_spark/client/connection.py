@@ -271,7 +271,8 @@ def connect(address: Address, framing: Framing | None, timeout: float, tls: TlsS
     if found is None:
         raise TransportError(
             f"{address} accepts connections but answers nothing within {timeout:g} s in either framing; "
-            f"is it the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker?"
+            f"is it the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
+            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)?"
         )
     _framings[address] = found.framing
     _log.debug("%s speaks the %s framing", address, found.framing.value)

@@ -17,7 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -26,6 +26,7 @@ from tubemq_spark.client.backoff import Deadline, Stamina
 from tubemq_spark.client.calls import SETTLING, GroupCalls
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.pacing import Pacing
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
@@ -44,6 +45,7 @@ from tubemq_spark.protocol.consume import DRIVER, ClaimId, holder_in, not_found_
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
+from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import Given
@@ -68,6 +70,8 @@ class RangeToRead:
     that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
     claim that may be taken without asking. `leave_at` is where the group is put at the end, None for `start`.
 
+    `flow_rules` are what the master said about the group's speed.
+
     Messages that are gone are a `DataLossError` that ends with `advice` when `fail_on_data_loss`; else the loss is
     logged and what is left is read.
     """
@@ -82,6 +86,7 @@ class RangeToRead:
     leave_at: int | None = None
     fail_on_data_loss: bool = True
     advice: str = ""
+    flow_rules: FlowRules = field(default_factory=FlowRules)
 
 
 class _OccupiedError(Exception):
@@ -122,8 +127,10 @@ class PartitionReader:
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
         self._fenced: str | None = None  # the earlier attempt that was told to go last
         self._complete: deque[Piece] = deque()  # to be given out next
+        self._pacing = Pacing(wanted.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}")
         self._range = self._new_range(wanted.start, wanted.end)
         self._stamina = Stamina(settings.retry_for)
+        self._slowed = False  # whether the last answer to a fetch was messages, or a limit
         self._where = f"{wanted.partition} at {wanted.broker}"
 
     def __repr__(self) -> str:
@@ -158,7 +165,13 @@ class PartitionReader:
             self._read_again(given)
 
     def _new_range(self, start: int, end: int) -> ExactRange:
-        return ExactRange(self._wanted.partition, start, end, sole_partition=self._wanted.sole, depth=DEPTH)
+        return ExactRange(
+            self._wanted.partition,
+            start,
+            end,
+            sole_partition=self._wanted.sole,
+            depth=1 if self._pacing.one_at_a_time else DEPTH,
+        )
 
     def _read_again(self, given: Given) -> None:
         """Compares a second reading with what was `given` out."""
@@ -204,7 +217,11 @@ class PartitionReader:
         try:
             while not self._range.done:
                 to_send += self._range.commands()
-                while to_send and not self._is_premature(to_send[0], sent):
+                while (
+                    to_send
+                    and not self._is_premature(to_send[0], sent)
+                    and not self._is_too_soon(to_send[0], bool(sent))
+                ):
                     command = to_send.popleft()
                     self._asked = True
                     sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
@@ -233,6 +250,15 @@ class PartitionReader:
     def _is_premature(self, command: Command, sent: deque[tuple[Command, int, float]]) -> bool:
         """A seek would claim a partition anew that was taken away: the roll-back before it must be answered first."""
         return command.action is Action.SEEK and any(other.action is Action.ROLL_BACK for other, _, _ in sent)
+
+    def _is_too_soon(self, command: Command, under_way: bool) -> bool:
+        """Whether the rules want a fetch later. When there is nothing to hear meanwhile, later is now."""
+        wait = self._pacing.before_fetch() if command.action is Action.FETCH else 0.0
+        if wait and not under_way:
+            time.sleep(wait)
+            if self._slowed:  # by a server that answers: that is no failure
+                self._stamina.progress()
+        return wait > 0 and under_way
 
     def _drain(self, connection: Connection, sent: deque[tuple[Command, int, float]]) -> None:
         """Waits until the broker has handled everything, as long as it can be reached."""
@@ -280,17 +306,26 @@ class PartitionReader:
 
     def _hear_fetch(self, got: broker_pb.GetMessageResponseB2C, call: Call) -> float | None:
         if got.errCode == ErrCode.SUCCESS:
+            self._slowed = True
+            sizes = (len(message.payLoadData) for message in got.messages)
+            self._pacing.heard(sizes, got.currDataDlt if got.HasField("currDataDlt") else -1, got.requireSlow)
             self._range.fetched(got.currOffset, got.maxOffset, got.messages)
             return None
         self._refusal = got.errCode, got.errMsg
+        self._slowed = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
+        if self._slowed:
+            self._pacing.limited(got.minLimitTime)
+            self._range.not_found(NotFound.WAIT)
+            return None
         if got.errCode == ErrCode.NOT_FOUND:
+            self._pacing.not_found()
             kind = not_found_kind(got.errMsg)
             self._range.not_found(kind)
             return 0.0 if kind is NotFound.WAIT else None
         if reaction_to(got.errCode) in (Reaction.RETRY, Reaction.WAIT):
             # A broker that is closed, slow or limiting just now: the cursor stays.
             self._range.not_found(NotFound.WAIT)
-            return max(0, got.minLimitTime) / 1000 if got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT else 0.2
+            return 0.2
         self._check(got.errCode, got.errMsg, call.what)
         raise AssertionError("unreachable")
 
@@ -409,7 +444,7 @@ class PartitionReader:
             )
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)
-        return self._calls.fetch(broker, partition, self._client_id)
+        return self._calls.fetch(broker, partition, self._client_id, escape=self._pacing.esc_flow_ctrl)
 
     def _call_now(self, calls: list[Call]) -> list[Response | Failure | TransportError | ProtocolError]:
         return call_all(self._settings, calls, timeout=min(_PARTING_TIMEOUT, self._settings.rpc_timeout))

@@ -142,8 +142,9 @@ class ClientSettings:
 
     @property
     def default_broker_port(self) -> int:
-        """Of brokers whose port the master leaves out, which releases from 2.x on do with 8124 over TLS (wire:
-        BrokerConfEntity)."""
+        """Of brokers whose port the master leaves out. Over TLS that is 8124 by release 2.5, and 8123 by release 1.2,
+        which cannot be told apart: 2.5 is assumed (wire: BrokerConfEntity).
+        """
         return BROKER_PORT if self.tls is None else _BROKER_TLS_PORT
 
     @classmethod

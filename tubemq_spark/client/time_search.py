@@ -30,6 +30,7 @@ from tubemq_spark.protocol.time_search import Payload, Reply, TimeSearch, time_i
 _log = logging.getLogger(__name__)
 
 _TOGETHER = 32  # probes in one write: a fetch may bring half a megabyte, and all answers are kept until they are heard
+_LEAST_LIMIT_MS = 200  # what a broker wants at the least of those that it limits
 _CLAIM_LOST = frozenset(
     {ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED, ErrCode.PARTITION_OCCUPIED}
 )
@@ -42,7 +43,7 @@ class _ClaimLostError(TransportError):
 
 
 class _Refusal(NamedTuple):
-    """Why a probe told nothing, and how many seconds the broker wants to be left alone."""
+    """Why a probe told nothing; `pause` is how many seconds a broker that limits the group wants it to wait, else 0."""
 
     text: str
     pause: float = 0.0
@@ -62,8 +63,9 @@ def find_positions(
     `earliest` tells where the stores begin. `claims` must hold the partitions; their groups stand where they stood when
     this returns, and usually when it raises, too.
 
-    Raises `TransportError` when a claim was lost, or when a broker stays away or refuses for longer than the settings'
-    `retry_for`; `ServerError` or another `TubeMQError` for a refusal that time does not heal.
+    A group that the cluster limits (452) waits as long as it takes. Raises `TransportError` when a claim was lost, or
+    when a broker stays away or refuses for longer than the settings' `retry_for`; `ServerError` or another
+    `TubeMQError` for a refusal that time does not heal.
     """
     probing = _Probing(session, claims, zone)
     searches = {
@@ -73,13 +75,16 @@ def find_positions(
     stamina = Stamina(session.settings.retry_for)
     active = list(searches)
     refused: dict[Partition, _Refusal] = {}  # they wait until the others have come to their ends
+    told: set[Partition] = set()
     while True:
         active = [partition for partition in active if searches[partition].position is None]
         if not active and not refused:
             break
         if not active:
-            trouble = max(refused.values(), key=lambda refusal: refusal.pause)
-            if not stamina.pause(trouble.pause):
+            trouble = min(refused.values(), key=lambda refusal: refusal.pause)
+            if trouble.pause:  # all are limited by the cluster's rules, which is no trouble
+                stamina.progress()
+            if not stamina.pause(max(refusal.pause for refusal in refused.values())):
                 raise TransportError(
                     f"{trouble.text}; gave up looking for a time after {session.settings.retry_for:g} s. Check that "
                     "the broker runs, can be reached from the driver, and has the topic open for reading"
@@ -87,8 +92,10 @@ def find_positions(
             active, refused = list(refused), {}
         part, rest = active[:_TOGETHER], active[_TOGETHER:]
         missed = probing.probe({partition: searches[partition] for partition in part})
-        for refusal in missed.values():
-            _log.info("%s; trying again", refusal.text)
+        for partition, refusal in missed.items():
+            first = partition not in told
+            told.add(partition)
+            _log.log(logging.WARNING if first and refusal.pause else logging.INFO, "%s; trying again", refusal.text)
         if len(missed) < len(part):
             stamina.progress()
         refused |= missed
@@ -128,7 +135,8 @@ class _Probing:
     def _probe(self, partition: Partition, search: TimeSearch) -> list[Call]:
         client_id = self._claims.client_id(partition)
         probe = search.next_probe()
-        assert client_id is not None and probe is not None, f"{partition} is not held or not to be probed: {search!r}"
+        assert client_id is not None, f"{partition} is not held"
+        assert probe is not None, f"{search!r} needs none"
         broker = self._session.broker(partition)
         return [
             self._calls.register(broker, partition, client_id, probe.position),
@@ -153,7 +161,7 @@ class _Probing:
             found.append(kind)
             if kind is NotFound.WAIT:
                 limited = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
-                pause = max(0, got.minLimitTime) / 1000 if limited else 0.0
+                pause = max(_LEAST_LIMIT_MS, got.minLimitTime) / 1000 if limited else 0.0
                 refusal = _Refusal(f"{call.what}: {got.errCode} {got.errMsg}", pause)
                 break
         return None if search.found(begin.currOffset, found, back.maxOffset) else refusal

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.plan import entries_between, limited
+from tubemq_spark.source.plan import Store, entries_between, limited
 
 
 class Admission:
@@ -20,7 +20,7 @@ class Admission:
         self._most = most
         self._max_delay = max_delay
         self._clock = clock
-        self._turn = 0
+        self._served: Store | None = None  # what rounding left over, last
         self._begun: Positions | None = None  # where the batch begins whose end was told last
         self._last_batch: float | None = None  # when it was told first
 
@@ -36,7 +36,7 @@ class Admission:
             self._begun, self._last_batch = start, self._clock()
         if self._most is None:
             return ends
-        taken, self._turn = limited(start, ends, self._most, self._turn)
+        taken, self._served = limited(start, ends, self._most, self._served)
         return taken
 
     def _waits(self, start: Positions, ends: Positions, least: int) -> bool:

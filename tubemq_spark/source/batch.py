@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -13,6 +14,11 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.schema import check_schema, spark_schema
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+    from tubemq_spark.source.pushdown import Narrowing
+
 
 class TubeMQReader(DataSourceReader):
     """Reads from `startingOffsets` to `endingOffsets`, as they are when the query is planned."""
@@ -20,11 +26,23 @@ class TubeMQReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=False)
         check_schema(schema, spark_schema(self._options.corrupt_messages))
+        self._narrowing: Narrowing | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan_batch(self._options)
+        return plan_batch(self._options, self._narrowing)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         # Spark makes one partition of None when there are none to read.
         if isinstance(partition, TubeMQInputPartition):
             yield from partition.read()
+
+
+class PushingReader(TubeMQReader):
+    """With `pushFilters`. Spark refuses readers that have the method where its own setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes note of the query's conditions; gives back what Spark must check."""
+        from tubemq_spark.source.pushdown import Narrowing
+
+        self._narrowing = Narrowing()
+        return list(self._narrowing.add(filters))

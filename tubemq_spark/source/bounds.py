@@ -36,7 +36,7 @@ def where_to_begin(
 ) -> dict[Partition, int]:
     """Where each of the partitions, which `claims` holds, is read from. Raises as `starting_positions`."""
     if options.starting_at is not None:
-        return _at(options.starting_at, options, session, claims, partitions)
+        return where_time_is(options.starting_at, options, session, claims, partitions)
     standings = {partition: claims.standing(partition) for partition in partitions}
     earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
     return starting_positions(options.starting, standings, earliest)
@@ -49,17 +49,18 @@ def where_to_end(
     standings = {partition: claims.standing(partition) for partition in starts}
     if options.ending_at is None:
         return ending_positions(options.ending, starts, standings)
-    ends = _at(options.ending_at, options, session, claims, starts)
+    ends = where_time_is(options.ending_at, options, session, claims, starts)
     return {partition: max(starts[partition], end) for partition, end in ends.items()}
 
 
-def _at(
+def where_time_is(
     moment: datetime,
     options: SourceOptions,
     session: ConsumerSession,
     claims: DriverClaims,
     partitions: Collection[Partition],
 ) -> dict[Partition, int]:
+    """The position of each partition's first message that is not earlier than `moment`, see `find_positions`."""
     microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
     earliest = claims.earliest(partitions)
     return find_positions(session, claims, dict.fromkeys(partitions, microseconds), earliest, options.msg_time_zone)

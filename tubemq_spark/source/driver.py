@@ -260,11 +260,13 @@ class StreamDriver:
         return self._first
 
     def _partitions(self) -> list[Partition]:
-        return [partition for topic in self._options.topics for partition in self._session.cluster.partitions(topic)]
+        """Those to read that the cluster is known to have."""
+        found = (p for topic in self._options.topics for p in self._session.cluster.partitions(topic))
+        return [partition for partition in found if self._is_wanted(partition)]
 
     def _new_partitions(self, known: Positions) -> Positions:
         """Partitions that the cluster has and `known` has not, with where they begin."""
-        if self._options.assigned is not None or self._claims is None:
+        if self._claims is None:
             return {}
         if time.monotonic() >= self._metadata_due:
             self._session.refresh()

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pyspark.sql import datasource
+
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import Option, Planned, boolean, check_names, duration, not_blank, one_of, whole_number
@@ -362,6 +364,8 @@ def check_options(raw: Mapping[str, str]) -> None:
         )
     if not _has_read_limits():
         _refuse(raw, _LIMITS, "needs Spark 4.2 or later, for this Spark has no read limits: leave it out")
+    if PUSH_FILTERS.get(raw) and not hasattr(datasource, "Filter"):
+        raise ConfigError("option 'pushFilters' needs Spark 4.1 or later: leave it out")
 
 
 def _has_read_limits() -> bool:

@@ -26,6 +26,9 @@ ADVICE_FOR_BATCHES = "Read from the earliest position, or set option 'failOnData
 Store = tuple[int, str, int]
 """Broker, topic and store id: its partitions share one index."""
 
+Ranges = Mapping[Partition, tuple[int, int]]
+"""What to read of each partition, half-open."""
+
 _MANY_TASKS = 64  # more than that are not made for partitions with little to read
 _THIN = 4000  # index entries: what one fetch gets on with
 
@@ -99,28 +102,32 @@ def entries_between(start: Positions, end: Positions) -> int:
     return sum(high - low for low, high in _store_ranges(start, end).values()) // UNIT
 
 
-def limited(start: Positions, ends: Positions, limit: int, turn: int) -> tuple[dict[Partition, int], int]:
-    """Where a micro-batch of at most `limit` index entries ends, and the `turn` for the next one.
+def limited(
+    start: Positions, ends: Positions, limit: int, served: Store | None
+) -> tuple[dict[Partition, int], Store | None]:
+    """Where a micro-batch of at most `limit` index entries ends, and the store that was `served` last.
 
     Each store gets its part in proportion to its backlog; what rounding leaves over goes round the stores, one entry
-    each, from `turn` on, so that none starves. The partitions of a store share its range; one that is ahead of the
+    each, from the one behind `served` on, so that none starves. The partitions of a store share its range; one that is ahead of the
     others waits for them.
     """
     stores = _store_ranges(start, ends)
     backlogs = {store: (high - low) // UNIT for store, (low, high) in sorted(stores.items()) if high > low}
     total = sum(backlogs.values())
     if total <= limit:
-        return dict(ends), turn
+        return dict(ends), served
     shares = {store: backlog * limit // total for store, backlog in backlogs.items()}
     left = limit - sum(shares.values())
-    unserved = [store for store, backlog in backlogs.items() if shares[store] < backlog]
-    for number in range(left):
-        shares[unserved[(turn + number) % len(unserved)]] += 1
+    waiting = [store for store, backlog in backlogs.items() if shares[store] < backlog]
+    round_robin = sorted(waiting, key=lambda store: (served is not None and store <= served, store))
+    for store in round_robin[:left]:
+        shares[store] += 1
+        served = store
     reach = {store: stores[store][0] + share * UNIT for store, share in shares.items()}
     return {
         partition: min(end, max(start.get(partition, end), reach.get(store_of(partition), end)))
         for partition, end in ends.items()
-    }, turn + left
+    }, served
 
 
 def store_of(partition: Partition) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tubemq_spark.client.consumer import RangeToRead
 from tubemq_spark.client.master import ConsumerSession
@@ -11,7 +12,7 @@ from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import tasks
+from tubemq_spark.source.plan import Ranges, tasks
 from tubemq_spark.source.rows import RowFormat
 
 
@@ -19,24 +20,32 @@ def input_partitions(
     options: SourceOptions,
     session: ConsumerSession,
     claim: ClaimId,
-    to_read: Mapping[Partition, tuple[int, int]],
+    to_read: Ranges,
     *,
-    lenders: Mapping[Partition, str | None],
-    leave_at: Mapping[Partition, int],
+    lenders: Mapping[Partition, str | None] = MappingProxyType({}),
+    leave_at: Mapping[Partition, int] = MappingProxyType({}),
     advice: str,
+    only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
     """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
-    where that is said."""
+    where that is said. Messages of other types than `only_types` need not come.
+    """
     wanted = []
     for partition, (start, end) in to_read.items():
         filters = options.filters.get(partition.topic, ())
+        sole = knows_offsets(options, session, partition)
+        if only_types is not None and not sole:  # a filter would take the rows' offsets away
+            filters = tuple(sorted(only_types & set(filters) if filters else only_types))
+            if not filters:
+                continue
         wanted.append(
             RangeToRead(
                 broker=session.broker(partition),
                 partition=partition,
                 start=start,
                 end=end,
-                sole=session.cluster.is_sole(partition) and not filters,
+                sole=sole,
+                flow_rules=session.flow_rules,
                 filters=filters,
                 lender=lenders.get(partition),
                 leave_at=leave_at.get(partition),
@@ -62,3 +71,8 @@ def input_partitions(
         )
         for group in tasks(wanted, sizes, options.partitions_per_task)
     ]
+
+
+def knows_offsets(options: SourceOptions, session: ConsumerSession, partition: Partition) -> bool:
+    """Whether the rows of the partition have an offset: it has its store for itself, and no filter is set."""
+    return session.cluster.is_sole(partition) and partition.topic not in options.filters

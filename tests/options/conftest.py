@@ -1,0 +1,53 @@
+"""Clusters of a test alone, and what their servers were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tubemq_spark.client import forget_servers
+from tubemq_spark.source.stream import TubeMQStreamReader
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.broker.service import BrokerService
+
+Start = Callable[..., EmbeddedTubeMQ]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts clusters, with the arguments of `EmbeddedTubeMQ`."""
+    with ExitStack() as stack:
+        started: list[EmbeddedTubeMQ] = []
+
+        def give(*args: Any, **given: Any) -> EmbeddedTubeMQ:
+            started.append(stack.enter_context(EmbeddedTubeMQ(*args, **given)))
+            return started[-1]
+
+        yield give
+        for tubemq in started:
+            tubemq.clear_faults()
+        forget_servers()
+
+
+@pytest.fixture(autouse=True)
+def _this_process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader would make SIGTERM end the process it is in, which is the tests' own here."""
+    monkeypatch.setattr(TubeMQStreamReader, "_stop_on_termination", lambda reader: None)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each fetch was given, as the brokers saw it."""
+    counts: list[int] = []
+    answer = BrokerService._read
+
+    def count(broker: BrokerService, *args: Any) -> Sequence[bytes]:
+        messages = answer(broker, *args)
+        counts.append(len(messages))
+        return messages
+
+    monkeypatch.setattr(BrokerService, "_read", count)
+    return counts

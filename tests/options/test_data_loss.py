@@ -1,0 +1,251 @@
+"""`failOnDataLoss`: what is gone is told with its exact range, and reading goes on only when that is wanted."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.options.bench import UNIT, Stream, bodies, fill, read_batch, stored, where
+from tests.options.conftest import Start
+from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+pytestmark = pytest.mark.option("failOnDataLoss")
+
+FIRST = Partition(1, "t", 0)
+SHORT = {"tubemq_retry_maxElapsedMs": 1000}
+
+
+def loss_of(stream: Stream, **changed: object) -> DataLossError:
+    """What a run says, which must tell of the options to go on, too."""
+    with pytest.raises(DataLossError) as caught:
+        stream.run(**changed)
+    assert "failOnDataLoss" in str(caught.value)
+    return caught.value
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and about in r.getMessage()]
+
+
+# Retention
+
+
+@pytest.fixture
+def behind(start: Start) -> tuple[EmbeddedTubeMQ, Stream]:
+    """A query that has read 10 messages, and a store of 50 whose first 25 have expired."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    fill(tubemq, "t", 40)
+    tubemq.expire("t", keep=25)
+    return tubemq, stream
+
+
+def test_retention_fails_a_query_that_fell_behind(behind: tuple[EmbeddedTubeMQ, Stream]) -> None:
+    _, stream = behind
+    loss = loss_of(stream)
+    assert (loss.topic, loss.broker_id, loss.partition) == ("t", 1, 0)
+    assert (loss.asked, loss.offered) == (10 * UNIT, 25 * UNIT)
+    assert "[280, 700)" in str(loss)
+    loss_of(stream, failOnDataLoss="true")
+
+
+def test_a_query_may_go_on_behind_what_expired(
+    behind: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The range is told once."""
+    tubemq, stream = behind
+    before = list(stream.rows)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[len(before) :]) == stored(tubemq, "t")
+    assert len(warnings_of(caplog, "[280, 700)")) == 1
+    fill(tubemq, "t", 5)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[len(before) :]) == stored(tubemq, "t")
+    assert len(warnings_of(caplog, "1:t:0")) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_batch_that_names_what_expired(start: Start, fail: bool) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    tubemq.expire("t", keep=4)
+    given = {"startingOffsets": {"t": {"1:0": 0}}, "failOnDataLoss": str(fail).lower()}
+    if fail:
+        with pytest.raises(DataLossError, match=r"\[0, 168\).* Read from the earliest position, or set option"):
+            read_batch(tubemq, "t", **given)
+    else:
+        assert bodies(read_batch(tubemq, "t", **given)) == stored(tubemq, "t")
+
+
+def test_what_expires_between_two_batches_of_one_run(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t", failOnDataLoss="false", maxOffsetsPerTrigger=10)
+    with stream.running() as run:
+        run.next()
+        fill(tubemq, "t", 40)
+        tubemq.expire("t", keep=25)
+        while run.next() is not None:
+            pass
+    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
+    assert warnings_of(caplog, "1:t:0")
+
+
+# A tail that a crash took
+
+
+@pytest.fixture
+def truncated(start: Start) -> tuple[EmbeddedTubeMQ, Stream]:
+    """A query that has read 30 messages, of which a crash took the last 20."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    tubemq.flush("t")
+    stream = Stream(tubemq, "t")
+    fill(tubemq, "t", 20)
+    stream.run()
+    tubemq.crash_broker(1)
+    tubemq.start_broker(1)
+    return tubemq, stream
+
+
+def test_a_tail_that_was_read_and_lost_fails_the_query(truncated: tuple[EmbeddedTubeMQ, Stream]) -> None:
+    _, stream = truncated
+    loss = loss_of(stream)
+    assert (loss.asked, loss.offered) == (30 * UNIT, 10 * UNIT)
+    assert "lost [280, 840)" in str(loss)
+
+
+def test_a_query_may_go_on_where_the_store_ends_now(
+    truncated: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing comes twice, and what takes the lost positions comes."""
+    tubemq, stream = truncated
+    before = bodies(stream.rows)
+    with stream.running(failOnDataLoss="false") as run:
+        run.next()
+        new = [tubemq.send("t", b"new %d" % number).body for number in range(30)]
+        while run.next() is not None:
+            pass
+        assert run.next() is None
+    assert bodies(stream.rows) == before + new
+    assert len(warnings_of(caplog, "lost [280, 840)")) == 1
+    assert tubemq.group_offset("readers", "t", 1, 0) == 40 * UNIT
+
+
+# Topics
+
+
+def test_a_topic_that_was_made_anew_fails_the_query(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    tubemq.delete_topic("t")
+    tubemq.create_topic("t", 1)
+    fill(tubemq, "t", 4)
+    loss = loss_of(stream)
+    assert (loss.asked, loss.offered) == (10 * UNIT, 4 * UNIT)
+    assert "or the topic was made anew" in str(loss)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_deleted_while_others_are_read(
+    start: Start, fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", failOnDataLoss=str(fail).lower(), **SHORT)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        if fail:
+            with pytest.raises(DataLossError, match="1:t:0: the master does not list the partition any more.*280"):
+                run.next()
+            return
+        while run.next() is not None:
+            pass
+    assert where(stream.rows[20:]) == {Partition(1, "other", 0)}
+    assert len(stream.rows) == 25
+    assert len(warnings_of(caplog, "1:t:0: the master does not list")) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_not_named_any_more(start: Start, fail: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The checkpoint knows it: its messages would never be read."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other")
+    stream.run()
+    fill(tubemq, "other", 5)
+    given = {"subscribe": "other", "failOnDataLoss": str(fail).lower()}
+    if fail:
+        with pytest.raises(ConfigError, match="the checkpoint has positions of partitions of t that .*'failOnDataLoss'"):
+            stream.run(**given)
+        return
+    stream.run(**given)
+    assert len(stream.rows) == 25
+    assert len(warnings_of(caplog, "t is not read any more")) == 1
+
+
+# Brokers
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_broker_that_is_gone_for_good(start: Start, fail: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The master stops listing it when it has missed its heartbeats for long enough."""
+    tubemq = start({"t": 1}, brokers=2)
+    fill(tubemq, "t", 20)
+    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), **SHORT)
+    stream.run()
+    tubemq.crash_broker(2)
+    tubemq.clock.advance(60)
+    fill(tubemq, "t", 5, "1:0")
+    if fail:
+        loss = loss_of(stream)
+        assert (loss.broker_id, loss.asked) == (2, 10 * UNIT)
+        return
+    stream.run()
+    assert where(stream.rows[20:]) == {FIRST}
+    assert len(stream.rows) == 25
+    assert len(warnings_of(caplog, "2:t:0: the master does not list")) == 1
+
+
+def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1}, brokers=2, masters=2)
+    fill(tubemq, "t", 20)
+    stream = Stream(tubemq, "t", failOnDataLoss="false", metadataIntervalMs=100)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.switch_master(lists_fill_after=1.5)
+        fill(tubemq, "t", 20)
+        assert len(run.next() or ()) == 20
+    tubemq.switch_master(lists_fill_after=1.5)
+    fill(tubemq, "t", 20)
+    stream.run()
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+    assert not warnings_of(caplog, "does not list")
+
+
+def test_a_broker_that_is_down_is_waited_for(start: Start) -> None:
+    """It is listed, so nothing is lost."""
+    tubemq = start({"t": 1}, brokers=2)
+    fill(tubemq, "t", 20)
+    tubemq.flush("t")
+    stream = Stream(tubemq, "t", failOnDataLoss="false", tubemq_retry_maxElapsedMs=30_000)
+    with stream.running() as run:
+        run.next()
+        tubemq.stop_broker(2)
+        with tubemq.on("commit_offset", broker=1, times=1).run(lambda: tubemq.start_broker(2)):
+            fill(tubemq, "t", 10, "1:0")
+            run.next()
+        fill(tubemq, "t", 10, "2:0")
+        run.next()
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))

@@ -1,0 +1,157 @@
+"""What of a batch query's conditions narrows the reading.
+
+A partition's topic, broker and number are the same for all of its rows: conditions on them choose partitions, and Spark
+need not check them. Message types are asked for at the broker, bounds of `offset` and `msg_time` cut the ranges; what
+comes then is not exact, so Spark checks these conditions again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+
+_OF_A_PARTITION: Mapping[str, Callable[[Partition], Any]] = {
+    "topic": lambda partition: partition.topic,
+    "broker_id": lambda partition: partition.broker_id,
+    "partition": lambda partition: partition.partition_id,
+}
+
+# How a filter decides on a value that is not null.
+_TESTS: Mapping[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: lambda value, given: bool(value == given),
+    EqualNullSafe: lambda value, given: bool(value == given),
+    GreaterThan: lambda value, given: bool(value > given),
+    GreaterThanOrEqual: lambda value, given: bool(value >= given),
+    LessThan: lambda value, given: bool(value < given),
+    LessThanOrEqual: lambda value, given: bool(value <= given),
+    In: lambda value, given: value in given,
+    StringStartsWith: lambda value, given: bool(value.startswith(given)),
+    StringEndsWith: lambda value, given: bool(value.endswith(given)),
+    StringContains: lambda value, given: given in value,
+}
+
+_NO_BOUND = 1 << 62
+
+
+@dataclass
+class Narrowing:
+    """What to read of all that there is. `low` and `high` are index positions, the range between them is half-open;
+    `since` and `until` are moments, both inclusive."""
+
+    conditions: list[Filter] = field(default_factory=list)  # on what is the same for all rows of a partition
+    msg_types: frozenset[str] | None = None
+    low: int = -_NO_BOUND
+    high: int = _NO_BOUND
+    bounds_offset: bool = False  # rows without an offset do not count
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def add(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Takes what it can use of `filters`; gives those that Spark must check."""
+        for one in filters:
+            if not self._take(one):
+                yield one
+
+    def includes(self, partition: Partition) -> bool:
+        return all(_holds(one, partition) for one in self.conditions)
+
+    def cut(self, start: int, end: int) -> tuple[int, int]:
+        """What of [start, end) lies within the bounds of `offset`."""
+        low, high = max(start, -(-self.low // UNIT) * UNIT), min(end, -(-self.high // UNIT) * UNIT)
+        return low, max(low, high)
+
+    def _take(self, one: Filter) -> bool:
+        """Whether all rows that are read will satisfy `one`."""
+        column = _column(one)
+        if column in _OF_A_PARTITION and _is_decidable(one):
+            self.conditions.append(one)
+            return True
+        if column == "msg_type" and (types := _texts(one)) is not None:
+            self.msg_types = types if self.msg_types is None else self.msg_types & types
+        elif column == "offset":
+            self._bound_offset(one)
+        elif column == "msg_time":
+            self._bound_time(one)
+        return False
+
+    def _bound_offset(self, one: Filter) -> None:
+        match one:
+            case EqualTo(value=int(value)):
+                low, high = value, value + 1
+            case GreaterThan(value=int(value)):
+                low, high = value + 1, _NO_BOUND
+            case GreaterThanOrEqual(value=int(value)):
+                low, high = value, _NO_BOUND
+            case LessThan(value=int(value)):
+                low, high = -_NO_BOUND, value
+            case LessThanOrEqual(value=int(value)):
+                low, high = -_NO_BOUND, value + 1
+            case In(value=values) if values and all(isinstance(value, int) for value in values):
+                low, high = min(values), max(values) + 1
+            case _:
+                return
+        self.low, self.high, self.bounds_offset = max(self.low, low), min(self.high, high), True
+
+    def _bound_time(self, one: Filter) -> None:
+        given = getattr(one, "value", None)
+        if not isinstance(given, datetime):
+            return
+        moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
+        if isinstance(one, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+            self.since = moment if self.since is None else max(self.since, moment)
+        if isinstance(one, (EqualTo, LessThan, LessThanOrEqual)):
+            self.until = moment if self.until is None else min(self.until, moment)
+
+
+def _column(one: Filter) -> str | None:
+    path: tuple[str, ...] = getattr(one.child if isinstance(one, Not) else one, "attribute", ())
+    return path[0] if len(path) == 1 else None
+
+
+def _is_decidable(one: Filter) -> bool:
+    inner = one.child if isinstance(one, Not) else one
+    return isinstance(inner, (IsNull, IsNotNull)) or (
+        type(inner) in _TESTS and getattr(inner, "value", None) is not None
+    )
+
+
+def _holds(one: Filter, partition: Partition) -> bool:
+    if isinstance(one, Not):
+        return not _holds(one.child, partition)
+    if isinstance(one, (IsNull, IsNotNull)):
+        return isinstance(one, IsNotNull)
+    column = _column(one)
+    assert column is not None
+    return _TESTS[type(one)](_OF_A_PARTITION[column](partition), getattr(one, "value", None))
+
+
+def _texts(one: Filter) -> frozenset[str] | None:
+    """The only values that `one` lets through, None when they cannot be told."""
+    match one:
+        case EqualTo(value=str(value)) | EqualNullSafe(value=str(value)):
+            return frozenset({value})
+        case In(value=values):
+            return frozenset(value for value in values if isinstance(value, str))
+    return None
