@@ -188,6 +188,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only the tests marked `quick`")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, behind --")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with what it started
     chosen = [environment for environment in ENVIRONMENTS if environment.name in (given.only or names)]
     wheel = build_wheel()
     outcomes = [try_out(environment, wheel, given.quick, given.pytest) for environment in chosen]

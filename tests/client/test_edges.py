@@ -23,6 +23,7 @@ from tubemq_spark.client.master import ConsumerSession, ProducerSession
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
@@ -112,11 +113,13 @@ def test_a_server_that_is_hard_to_reach_takes_no_time_from_the_calls_to_others(
 ) -> None:
     passed = 0.0
 
-    def slow_connect(address: Address, framing: Framing | None, timeout: float) -> Connection:
+    def slow_connect(
+        address: Address, framing: Framing | None, timeout: float, tls: TlsSettings | None = None
+    ) -> Connection:
         nonlocal passed
         if address != alive.address:
             passed += 1000.0
-        return connect(address, framing, timeout)
+        return connect(address, framing, timeout, tls)
 
     def call(address: Address) -> Call:
         message = master_pb.CloseRequestP2M(clientId="me")

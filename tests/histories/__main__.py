@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from tests.histories.run import Outcome, play, play_named
+from tests.histories.run import Outcome, Stage, play_alone
 from tests.histories.script import History
 
 
@@ -33,7 +33,8 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
     if given.play is not None:
-        outcome = play(History.from_json(given.play.read_text()), goes_on=True)
+        with Stage(given.server, given.engine) as stage:
+            outcome = stage.play(History.from_json(given.play.read_text()))
         print(outcome)
         return int(outcome.problem is not None)
     seed = given.seed or f"{random.SystemRandom().getrandbits(32):x}"
@@ -43,7 +44,7 @@ def main() -> int:
     begun = time.monotonic()
     stats: Counter[str] = Counter()
     failed = 0
-    for outcome in outcomes(names, given.server, True, not given.no_shrink, given.jobs):
+    for outcome in outcomes(names, given.server, given.engine, not given.no_shrink, given.jobs):
         stats.update(outcome.stats)
         if outcome.problem is not None:
             failed += 1
@@ -54,13 +55,15 @@ def main() -> int:
     return int(failed > 0)
 
 
-def outcomes(names: list[str], server: str, goes_on: bool, shrinks: bool, jobs: int) -> Iterator[Outcome]:
-    one = partial(play_named, server=server, goes_on=goes_on, shrinks=shrinks)
-    if jobs == 1 or len(names) == 1:
-        yield from map(one, names)
+def outcomes(names: list[str], server: str, engine: str, shrinks: bool, jobs: int) -> Iterator[Outcome]:
+    """In the order of their names. Only calls on embedded servers are played side by side."""
+    if jobs == 1 or len(names) == 1 or (server, engine) != ("embedded", "calls"):
+        with Stage(server, engine) as stage:
+            for name in names:
+                yield stage.play_named(name, shrinks=shrinks)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(one, names)
+        yield from pool.map(partial(play_alone, shrinks=shrinks), names)
 
 
 if __name__ == "__main__":

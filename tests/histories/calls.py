@@ -52,8 +52,10 @@ class Reader(TubeMQStreamReader):
 
 
 class Query:
-    """`begins` is called with each partition that is new to the query. `point` is called at each of the points of `script`; it may raise `KilledError`, `StoppedError` or, where a task has given
-    something out, `WorkerKilledError`. `losses` counts what may make a repeated micro-batch another one.
+    """`begins` is called with each partition that is new to the query.
+
+    `point` is called at each of the points of `script`; it may raise `KilledError`, `StoppedError` or, where a task has
+    given something out, `WorkerKilledError`. `losses` counts what may make a repeated micro-batch another one.
     """
 
     def __init__(self, options: dict[str, str], *, retries: int, width: int) -> None:
@@ -180,9 +182,10 @@ class Query:
         partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
         tasks = pickle.loads(pickle.dumps(partitions))
         self.point(PLANNED)
+        losses = self.losses
         output = self._run_tasks(number, tasks)
         self.point(READ)
-        self._write(number, output)
+        self._write(number, output, losses)
         self.point(WRITTEN)
         self._committed += 1
         self._most_committed = max(self._most_committed, self._committed)
@@ -219,15 +222,15 @@ class Query:
             try:
                 while waiting or running:
                     while waiting and len(running) < self._width:
-                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts))
+                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts, lambda: self.losses))
                     running.rotate(-1)
                     task = running[-1]
                     if self._step_of(task, number):
                         continue
                     running.pop()
+                    self._remember(task, number)
                     for partition, rows in task.rows.items():
                         output[partition] += rows
-                        self._compare_part(number, partition, rows)
             except BaseException:
                 # Spark kills the workers of a job that ends early.
                 for task in running:
@@ -255,16 +258,16 @@ class Query:
 
     def _remember(self, task: _Task, number: int) -> None:
         for partition, rows in task.rows.items():
-            self._compare_part(number, partition, rows)
+            self._compare_part(number, partition, rows, task.losses)
 
-    def _compare_part(self, number: int, partition: Partition, rows: list[Row]) -> None:
+    def _compare_part(self, number: int, partition: Partition, rows: list[Row], begun: int) -> None:
         losses, before = self._parts.get((number, partition), (self.losses, rows))
         if losses == self.losses and not (is_start_of(before, rows) or is_start_of(rows, before)):
             raise BrokenError(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
         longer = before if losses == self.losses and len(before) > len(rows) else rows
-        self._parts[number, partition] = self.losses, list(longer)
+        self._parts[number, partition] = begun, list(longer)
 
-    def _write(self, number: int, output: Output) -> None:
+    def _write(self, number: int, output: Output, losses: int) -> None:
         """A repeated micro-batch replaces its earlier try, and must be the same."""
         before = self._output.get(number)
         if before is not None and self._losses_at[number] == self.losses and not same_rows(before, output):
@@ -272,7 +275,7 @@ class Query:
             text = "; ".join(f"{p}: {_shown(before.get(p, []))} and {_shown(output.get(p, []))}" for p in changed)
             raise BrokenError(f"batch {number} was repeated with other rows: {text}")
         self._output[number] = output
-        self._losses_at[number] = self.losses
+        self._losses_at[number] = losses
 
     def _forget_output(self, number: int) -> None:
         self._output.pop(number, None)
@@ -289,16 +292,20 @@ class Query:
 class _Task:
     """A task and its attempts."""
 
-    def __init__(self, number: int, partition: Any, retries: int, attempts: Iterator[int]) -> None:
+    def __init__(
+        self, number: int, partition: Any, retries: int, attempts: Iterator[int], losses: Callable[[], int]
+    ) -> None:
         self._number = number
         self._partition = partition
         self._retries = retries
         self._attempts = attempts
+        self._count_losses = losses
         self._begin()
 
     def _begin(self) -> None:
         self.rows: dict[Partition, list[Row]] = defaultdict(list)
         self._attempt = next(self._attempts)
+        self.losses = self._count_losses()
         self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
 
     def step(self) -> bool:

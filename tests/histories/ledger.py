@@ -10,6 +10,8 @@ from typing import NamedTuple
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
+CRASH, RETENTION, ITSELF = "crash", "retention", "itself"
+
 
 class Store(NamedTuple):
     """Partitions of one store share its positions."""
@@ -113,6 +115,13 @@ class Ledger:
                 # Nobody can miss the tail of a store who did not see it.
                 entry.tellable = entry.position < extent.first or entry.position < seen.get(entry.partition, 0)
         return bool(spans)
+
+    def forgets(self, seen: Positions) -> None:
+        """The query has no memory any more of what lies beyond `seen`."""
+        for entries in self.entries.values():
+            for entry in entries:
+                if entry.lost == CRASH and entry.position >= seen.get(entry.partition, 0):
+                    entry.tellable = False
 
     def report(self, partition: Partition, asked: int, offered: int, text: str) -> None:
         first, end = sorted((asked, offered))

@@ -1,4 +1,4 @@
-"""Plays a history on a cluster with a query run call by call, and judges what came of it."""
+"""Plays a history on a cluster with a query, and judges what came of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import logging
 import re
 import time
-from collections import deque
-from collections.abc import Collection, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
-from tests.histories.calls import KilledError, Query, StoppedError, WorkerKilledError
-from tests.histories.ledger import BrokenError, Extent, Filters, Positions, store_of
-from tests.histories.script import GIVEN, Event, History
-from tests.histories.world import RIVAL, EmbeddedWorld, pick
+from tests.histories.calls import KilledError, StoppedError, WorkerKilledError
+from tests.histories.ledger import BrokenError, Extent, Filters, Output, Positions, store_of
+from tests.histories.script import GIVEN, TYPES, Event, History
+from tests.histories.world import RIVAL, World
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -25,16 +25,12 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.testing import Calls
 
-TYPES = ["red", "green", "blue"]
-HURRY, PATIENCE = 0.3, 30.0  # seconds that an operation is tried for: while anything may be down, and at the end
-QUICK, SLOW = 0.3, 10.0  # seconds that an answer is waited for: where some are lost, and where none are
-LIMIT = 40.0  # seconds for the end of a history
-_SILENT = ("drop_reply", "drop_request", "silence")
+PATIENCE = 30.0  # seconds that an operation is tried for at the end, when everything is in service
+SLOW = 10.0  # seconds that an answer is waited for, where none are lost
+SILENT = ("drop_reply", "drop_request", "silence")
 
 # Which troubles explain that a run of the query ends with an error, besides losses, which are judged one by one.
 _EXPLAINS: dict[type[TubeMQError], set[str]] = {
@@ -45,62 +41,110 @@ _EXPLAINS: dict[type[TubeMQError], set[str]] = {
     ServerError: {"down", "fault", "master"},
     ConfigError: {"empty master"},
 }
+_TROUBLES: dict[str, set[str]] = {
+    "crash": {"down"},
+    "start": {"down"},
+    "restart": {"down"},
+    "switch_master": {"master"},
+    "fault": {"fault"},
+    "advance": {"advance"},
+    "rival_comes": {"rival"},
+    "move_group": {"move"},
+    "kill": {"kill"},
+    "kill_worker": {"kill"},
+}
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
 _PARTITION = re.compile(r"\b(\d+):(\w+):(\d+)\b")
 
 
-class Reports(logging.Handler):
-    """Losses that the connector warns of."""
+class Query(Protocol):
+    """As `calls.Query` and `spark.SparkQuery` are."""
 
-    def __init__(self, player: Player) -> None:
-        super().__init__(logging.WARNING)
-        self._player = player
+    options: dict[str, str]
+    point: Callable[[str], None]
+    begins: Callable[[Partition], None]
+    losses: int
 
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        partition = _PARTITION.search(text)
-        if partition is not None and ("lost" in text or "gone" in text):
-            broker_id, topic, number = partition.groups()
-            for first, end in _RANGE.findall(text)[-1:]:  # the range that was asked for may stand before it
-                self._player.reported(Partition(int(broker_id), topic, int(number)), int(first), int(end), text)
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def pending(self) -> bool: ...
+
+    @property
+    def logged(self) -> dict[Partition, int]: ...
+
+    @property
+    def ends(self) -> dict[Partition, int]: ...
+
+    @property
+    def starts(self) -> dict[Partition, int]: ...
+
+    @property
+    def rows(self) -> Output: ...
+
+    def forget_commit(self) -> bool: ...
+
+    def forget_offset(self) -> bool: ...
+
+    def start(self, available_now: bool = False) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def step(self) -> bool: ...
+
+
+class Pace:
+    """How long things may take: `hurry` is how many seconds an operation is tried for while anything may be down,
+    `quick` how many an answer is waited for where some are lost, `claim_timeout` for how many a partition, and `limit`
+    is for the end of a history."""
+
+    def __init__(self, *, hurry: float, quick: float, claim_timeout: float, limit: float) -> None:
+        self.hurry, self.quick, self.claim_timeout, self.limit = hurry, quick, claim_timeout, limit
 
 
 class Player:
     """`stats` counts what came about, for who wants to know whether the histories reach far."""
 
-    def __init__(self, history: History, *, goes_on: bool) -> None:
-        """`goes_on` says whether the query can go on after a loss."""
+    def __init__(
+        self,
+        history: History,
+        world: World,
+        new_query: Callable[[dict[str, str], Callable[[], bool]], Query],
+        pace: Pace,
+        warnings: Callable[[], Iterable[str]],
+    ) -> None:
+        """`new_query` makes a query with these options; it is told how to ask whether there is more to read.
+        `warnings` gives what the query's processes said since the last time, besides those of this one."""
         self.history = history
-        self.stats: dict[str, int] = {}
-        setting = history.setting
-        self._world = EmbeddedWorld(setting)
-        self._goes_on = goes_on
-        self._ended = False  # by a loss that cannot be gone on from
-        self._silent = any(event.args.get("how") in _SILENT for event in history.events)
-        self._query = Query(self._options(HURRY), retries=setting.retries, width=setting.width)
+        self.stats: Counter[str] = Counter()
+        self._world = world
+        self._pace = pace
+        self._warnings = warnings
+        self._silent = any(event.args.get("how") in SILENT for event in history.events)
+        self._query = new_query(self._options(pace.hurry), lambda: bool(self._behind()))
         self._query.point = self._at
-        self._query.begins = self._world.ledger.begins
-        self._world.seen = lambda: self._query.logged
+        self._query.begins = world.ledger.begins
+        world.seen = lambda: self._query.logged
         self._times = 0  # that the query came to the point that the next event waits for
         self._queue: deque[Event] = deque(history.events)
         self._troubles: set[str] = set()
         self._accepted: dict[str, str] = {}
         self._foreign_claims = False
-        self._types: list[str] = TYPES
-        for number, (partition, at) in enumerate(zip(self._world.partitions(), setting.group_at, strict=False)):
-            self._world.send([partition], at if number % 2 else 40, 8, self._types)
-            self._world.move_group(partition, at * UNIT)
+        self._losses_seen = 0
 
     def play(self) -> None:
-        """Raises `BrokenError`, or what should not have come up, with the history's name."""
+        """Raises `BrokenError`, or what should not have come up."""
         try:
             with self._listening():
-                while self._queue and not self._ended:
+                while self._queue:
                     self._act(self._queue.popleft())
                 self._finish()
-        finally:
+        except BaseException:
             self._query.kill()
-            self._world.close()
+            raise
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -114,185 +158,117 @@ class Player:
             self._act(self._queue.popleft(), within=point)
 
     def _act(self, event: Event, within: str | None = None) -> None:
-        self.stats[event.kind] = self.stats.get(event.kind, 0) + 1
-        args = event.args
+        self.stats[event.kind if within is None else f"{event.kind} within"] += 1
+        args, query = event.args, self._query
+        what = args["what"] if event.kind == "during" else event.kind
+        self._troubles |= _TROUBLES.get(what, set())
+        if args.get("empty_for"):
+            self._troubles.add("empty master")
         if event.kind == "run":
             self._run(args["batches"], args["available_now"])
         elif event.kind == "stop":
             if within:
                 raise StoppedError
-            self._query.stop()
+            query.stop()
         elif event.kind == "kill":
-            self._troubles.add("kill")
-            self._foreign_claims = self._foreign_claims or not self._query.logged
+            self._foreign_claims = self._foreign_claims or not query.logged
             if within:
                 raise KilledError
-            self._query.kill()
+            query.kill()
         elif event.kind == "kill_worker":
-            self._troubles.add("kill")
             if within == GIVEN:
                 raise WorkerKilledError
         elif event.kind == "forget_commit":
-            self._query.forget_commit()
+            query.forget_commit()
         elif event.kind == "forget_offset":
-            if self._query.forget_offset() and not self._query.logged:
-                self._foreign_claims = True
+            if query.forget_offset():
+                self._world.ledger.forgets(query.logged)
+                self._foreign_claims = self._foreign_claims or not query.logged
         else:
-            self._change(event.kind, args)
+            self._world.change(event.kind, args, TYPES)
+        self._note_losses()
 
-    def _change(self, kind: str, args: dict[str, Any]) -> None:
-        """What happens to the cluster, and may happen in the midst of a call."""
-        world = self._world
-        partitions, topics, brokers = world.partitions(), world.topics, world.tubemq.broker_ids
-        if kind == "send":
-            spread = [pick(partitions, args["to"] + n) for n in range(args["spread"])]
-            world.send(list(dict.fromkeys(spread)), args["count"], args["size"], self._types)
-        elif kind == "produce":
-            world.produce(pick(topics, args["topic"]), args["count"], args["size"], self._types, HURRY)
-        elif kind == "crash":
-            self._troubles.add("down")
-            before = len(world.ledger.losses)
-            world.crash(pick(brokers, args["broker"]))
-            self._note_losses(before)
-        elif kind == "start":
-            self._troubles.add("down")
-            world.start(pick(brokers, args["broker"]))
-        elif kind == "restart":
-            self._troubles.add("down")
-            world.restart(pick(brokers, args["broker"]))
-        elif kind == "switch_master":
-            self._troubles |= {"master"} | ({"empty master"} if args["empty_for"] else set())
-            world.switch_master(args["empty_for"])
-        elif kind == "fault":
-            self._troubles.add("fault")
-            self._put_fault(world.tubemq.on(args["method"], nth=args["nth"], times=args["times"]), args["how"])
-        elif kind == "during":
-            self._troubles |= {"down"} if args["what"] in ("crash", "restart") else {"move"}
-            calls = world.tubemq.on(args["method"], nth=args["nth"], times=1)
-            calls.run(lambda: self._change(args["what"], args["args"]), after=args["after"])
-        elif kind == "expire":
-            before = len(world.ledger.losses)
-            world.expire(pick(topics, args["topic"]), args["keep"])
-            self._note_losses(before)
-        elif kind == "flush":
-            world.flush(pick(topics, args["topic"]))
-        elif kind == "advance":
-            self._troubles.add("advance")
-            world.advance(args["seconds"])
-        elif kind == "grow":
-            world.grow(pick(topics, args["topic"]), args["partitions"], args["stores"])
-        elif kind == "add_broker":
-            world.add_broker(pick(topics, args["topic"]), 1, 1)
-        elif kind == "rival_comes":
-            if world.rival_comes(pick(partitions, args["partition"])):
-                self._troubles.add("rival")
-        elif kind == "rivals_leave":
-            world.rivals_leave()
-        elif kind == "move_group":
-            self._troubles.add("move")
-            world.move_group(pick(partitions, args["partition"]), args["to"] * UNIT)
-        else:
-            raise AssertionError(f"nobody knows what {kind} is")
-
-    def _put_fault(self, calls: Calls, how: str) -> None:
-        if how == "delay":
-            calls.delay(0.05)
-        elif how == "fail":
-            calls.fail(503, "by the history")
-        elif how == "fail_limit":
-            calls.fail(452, "by the history")
-        else:
-            getattr(calls, how)()
-
-    def _note_losses(self, before: int) -> None:
-        if len(self._world.ledger.losses) > before:
+    def _note_losses(self) -> None:
+        """Repeated micro-batches may be other ones from here on."""
+        count = len(self._world.ledger.losses)
+        if count > self._losses_seen:
+            self.stats["losses"] += count - self._losses_seen
+            self._losses_seen = count
             self._query.losses += 1
-            self.stats["losses"] = self.stats.get("losses", 0) + 1
 
     # -- the query ----------------------------------------------------------------------------------------------------
 
     def _run(self, batches: int, available_now: bool) -> bool:
         """So many micro-batches at most; False when the query failed."""
         self._times = 0
-        if available_now:
-            self._query.stop()
         try:
+            if available_now:
+                self._query.stop()
             if not self._query.running:
                 self._query.start(available_now)
             for _ in range(batches):
                 if not self._query.step():
                     break
+                self.stats["micro-batches"] += 1
             if available_now:
                 self._query.stop()
-        except (KilledError, StoppedError):
-            self.stats["killed or stopped in a batch"] = self.stats.get("killed or stopped in a batch", 0) + 1
-        except WorkerKilledError:
-            pass
+        except (KilledError, StoppedError, WorkerKilledError):
+            self._query.stop()
         except TubeMQError as error:
             self._query.stop()
+            self._note_losses()
             self._judge(error)
             # A query without an offset in its log begins as another one, which must wait for the claims of this one.
             self._foreign_claims = self._foreign_claims or not self._query.logged
             return False
+        finally:
+            self._note_losses()  # that a call brought about
         return True
 
     def _judge(self, error: TubeMQError) -> None:
         """Whether the query may fail so."""
         name = type(error).__name__
-        self.stats[name] = self.stats.get(name, 0) + 1
+        self.stats[name] += 1
         if isinstance(error, DataLossError):
-            partition = Partition(error.broker_id, error.topic, error.partition)
-            self.reported(partition, error.asked, error.offered, str(error))
             if self._query.options.get("failOnDataLoss", "true") == "false":
                 raise BrokenError("the query fails for a loss, with failOnDataLoss=false") from error
-            if self._goes_on:
-                self._accepted = {"failOnDataLoss": "false"}
-                self._query.options |= self._accepted
-            else:
-                self._ended = True
+            partition = Partition(error.broker_id, error.topic, error.partition)
+            self._world.ledger.report(partition, error.asked, error.offered, str(error))
+            self._accepted = {"failOnDataLoss": "false"}
+            self._query.options |= self._accepted
             return
         troubles = self._troubles | ({"other query"} if self._foreign_claims else set())
         allowed = next((causes for kind, causes in _EXPLAINS.items() if isinstance(error, kind)), set[str]())
         if not allowed & troubles:
             raise BrokenError(f"the query failed and nothing explains it: {name}: {error}") from error
 
-    def reported(self, partition: Partition, asked: int, offered: int, text: str) -> None:
-        self._world.ledger.report(partition, asked, offered, text)
-
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Everything is in service again: the query reads what is left, and the ledger is compared."""
-        world = self._world
-        self._query.stop()
-        world.tubemq.clear_faults()
-        world.start_all()
-        world.rivals_leave()
-        world.sync("itself")
-        time_is_up = time.monotonic() + LIMIT
-        self._ever, self._troubles = self._troubles, self._troubles & {"empty master"}
-        self._query.options = {**self._options(PATIENCE), **self._accepted}
+        world, query = self._world, self._query
+        query.stop()
+        world.calm()
+        self._note_losses()
+        deadline = time.monotonic() + self._pace.limit
+        ever, self._troubles = self._troubles, self._troubles & {"empty master"}
+        query.options = {**self._options(PATIENCE), **self._accepted}
         if self._foreign_claims:
             world.let_claims_expire()
             self._foreign_claims = False
-        fine = False
-        while not self._ended and not fine:
-            if time.monotonic() > time_is_up:
+        # A run ends with a question for more that finds nothing: then the last micro-batch is known to be committed.
+        while not (self._run(100, False) and not query.pending and not self._behind()):
+            if time.monotonic() > deadline:
                 raise BrokenError(f"the query does not catch up: {self._behind()}")
-            # A run ends with a question for more that finds nothing: then the last micro-batch is known to be committed.
-            fine = self._run(100, False) and self._caught_up()
-            if not fine:
-                time.sleep(0.02)
-        if not self._ended:
-            self._check_group(self._query.ends)
-        self._query.stop()
-        if not self._ended:
-            self._check_claims()
+            time.sleep(0.02)
+        self._check_group(ever, deadline)
+        query.stop()
+        if left := {p: name for p, name in world.claims().items() if name != RIVAL}:
+            raise BrokenError(f"claims are left behind: {left}")
+        self._hear(self._warnings())
         world.check_acknowledged()
-        self._check_ledger()
-
-    def _caught_up(self) -> bool:
-        return not self._query.pending and not self._behind()
+        world.ledger.check(query.rows, query.starts, self._filters())
+        self.stats["rows"] += sum(map(len, query.rows.values()))
 
     def _behind(self) -> dict[Partition, tuple[int, int]]:
         """Where the query is not at the end of the store: where it is, and the end."""
@@ -305,8 +281,7 @@ class Player:
         return {p: (ends.get(p, -1), end) for p, end in wanted.items() if ends.get(p, -1) != end}
 
     def _is_to_be_read(self, partition: Partition) -> bool:
-        """A query that begins at the latest names no partitions before its first micro-batch, which must find something
-        new."""
+        """A query that begins at the latest names no partitions before its first micro-batch."""
         extent = self._world.ledger.extents.get(store_of(partition))
         begins_early = self._query.options.get("startingOffsets") in ("earliest", "group")
         return extent is not None and extent.end > 0 and (begins_early or bool(self._query.logged))
@@ -319,36 +294,21 @@ class Player:
         keys = ((topic, *map(int, key.split(":"))) for topic, keys in json.loads(text).items() for key in keys)
         return [Partition(broker_id, topic, number) for topic, broker_id, number in keys]
 
-    def _check_group(self, ends: Positions) -> None:
+    def _check_group(self, ever: set[str], deadline: float) -> None:
         follows = self._query.options.get("commitOffsets") != "false"
-        for partition, end in ends.items():
-            stands = self._world.group_offset(partition)
-            if not follows:
-                self._check_group_stayed(partition, stands)
-                continue
-            if stands != end:
-                raise BrokenError(f"{partition}: the group stands at {stands}, the last micro-batch ended at {end}")
+        if not follows and (ever & {"down", "move", "fault", "rival", "kill"} or self._world.ledger.losses):
+            return  # all of these may move or forget a position that nobody says again
+        wanted = self._query.ends if follows else self._query.starts
+        while wrong := self._elsewhere(wanted):
+            if time.monotonic() > deadline or type(self._query).__module__.endswith("calls"):
+                raise BrokenError(f"the group stands elsewhere (first) than it must (second): {wrong}")
+            time.sleep(0.05)
 
-    def _check_group_stayed(self, partition: Partition, stands: int | None) -> None:
-        """Where it began: what the group was put to, else where a new group does."""
-        if self._ever & {"down", "move", "fault", "rival", "kill"} or self._world.ledger.losses:
-            return  # all of these may move or forget a position
-        began = self._query.starts[partition]
-        if stands != began:
-            raise BrokenError(f"{partition}: the group was to stay at {began}, and stands at {stands}")
+    def _elsewhere(self, wanted: Positions) -> dict[Partition, tuple[int | None, int]]:
+        found = {partition: (self._world.group_offset(partition), position) for partition, position in wanted.items()}
+        return {partition: (stands, position) for partition, (stands, position) in found.items() if stands != position}
 
-    def _check_claims(self) -> None:
-        if left := {p: name for p, name in self._world.claims().items() if name != RIVAL}:
-            raise BrokenError(f"claims are left behind: {left}")
-
-    def _check_ledger(self) -> None:
-        ledger, starts = self._world.ledger, self._query.starts
-        if self._ended:  # what it did not read is not missing
-            starts = dict.fromkeys(starts, 1 << 60)
-            for entries in ledger.entries.values():
-                for entry in entries:
-                    entry.lost = entry.lost or "not reached"
-        ledger.check(self._query.rows, starts, self._filters())
+    # -- around -------------------------------------------------------------------------------------------------------
 
     def _filters(self) -> Filters:
         text = self.history.setting.options.get("filters")
@@ -358,29 +318,46 @@ class Player:
             return {topic: frozenset(types) for topic, types in json.loads(text).items()}
         return dict.fromkeys(self._world.topics, frozenset(text.split(",")))
 
-    # -- around -------------------------------------------------------------------------------------------------------
-
     def _options(self, retry_for: float) -> dict[str, str]:
-        chosen = self.history.setting.options
-        rpc_timeout = QUICK if self._silent and retry_for < PATIENCE else SLOW
+        chosen, pace = self.history.setting.options, self._pace
+        rpc_timeout = pace.quick if self._silent and retry_for < PATIENCE else SLOW
         return {
             "tubemq.master": self._world.master,
             "tubemq.group": self._world.group,
             "tubemq.rpc.framing": "standard" if self._world.framing is Framing.STANDARD else "prefixed",
             "tubemq.rpc.timeoutMs": str(int(rpc_timeout * 1000)),
             "tubemq.retry.maxElapsedMs": str(int(retry_for * 1000)),
-            "tubemq.claim.timeoutMs": "200",
+            "tubemq.claim.timeoutMs": str(int(pace.claim_timeout * 1000)),
             "headsIntervalMs": "0",
             "metadataIntervalMs": "100",
-            **({} if "assign" in chosen else {"subscribe": ",".join(self.history.setting.topics)}),
+            **({} if "assign" in chosen else {"subscribe": ",".join(self._world.topics)}),
             **chosen,
         }
 
+    def _hear(self, lines: Iterable[str]) -> None:
+        """Notes the losses that the connector warns of."""
+        for text in lines:
+            partition = _PARTITION.search(text)
+            ranges = _RANGE.findall(text)
+            if partition is not None and ranges and ("lost" in text or "gone" in text):
+                broker_id, topic, number = partition.groups()
+                first, end = map(int, ranges[-1])  # the range that was asked for may stand before it
+                self._world.ledger.report(Partition(int(broker_id), topic, int(number)), first, end, text)
+
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        logger, handler = logging.getLogger("tubemq_spark"), Reports(self)
+        logger, handler = logging.getLogger("tubemq_spark"), _Handler(self._hear)
         logger.addHandler(handler)
         try:
             yield
         finally:
             logger.removeHandler(handler)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, hear: Callable[[list[str]], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._hear = hear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._hear([record.getMessage()])

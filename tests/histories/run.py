@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from tests.histories import calls
 from tests.histories.generate import generate
-from tests.histories.play import Player
-from tests.histories.script import History
+from tests.histories.play import Pace, Player, Query
+from tests.histories.real_world import RealServer
+from tests.histories.script import TYPES, History
 from tests.histories.shrink import shrink
+from tests.histories.spark import Driver, SparkQuery
+from tests.histories.world import EmbeddedWorld, World
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+
+_PACES = {
+    ("embedded", "calls"): Pace(hurry=0.3, quick=0.3, claim_timeout=0.2, limit=40.0),
+    ("embedded", "spark"): Pace(hurry=2.0, quick=0.5, claim_timeout=0.5, limit=90.0),
+    ("real", "calls"): Pace(hurry=0.5, quick=0.5, claim_timeout=20.0, limit=90.0),
+    ("real", "spark"): Pace(hurry=3.0, quick=0.5, claim_timeout=20.0, limit=120.0),
+}
 
 
 @dataclass(frozen=True)
@@ -23,35 +39,93 @@ class Outcome:
         return f"{self.history}\n{self.problem or 'as it must be'}"
 
 
-def play(history: History, *, goes_on: bool) -> Outcome:
-    stats: dict[str, int] = {}
-    try:
-        player = Player(history, goes_on=goes_on)
-        stats = player.stats
-        player.play()
-    except Exception as error:
-        return Outcome(history, "".join(traceback.format_exception(error)), stats)
-    return Outcome(history, None, stats)
+class Stage:
+    """Where histories are played: `server` is embedded or real, `engine` is calls or spark. The real server and Spark's
+    driver are shared by all of them."""
+
+    def __init__(self, server: str = "embedded", engine: str = "calls") -> None:
+        self.server, self.engine = server, engine
+        self._real: RealServer | None = None
+        self._driver: Driver | None = None
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        if self._real is not None:
+            self._real.close()
+
+    def play_named(self, name: str, *, shrinks: bool = True) -> Outcome:
+        """The history of that name; when it fails, the smallest found that fails likewise."""
+        outcome = self.play(generate(name, self.server))
+        if outcome.problem is None or not shrinks:
+            return outcome
+        kind, last = _kind(outcome.problem), outcome
+
+        def fails(history: History) -> bool:
+            nonlocal last
+            again = self.play(history)
+            if again.problem is None or _kind(again.problem) != kind:
+                return False
+            last = again
+            return True
+
+        shrink(outcome.history, fails, tries=150 if (self.server, self.engine) == ("embedded", "calls") else 12)
+        return last
+
+    def play(self, history: History) -> Outcome:
+        stats: dict[str, int] = {}
+        try:
+            with self._world(history) as world, tempfile.TemporaryDirectory() as folder:
+                player = Player(
+                    history,
+                    world,
+                    self._maker(history, Path(folder)),
+                    _PACES[self.server, self.engine],
+                    self._driver_said if self.engine == "spark" else lambda: (),
+                )
+                stats = player.stats
+                player.play()
+        except Exception as error:
+            return Outcome(history, "".join(traceback.format_exception(error)), stats)
+        return Outcome(history, None, stats)
+
+    @contextmanager
+    def _world(self, history: History) -> Iterator[World]:
+        if self.server == "embedded":
+            world: World = EmbeddedWorld(history.setting)
+        else:
+            self._real = self._real or RealServer()
+            world = self._real.world(history.setting)
+        try:
+            for number, (partition, at) in enumerate(zip(world.partitions(), history.setting.group_at, strict=False)):
+                world.begin_group(partition, 40 if number % 2 else at, at * UNIT, TYPES)
+            yield world
+        finally:
+            world.close()
+
+    def _maker(self, history: History, folder: Path) -> Callable[[dict[str, str], Callable[[], bool]], Query]:
+        setting = history.setting
+        if self.engine == "calls":
+            return lambda options, is_behind: calls.Query(options, retries=setting.retries, width=setting.width)
+        self._driver = self._driver or Driver()
+        driver = self._driver
+        driver.said()
+        return lambda options, is_behind: SparkQuery(driver, options, folder, is_behind)
+
+    def _driver_said(self) -> list[str]:
+        assert self._driver is not None
+        return self._driver.said().splitlines()
 
 
-def play_named(name: str, server: str, *, goes_on: bool, shrinks: bool = True) -> Outcome:
-    """The history of that name; when it fails, the smallest that fails likewise."""
-    outcome = play(generate(name, server), goes_on=goes_on)
-    if outcome.problem is None or not shrinks:
-        return outcome
-    kind = _kind(outcome.problem)
-    last = outcome
-
-    def fails(history: History) -> bool:
-        nonlocal last
-        again = play(history, goes_on=goes_on)
-        if again.problem is None or _kind(again.problem) != kind:
-            return False
-        last = again
-        return True
-
-    shrink(outcome.history, fails)
-    return last
+def play_alone(name: str, shrinks: bool) -> Outcome:
+    """On an embedded server, without Spark; for processes side by side."""
+    return Stage().play_named(name, shrinks=shrinks)
 
 
 def _kind(problem: str) -> str:

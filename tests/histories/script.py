@@ -18,6 +18,9 @@ COMMITTED = "committed"  # it is in the commit log
 POINTS = (FOUND, LOGGED, PLANNED, GIVEN, READ, WRITTEN, COMMITTED)
 
 
+TYPES = ("red", "green", "blue")  # of messages, in turn
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happens. With `at` it waits for the query to come to that point; else it comes after what stands

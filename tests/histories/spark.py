@@ -3,6 +3,7 @@ files. The points of a micro-batch are met as far as the files show them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -165,7 +166,7 @@ class SparkQuery:
             if not tries:
                 raise BrokenError(f"batch {number} is committed, and the sink has nothing")
             outputs = [_output_of(file) for file in tries]
-            for (earlier, one), (later, other) in zip(outputs, outputs[1:], strict=False):
+            for (earlier, one), (later, other) in itertools.pairwise(outputs):
                 lost = any(earlier - 60 <= moment <= later for moment in self._losses)
                 if not lost and not same_rows(one, other):
                     raise BrokenError(f"batch {number} was repeated with other rows: {one} and {other}")
@@ -304,14 +305,12 @@ def _output_of(file: Path) -> tuple[float, Output]:
 
 def _error_in(text: str) -> Exception:
     """The connector's error in what Spark says."""
-    match = None
-    for match in _ERROR.finditer(text):
-        pass
-    if match is None:
+    found = list(_ERROR.finditer(text))
+    if not found:
         if "Python worker exited unexpectedly" in text or "Connection reset" in text:
             return WorkerKilledError(text)
         return BrokenError(f"Spark failed: {text}")
-    kind, said = match.groups()
+    kind, said = found[-1].groups()
     if kind == "DataLossError" and (partition := _PARTITION.search(said)) is not None:
         broker_id, topic, number = partition.groups()
         first, end = map(int, _RANGE.findall(said)[-1])

@@ -1,7 +1,7 @@
 """A driver with Spark in it, in a process of its own, to be killed: does what the lines of its standard input say.
 
-`start` begins the query, `stop` ends it, `status` tells whether it runs and what it failed with. Each line is JSON and is
-answered by one.
+`start` begins the query, `stop` ends it, `status` tells whether it runs and what it failed with. Each line is JSON and
+is answered by one.
 """
 
 from __future__ import annotations

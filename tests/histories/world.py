@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tests.histories.ledger import Entry, Extent, Ledger, Positions, Row, Store, store_of
+from tests.histories.ledger import CRASH, ITSELF, RETENTION, Entry, Extent, Ledger, Positions, Row, Store, store_of
 from tests.histories.script import Setting, TopicShape
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.calls import GroupCalls
@@ -15,14 +15,17 @@ from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.rounds import answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, UNKNOWN_ID, Framing
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+from tubemq_spark.testing import Calls, EmbeddedTubeMQ, ServerConfig
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.messages import StoredMessage
 
+HURRY = 0.3  # seconds that a producer tries
 RIVAL = "rival"
 GROUP = "readers"
 
@@ -35,7 +38,7 @@ def pick(choices: Sequence[Any], number: int) -> Any:
 
 
 class World(Protocol):
-    """`seen` gives up to where the query has logged offsets. `topics` are those that the query reads."""
+    """`seen` gives up to where the query has logged offsets. `topics` are those that it may read."""
 
     ledger: Ledger
     seen: Seen
@@ -51,31 +54,35 @@ class World(Protocol):
     def topics(self) -> list[str]: ...
 
     @property
-    def down(self) -> set[int]: ...
+    def broker_ids(self) -> list[int]: ...
 
     def partitions(self) -> list[Partition]: ...
 
-    def send(self, targets: Sequence[Partition], count: int, size: int, types: Sequence[str]) -> int: ...
+    def change(self, kind: str, args: dict[str, Any], types: Sequence[str]) -> None:
+        """An event that befalls the cluster."""
+        ...
 
-    def crash(self, broker: int) -> None: ...
+    def begin_group(self, partition: Partition, count: int, position: int, types: Sequence[str]) -> None:
+        """Sends so many messages and puts the group there, before anybody reads."""
+        ...
 
-    def restart(self, broker: int) -> None: ...
+    def calm(self) -> None:
+        """Ends faults and rivals, and brings all servers back."""
+        ...
 
-    def start_all(self) -> None: ...
+    def sync(self, how: str) -> bool: ...
 
-    def switch_master(self, lists_fill_after: float) -> None: ...
-
-    def move_group(self, partition: Partition, position: int) -> None: ...
+    def check_acknowledged(self) -> None: ...
 
     def group_offset(self, partition: Partition) -> int | None: ...
 
-    def rival_comes(self, partition: Partition) -> bool: ...
-
-    def rivals_leave(self) -> None: ...
+    def claims(self) -> dict[Partition, str]:
+        """Who holds what of the group; of nothing where the server does not tell."""
+        ...
 
     def let_claims_expire(self) -> None: ...
 
-    def sync(self, how: str) -> bool: ...
+    def close(self) -> None: ...
 
 
 class Rivals:
@@ -91,7 +98,8 @@ class Rivals:
         try:
             reply = answer(call_all(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
         except TubeMQError:
-            return False
+            self.held.append(partition)  # it may have been heard
+            return True
         if reply.errCode == 200:
             self.held.append(partition)
         return reply.errCode == 200
@@ -102,6 +110,22 @@ class Rivals:
             self._settings(), [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held], timeout=1.0
         )
         self.held = []
+
+
+def chosen(partitions: Sequence[Partition], args: dict[str, Any]) -> list[Partition]:
+    """Whom a `send` is dealt to."""
+    return list(dict.fromkeys(pick(partitions, args["to"] + n) for n in range(args["spread"])))
+
+
+def put_fault(calls: Calls, how: str) -> None:
+    if how == "delay":
+        calls.delay(0.05)
+    elif how == "fail":
+        calls.fail(ErrCode.SERVICE_UNAVAILABLE, "by the history")
+    elif how == "fail_limit":
+        calls.fail(ErrCode.SERVER_CONSUME_SPEED_LIMIT, "by the history")
+    else:
+        getattr(calls, how)()
 
 
 def refused_refill(ledger: Ledger, seen: Positions, store: Store) -> bool:
@@ -151,6 +175,10 @@ class EmbeddedWorld:
     def topics(self) -> list[str]:
         return sorted({topic for topic, _ in self._shapes})
 
+    @property
+    def broker_ids(self) -> list[int]:
+        return self.tubemq.broker_ids
+
     def partitions(self) -> list[Partition]:
         return [
             Partition(broker_id, topic, store * STORE_PARTITION_BASE + number)
@@ -158,6 +186,57 @@ class EmbeddedWorld:
             for store in range(shape.stores)
             for number in range(shape.partitions)
         ]
+
+    def change(self, kind: str, args: dict[str, Any], types: Sequence[str]) -> None:
+        topics, brokers = self.topics, self.broker_ids
+        if kind == "send":
+            self.send(chosen(self.partitions(), args), args["count"], args["size"], types)
+        elif kind == "produce":
+            self.produce(pick(topics, args["topic"]), args["count"], args["size"], types)
+        elif kind == "crash":
+            self.crash(pick(brokers, args["broker"]))
+        elif kind == "start":
+            self.start(pick(brokers, args["broker"]))
+        elif kind == "restart":
+            self.restart(pick(brokers, args["broker"]))
+        elif kind == "switch_master":
+            self.tubemq.switch_master(args["empty_for"])
+        elif kind == "fault":
+            put_fault(self.tubemq.on(args["method"], nth=args["nth"], times=args["times"]), args["how"])
+        elif kind == "during":
+            calls = self.tubemq.on(args["method"], nth=args["nth"], times=1)
+            calls.run(lambda: self.change(args["what"], args["args"], types), after=args["after"])
+        elif kind == "expire":
+            self.expire(pick(topics, args["topic"]), args["keep"])
+        elif kind == "flush":
+            self.tubemq.flush(pick(topics, args["topic"]))
+        elif kind == "advance":
+            self.tubemq.clock.advance(args["seconds"])
+        elif kind == "grow":
+            self.grow(pick(topics, args["topic"]), args["partitions"], args["stores"])
+        elif kind == "add_broker":
+            self.grow(pick(topics, args["topic"]), 1, 1, [self.tubemq.add_broker()])
+        elif kind == "rival_comes":
+            partition = pick(self.partitions(), args["partition"])
+            if partition.broker_id not in self.down:
+                self._rivals.come(partition)
+        elif kind == "rivals_leave":
+            self._rivals.leave()
+        elif kind == "move_group":
+            self.move_group(pick(self.partitions(), args["partition"]), args["to"] * UNIT)
+        else:
+            raise AssertionError(f"nobody knows what {kind} is")
+
+    def begin_group(self, partition: Partition, count: int, position: int, types: Sequence[str]) -> None:
+        self.send([partition], count, 8, types)
+        self.move_group(partition, position)
+
+    def calm(self) -> None:
+        self.tubemq.clear_faults()
+        for broker in list(self.down):
+            self.start(broker)
+        self._rivals.leave()
+        self.sync(ITSELF)
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -173,24 +252,24 @@ class EmbeddedWorld:
             msg_type = pick(types, number) if types else None
             self.tubemq.send(partition.topic, body, target, msg_type=msg_type)
             self.ledger.acknowledged.append((partition, body))
-        self.sync("itself")
+        self.sync(ITSELF)
         return count if free else 0
 
-    def produce(self, topic: str, count: int, size: int, types: Sequence[str], retry_for: float) -> None:
+    def produce(self, topic: str, count: int, size: int, types: Sequence[str]) -> None:
         """The same by our own producer, over the network; what it could not send may be stored or not."""
         seen = self.seen()
         if any(refused_refill(self.ledger, seen, store) for store in self.ledger.extents if store.topic == topic):
             return
         bodies = [self._body(size) for _ in range(count)]
         try:
-            with Producer(replace(self._settings(), retry_for=retry_for)) as producer:
+            with Producer(replace(self._settings(), retry_for=HURRY)) as producer:
                 for number, body in enumerate(bodies):
                     msg_type = pick(types, number) if types else None
                     producer.send(topic, body, encode_attributes(None, msg_type, None), msg_type)
             self.ledger.acknowledged += [(None, body) for body in bodies]
         except TubeMQError:
             pass
-        self.sync("itself")
+        self.sync(ITSELF)
 
     def sync(self, how: str) -> bool:
         """Takes over what the stores have now; what is gone went by `how`. True when something did."""
@@ -225,15 +304,15 @@ class EmbeddedWorld:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def crash(self, broker: int) -> None:
-        self.sync("itself")
+        self.sync(ITSELF)
         self.tubemq.crash_broker(broker)
         self.down.add(broker)
-        self.sync("crash")
+        self.sync(CRASH)
 
     def stop_broker(self, broker: int) -> None:
         self.tubemq.stop_broker(broker)
         self.down.add(broker)
-        self.sync("itself")
+        self.sync(ITSELF)
 
     def start(self, broker: int) -> None:
         self.tubemq.start_broker(broker)
@@ -243,25 +322,10 @@ class EmbeddedWorld:
         self.stop_broker(broker)
         self.start(broker)
 
-    def start_all(self) -> None:
-        for broker in list(self.down):
-            self.start(broker)
-        for number in range(1, len(self.tubemq._servers.masters) + 1):
-            self.tubemq.start_master(number)
-
     def expire(self, topic: str, keep: int) -> None:
-        self.sync("itself")
+        self.sync(ITSELF)
         self.tubemq.expire(topic, keep)
-        self.sync("retention")
-
-    def flush(self, topic: str) -> None:
-        self.tubemq.flush(topic)
-
-    def advance(self, seconds: float) -> None:
-        self.tubemq.clock.advance(seconds)
-
-    def switch_master(self, lists_fill_after: float) -> None:
-        self.tubemq.switch_master(lists_fill_after)
+        self.sync(RETENTION)
 
     def grow(self, topic: str, partitions: int, stores: int, brokers: Iterable[int] | None = None) -> None:
         """Never fewer than there are."""
@@ -270,10 +334,7 @@ class EmbeddedWorld:
             shape = TopicShape(max(partitions, before.partitions), max(stores, before.stores))
             self.tubemq.create_topic(topic, shape.partitions, shape.stores, brokers=[broker])
             self._shapes[topic, broker] = shape
-        self.sync("itself")
-
-    def add_broker(self, topic: str, partitions: int, stores: int) -> None:
-        self.grow(topic, partitions, stores, [self.tubemq.add_broker()])
+        self.sync(ITSELF)
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
@@ -285,12 +346,6 @@ class EmbeddedWorld:
 
     def claims(self) -> dict[Partition, str]:
         return {Partition(b, topic, p): name for (_, topic, b, p), name in self.tubemq.claims().items()}
-
-    def rival_comes(self, partition: Partition) -> bool:
-        return partition.broker_id not in self.down and self._rivals.come(partition)
-
-    def rivals_leave(self) -> None:
-        self._rivals.leave()
 
     def let_claims_expire(self) -> None:
         self.tubemq.clock.advance(40.0)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 from tests.options.bench import UNIT, Stream, bodies, fill, read_batch, stored, where
 from tests.options.conftest import Start
-from tubemq_spark.errors import ConfigError, DataLossError
+from tests.waiting import wait_until
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -153,26 +158,22 @@ def test_a_topic_that_was_made_anew_fails_the_query(start: Start) -> None:
     assert "or the topic was made anew" in str(loss)
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_is_deleted_while_others_are_read(
-    start: Start, fail: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_is_deleted_is_named(start: Start) -> None:
+    """While the query runs, and when it starts again; it goes on when the topic is left out."""
     tubemq = start({"t": 1, "other": 1})
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
-    stream = Stream(tubemq, "t", "other", failOnDataLoss=str(fail).lower(), **SHORT)
+    stream = Stream(tubemq, "t", "other", **SHORT)
     with stream.running() as run:
         assert len(run.next() or ()) == 20
         tubemq.delete_topic("t")
         fill(tubemq, "other", 5)
-        if fail:
-            with pytest.raises(DataLossError, match="1:t:0: the master does not list the partition any more.*280"):
-                run.next()
-            return
-        while run.next() is not None:
-            pass
+        with pytest.raises(TubeMQError, match="1:t:0.*topicName t not existed"):
+            run.next()
+    with pytest.raises(ConfigError, match=r"registering group readers for t, other .*431.*\bt\b"):
+        stream.run()
+    stream.run(subscribe="other", failOnDataLoss="false")
     assert where(stream.rows[20:]) == {Partition(1, "other", 0)}
     assert len(stream.rows) == 25
-    assert len(warnings_of(caplog, "1:t:0: the master does not list")) == 1
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -193,27 +194,69 @@ def test_a_topic_that_is_not_named_any_more(start: Start, fail: bool, caplog: py
     assert len(warnings_of(caplog, "t is not read any more")) == 1
 
 
-# Brokers
+# Brokers and partitions
 
 
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_broker_that_is_gone_for_good(start: Start, fail: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The master stops listing it when it has missed its heartbeats for long enough."""
-    tubemq = start({"t": 1}, brokers=2)
-    fill(tubemq, "t", 20)
-    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), **SHORT)
-    stream.run()
+def take_out_broker(tubemq: EmbeddedTubeMQ) -> None:
+    """An administrator removes broker 2 from the cluster."""
+
+    def remove() -> None:
+        for layouts in tubemq._catalog.topics.values():
+            del layouts[2]
+        del tubemq._catalog.brokers[2]
+
     tubemq.crash_broker(2)
-    tubemq.clock.advance(60)
-    fill(tubemq, "t", 5, "1:0")
-    if fail:
-        loss = loss_of(stream)
-        assert (loss.broker_id, loss.asked) == (2, 10 * UNIT)
-        return
-    stream.run()
-    assert where(stream.rows[20:]) == {FIRST}
-    assert len(stream.rows) == 25
-    assert len(warnings_of(caplog, "2:t:0: the master does not list")) == 1
+    tubemq._on_thread(remove)
+
+
+def take_out_partition(tubemq: EmbeddedTubeMQ) -> None:
+    """An administrator gives the topic one partition less on broker 2."""
+    layouts = tubemq._catalog.topics["t"]
+    tubemq._on_thread(lambda: layouts.update({2: replace(layouts[2], partitions=1)}))
+
+
+OUTS: dict[str, tuple[Callable[[EmbeddedTubeMQ], None], set[Partition]]] = {
+    "broker": (take_out_broker, {Partition(2, "t", 0), Partition(2, "t", 1)}),
+    "partition": (take_out_partition, {Partition(2, "t", 1)}),
+}
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "restarted"])
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go on"])
+@pytest.mark.parametrize(("take_out", "gone"), OUTS.values(), ids=OUTS)
+def test_what_the_cluster_has_no_more(
+    start: Start,
+    take_out: Callable[[EmbeddedTubeMQ], None],
+    gone: set[Partition],
+    fail: bool,
+    running: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Told with the position reached; or told once, and the rest goes on."""
+    tubemq = start({"t": 2}, brokers=2)
+    fill(tubemq, "t", 40)
+    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), metadataIntervalMs=100, **SHORT)
+    with ExitStack() as stack:
+        run = stack.enter_context(stream.running())
+        run.next()
+        if not running:
+            stack.close()
+        take_out(tubemq)
+        fill(tubemq, "t", 6, "1:0")
+        run = run if running else stack.enter_context(stream.running())
+        if fail:
+            with pytest.raises(DataLossError, match="2:t:[01]: the master does not list the partition any more") as found:
+                wait_until(lambda: (run.next(), False)[1])
+            assert found.value.asked == 20 * UNIT
+            assert Partition(found.value.broker_id, found.value.topic, found.value.partition) in gone
+            return
+        wait_until(lambda: (run.next(), warnings_of(caplog, "does not list"))[1])
+        fill(tubemq, "t", 6, "1:1")
+        wait_until(lambda: (run.next(), len(stream.rows) == 52)[1])
+    assert where(stream.rows[40:]) == {FIRST, Partition(1, "t", 1)}
+    told = warnings_of(caplog, "does not list")
+    assert [sum(text.startswith(f"{partition}:") for text in told) for partition in gone] == [1] * len(gone)
+    assert len(told) == len(gone)
 
 
 def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
@@ -234,18 +277,27 @@ def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
     assert not warnings_of(caplog, "does not list")
 
 
-def test_a_broker_that_is_down_is_waited_for(start: Start) -> None:
+def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is listed, so nothing is lost."""
     tubemq = start({"t": 1}, brokers=2)
     fill(tubemq, "t", 20)
     tubemq.flush("t")
-    stream = Stream(tubemq, "t", failOnDataLoss="false", tubemq_retry_maxElapsedMs=30_000)
+    stream = Stream(tubemq, "t", failOnDataLoss="false")
+    waited: list[bool] = []
+    pause = Stamina.pause
+
+    def start_it(stamina: Stamina, at_least: float = 0.0) -> bool:
+        waited.append(True)
+        tubemq.start_broker(2)
+        return pause(stamina, at_least)
+
     with stream.running() as run:
         run.next()
         tubemq.stop_broker(2)
-        with tubemq.on("commit_offset", broker=1, times=1).run(lambda: tubemq.start_broker(2)):
-            fill(tubemq, "t", 10, "1:0")
-            run.next()
+        monkeypatch.setattr(Stamina, "pause", start_it)
+        fill(tubemq, "t", 10, "1:0")
+        assert len(run.next() or ()) == 10
+        assert waited
         fill(tubemq, "t", 10, "2:0")
         run.next()
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))

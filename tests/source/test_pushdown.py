@@ -1,0 +1,142 @@
+"""Which conditions of a batch query narrow what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.pushdown import Narrowing
+
+ORDERS, CLICKS = Partition(1, "orders", 0), Partition(2, "clicks", 10_001)
+NOON, NIGHT = (datetime(2026, 1, 31, hour, tzinfo=timezone.utc) for hour in (12, 23))
+
+
+def narrowed(*filters: Filter) -> tuple[Narrowing, list[Filter]]:
+    """What became of the filters, and those that Spark must check."""
+    found = Narrowing()
+    return found, list(found.add(filters))
+
+
+@pytest.mark.parametrize(
+    ("condition", "chosen"),
+    [
+        (EqualTo(("topic",), "orders"), [ORDERS]),
+        (EqualNullSafe(("topic",), "orders"), [ORDERS]),
+        (In(("topic",), ("orders", "others")), [ORDERS]),
+        (In(("topic",), ()), []),
+        (StringStartsWith(("topic",), "cl"), [CLICKS]),
+        (StringEndsWith(("topic",), "ers"), [ORDERS]),
+        (StringContains(("topic",), "c"), [CLICKS]),
+        (Not(EqualTo(("topic",), "orders")), [CLICKS]),
+        (Not(In(("topic",), ("orders", "clicks"))), []),
+        (GreaterThan(("broker_id",), 1), [CLICKS]),
+        (GreaterThanOrEqual(("broker_id",), 1), [ORDERS, CLICKS]),
+        (LessThan(("partition",), 10_001), [ORDERS]),
+        (LessThanOrEqual(("partition",), 10_001), [ORDERS, CLICKS]),
+        (IsNotNull(("topic",)), [ORDERS, CLICKS]),
+        (IsNull(("broker_id",)), []),
+        (Not(IsNull(("partition",))), [ORDERS, CLICKS]),
+    ],
+)
+def test_conditions_on_partitions_are_all_ours(condition: Filter, chosen: Sequence[Partition]) -> None:
+    found, left = narrowed(condition)
+    assert left == []
+    assert [partition for partition in (ORDERS, CLICKS) if found.includes(partition)] == chosen
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        EqualTo(("value",), b"x"),
+        EqualTo(("topic", "inner"), "x"),
+        EqualNullSafe(("topic",), None),
+        Not(EqualNullSafe(("broker_id",), None)),
+        IsNotNull(("msg_type",)),
+        Not(EqualTo(("msg_type",), "a")),
+        StringStartsWith(("msg_type",), "a"),
+        IsNull(("offset",)),
+        Not(EqualTo(("offset",), 28)),
+        IsNotNull(("msg_time",)),
+    ],
+)
+def test_what_cannot_be_used_is_sparks(condition: Filter) -> None:
+    assert narrowed(condition) == (Narrowing(), [condition])
+
+
+@pytest.mark.parametrize(
+    ("filters", "types"),
+    [
+        ([EqualTo(("msg_type",), "a")], {"a"}),
+        ([In(("msg_type",), ("a", "b", None))], {"a", "b"}),
+        ([In(("msg_type",), ("a", "b")), EqualNullSafe(("msg_type",), "b")], {"b"}),
+        ([EqualTo(("msg_type",), "a"), EqualTo(("msg_type",), "b")], set()),
+    ],
+)
+def test_message_types_are_asked_for_and_checked_by_spark(filters: list[Filter], types: set[str]) -> None:
+    found, left = narrowed(*filters)
+    assert found.msg_types == frozenset(types)
+    assert left == filters
+
+
+@pytest.mark.parametrize(
+    ("filters", "since", "until"),
+    [
+        ([GreaterThan(("msg_time",), NOON)], NOON, None),
+        ([GreaterThanOrEqual(("msg_time",), NOON), GreaterThan(("msg_time",), NIGHT)], NIGHT, None),
+        ([LessThan(("msg_time",), NIGHT), LessThanOrEqual(("msg_time",), NOON)], None, NOON),
+        ([EqualTo(("msg_time",), NOON)], NOON, NOON),
+        ([EqualTo(("msg_time",), NOON.replace(tzinfo=None))], NOON, NOON),
+    ],
+)
+def test_bounds_of_times(filters: list[Filter], since: Any, until: Any) -> None:
+    found, left = narrowed(*filters)
+    assert (found.since, found.until, left) == (since, until, filters)
+
+
+_TESTS: dict[type[Filter], Callable[[int, int], bool]] = {
+    EqualTo: lambda offset, value: offset == value,
+    GreaterThan: lambda offset, value: offset > value,
+    GreaterThanOrEqual: lambda offset, value: offset >= value,
+    LessThan: lambda offset, value: offset < value,
+    LessThanOrEqual: lambda offset, value: offset <= value,
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(_TESTS)), st.integers(-60, 400)), min_size=1, max_size=3))
+def test_bounds_of_offsets_leave_out_no_row_that_is_wanted(conditions: list[tuple[Any, int]]) -> None:
+    """And no more rows come than one at each side."""
+    filters = [kind(("offset",), value) for kind, value in conditions]
+    found, left = narrowed(*filters)
+    assert left == filters
+    assert found.bounds_offset
+    start, end = found.cut(28, 280)
+    wanted = [p for p in range(28, 280, 28) if all(_TESTS[kind](p, value) for kind, value in conditions)]
+    assert list(range(start, end, 28)) == wanted
+
+
+def test_a_list_of_offsets() -> None:
+    found, _ = narrowed(In(("offset",), (84, 140)))
+    assert found.cut(0, 280) == (84, 168)
+    assert narrowed(In(("offset",), (84, None)))[0] == Narrowing()
