@@ -10,7 +10,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-release check bench real-tubemq proto format java spark
+.PHONY: help demo test test-release matrix check bench real-tubemq proto format java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: check  ## everything in `make check`, then all tests
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
 	$(PY) -m pytest tests/contract tests/differential -m real
+
+matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
+	$(PY) scripts/matrix.py $(MATRIX)
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .

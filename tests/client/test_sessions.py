@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -59,10 +60,14 @@ def pair() -> Iterator[EmbeddedCluster]:
 
 @contextmanager
 def session(
-    cluster: EmbeddedCluster, *, topics: tuple[str, ...] = ("demo",), **others: Any
+    cluster: EmbeddedCluster,
+    *,
+    topics: tuple[str, ...] = ("demo",),
+    filters: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    **others: Any,
 ) -> Iterator[ConsumerSession]:
     """One that is not registered yet, and is closed at the end."""
-    made = ConsumerSession(replace(messages.settings(cluster), retry_for=PATIENCE, **others), GROUP, topics)
+    made = ConsumerSession(replace(messages.settings(cluster), retry_for=PATIENCE, **others), GROUP, topics, filters)
     try:
         yield made
     finally:
@@ -180,6 +185,21 @@ def test_a_refusal_says_what_to_do(cluster: EmbeddedCluster, code: int, kind: ty
     with session(cluster) as consumer, pytest.raises(kind, match=said + advice):
         consumer.register()
     assert refusal.fired == 1
+
+
+def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
+    """All members of a group have the same, and a group may be held to some."""
+    cluster.tubemq.authorize("demo", GROUP)
+    cluster.tubemq.restrict("demo", GROUP, "a", "b")
+    with session(cluster) as unfiltered, session(cluster, filters={"demo": ("a", "c")}) as beyond:
+        for refused in (unfiltered, beyond):
+            with pytest.raises(AuthError, match="455 CONSUME_CONTENT_FORBIDDEN"):
+                refused.register()
+    with session(cluster, filters={"demo": ("a",)}) as consumer, session(cluster, filters={"demo": ("b",)}) as other:
+        consumer.register()
+        with pytest.raises(ConfigError, match="426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
+            other.register()
+        assert clients(cluster) == [consumer.client_id]
 
 
 def test_a_broker_given_for_a_master(cluster: EmbeddedCluster) -> None:

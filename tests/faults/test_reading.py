@@ -260,7 +260,7 @@ CODES = [
     # Reading
     *fatal(ServerError, 400, "get_message"),
     *[forgotten("get_message", n) for n in (401, 411, 412)],
-    *[no_progress(n) for n in (301, 403, 452, 500, 503, 510, 599)],
+    *[no_progress(n) for n in (301, 403, 500, 503, 510, 599)],
     *[
         no_progress(404, text)
         for text in (

@@ -161,9 +161,13 @@ def generate(name: str, server: str) -> History:
     makers, weights = zip(*possible, strict=True)
     events = [_send(r)]
     for make in r.choices(makers, weights, k=r.randint(4, 24)):
-        events.append(make(r))
-        if events[-1].kind == "run":
-            events += _within(r, makers, weights)
+        event = make(r)
+        if event.kind != "run":
+            events.append(event)
+            continue
+        if r.random() < 0.7:
+            events.append(_send(r))
+        events += [event, *_within(r, makers, weights)]
     return History(name, setting, tuple(events))
 
 
@@ -183,8 +187,8 @@ def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:
 
 def _within(r: random.Random, makers: Sequence[Make], weights: Sequence[int]) -> list[Event]:
     """What comes about while the query runs, in the order of the moments of a micro-batch."""
-    moments = sorted(r.choices(MOMENTS, k=r.choice([0, 0, 1, 1, 2, 3])), key=POINTS.index)
+    moments = sorted(r.choices(MOMENTS, k=r.choice([0, 1, 1, 2, 2, 3])), key=POINTS.index)
     ends = [_kind(kind) for kind in ("kill", "kill", "kill_worker", "kill_worker", "stop")]
     chosen = [r.choice(ends) if r.random() < 0.4 else r.choices(makers, weights)[0] for _ in moments]
     found = (replace(make(r), at=at) for make, at in zip(chosen, moments, strict=True))
-    return [replace(e, nth=r.choice([1, 1, 2, 5, 9]) if e.at == GIVEN else 1) for e in found if e.kind not in OUTSIDE]
+    return [replace(e, nth=r.choice([1, 1, 2, 3, 6]) if e.at == GIVEN else 1) for e in found if e.kind not in OUTSIDE]

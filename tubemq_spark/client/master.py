@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -205,10 +206,18 @@ class ConsumerSession(MasterSession):
     `flow_rules` is how fast the group may read, as the master said last: at the registration, then with each heartbeat.
     """
 
-    def __init__(self, settings: ClientSettings, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        topics: Sequence[str],
+        filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`filters` are message types by topic; all members of a group must have the same ones."""
         super().__init__(settings, "consumer")
         self.group = group
         self.topics = tuple(topics)
+        self._filters = dict(filters)
         self.flow_rules = FlowRules()
         self._listed: Mapping[tuple[str, int], TopicOnBroker] = {}  # the last answer of a master alone
 

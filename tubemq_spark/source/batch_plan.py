@@ -24,7 +24,7 @@ DISORDER = timedelta(minutes=15)
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
     """The tasks of a batch read, of what `narrowing` leaves. The group stands afterwards where it stood before."""
-    session = ConsumerSession(options.client, options.group, options.topics)
+    session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
     claims = DriverClaims(session, first_claim(new_query_id()), options.claim_timeout)
     try:

@@ -65,7 +65,7 @@ class StreamDriver:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._session = ConsumerSession(options.client, options.group, options.topics)
+        self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
         self._session.register()
         self._claims: DriverClaims | None = None
         self._query = ""
