@@ -197,7 +197,7 @@ def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
                 refused.register()
     with session(cluster, filters={"demo": ("a",)}) as consumer, session(cluster, filters={"demo": ("b",)}) as other:
         consumer.register()
-        with pytest.raises(ConfigError, match="426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
+        with pytest.raises(ConfigError, match=r"426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
             other.register()
         assert clients(cluster) == [consumer.client_id]
 

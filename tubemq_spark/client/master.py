@@ -278,6 +278,7 @@ class ConsumerSession(MasterSession):
             sourceCount=-1,  # the group does not count its members
             nodeId=0,
             topicList=self.topics,
+            topicCondition=[f"{topic}#{','.join(types)}" for topic, types in sorted(self._filters.items())],
             opsTaskInfo=self.flow_rules.known(),
             authInfo=self._certificate(),
         )
