@@ -48,6 +48,9 @@ real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a P
 proto: $(STAMP)  ## generate tubemq_spark/protocol/pb from proto/
 	$(PY) scripts/generate_proto.py
 
+docs: $(STAMP)  ## write docs/options.md from the declared options
+	$(PY) scripts/generate_docs.py
+
 java:
 	@scripts/need java
 

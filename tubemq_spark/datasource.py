@@ -30,11 +30,11 @@ class TubeMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the source. Bad options fail here, at `load()`."""
-        from tubemq_spark.source.options import CORRUPT_MESSAGES, check_options
+        from tubemq_spark.source.options import CORRUPT_MESSAGES, MESSAGE_FORMAT, check_options
         from tubemq_spark.source.schema import spark_schema
 
         check_options(self.options)
-        return spark_schema(CORRUPT_MESSAGES.get(self.options))
+        return spark_schema(CORRUPT_MESSAGES.get(self.options), MESSAGE_FORMAT.get(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from tubemq_spark.source.batch import PushingReader, TubeMQReader

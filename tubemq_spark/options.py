@@ -83,7 +83,7 @@ _KAFKAS: Mapping[str, str] = {
     "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "includeheaders": "the column 'attributes' is always there",
 }
-_ALIKE = 0.84  # of difflib's ratio: from here on a key without prefix counts as a misspelling
+_ALIKE = 0.845  # of difflib's ratio: from here on a key without prefix counts as a misspelling
 
 
 def check_names(raw: Mapping[str, str], known: Iterable[Option[Any] | Planned], elsewhere: Iterable[str] = ()) -> None:

@@ -33,7 +33,9 @@ def test_a_limited_reader_waits_and_does_not_fail(tubemq: EmbeddedTubeMQ, caplog
     query = Query(tubemq, "one")
     with (
         caplog.at_level(logging.INFO),
-        tubemq.on("get_message", topic="one", times=REFUSALS).fail(ErrCode.SERVER_CONSUME_SPEED_LIMIT) as limit,
+        tubemq.on("get_message", client="_p", topic="one", times=REFUSALS).fail(
+            ErrCode.SERVER_CONSUME_SPEED_LIMIT
+        ) as limit,
     ):
         query.run()
     assert limit.fired == REFUSALS
@@ -47,8 +49,10 @@ def test_a_limited_reader_keeps_its_claim(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, "one")
     holders: list[str] = []
-    limit = tubemq.on("get_message", topic="one", times=1).fail(ErrCode.SERVER_CONSUME_SPEED_LIMIT)
-    look = tubemq.on("get_message", topic="one", nth=2, times=1).run(lambda: holders.extend(tubemq.claims().values()))
+    limit = tubemq.on("get_message", client="_p", topic="one", times=1).fail(ErrCode.SERVER_CONSUME_SPEED_LIMIT)
+    look = tubemq.on("get_message", client="_p", topic="one", nth=2, times=1).run(
+        lambda: holders.extend(tubemq.claims().values())
+    )
     with limit, look:
         query.run()
     assert look.fired == 1

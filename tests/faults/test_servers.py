@@ -123,7 +123,7 @@ def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: Embedde
     fill(tubemq)
     query = Query(tubemq)
     with (
-        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault,
+        tubemq.on("get_message", client="_p", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault,
         pytest.raises(TransportError, match=r"^1:one:0 at broker 1 at .* cannot connect to .* Connection refused"),
     ):
         query.run()
@@ -166,9 +166,10 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
             fill(tubemq, 60, flush=False)
 
     with (
-        tubemq.on("get_message", nth=nth, times=1).run(lose) as fault,
+        tubemq.on("get_message", client="_p", nth=nth, times=1).run(lose) as fault,
         pytest.raises(
-            DataLossError, match=r"^1:one:0: messages of \[0, 1680\) are gone: the store lost its tail, "
+            DataLossError,
+            match=r"^1:one:0: messages that were to be read, in \[0, 1680\), are gone: the store lost its tail, ",
         ) as lost,
     ):
         query.run()
@@ -231,8 +232,13 @@ def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, 
     fill(tubemq)
     query = Query(tubemq, topic, **CALM)
     with (
-        tubemq.on("get_message", nth=nth, times=1).run(lambda: tubemq.expire(topic, keep=10), after=after) as fault,
-        pytest.raises(DataLossError, match=rf"^1:{topic}:0: messages of .* are gone: retention removed \[0, ") as lost,
+        tubemq.on("get_message", client="_p", nth=nth, times=1).run(
+            lambda: tubemq.expire(topic, keep=10), after=after
+        ) as fault,
+        pytest.raises(
+            DataLossError,
+            match=rf"^1:{topic}:0: messages that were to be read, in .*, are gone: retention removed \[0, ",
+        ) as lost,
     ):
         query.run()
     assert fault.fired == 1
@@ -265,7 +271,7 @@ def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     with (
-        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.clock.advance(40)) as fault,
+        tubemq.on("get_message", client="_p", nth=3, times=1).run(lambda: tubemq.clock.advance(40)) as fault,
         pytest.raises(FencedError, match=r"^1:one:0 at .* does not hold the partition any more .411: UnRegistered"),
     ):
         query.run()
@@ -289,7 +295,7 @@ def test_a_group_that_is_removed_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     with (
-        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.remove_group(GROUP)) as fault,
+        tubemq.on("get_message", client="_p", nth=3, times=1).run(lambda: tubemq.remove_group(GROUP)) as fault,
         pytest.raises(PositionMovedError, match=r"^1:one:0: the group's position was moved while \[0, 2240\) was read"),
     ):
         query.run()
@@ -369,7 +375,7 @@ def test_a_topic_that_is_deleted_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, "one")
     with (
-        tubemq.on("get_message", nth=3, times=1).run(lambda: tubemq.delete_topic("one")) as fault,
+        tubemq.on("get_message", client="_p", nth=3, times=1).run(lambda: tubemq.delete_topic("one")) as fault,
         pytest.raises(
             ServerError, match=r"^1:one:0 at .*: nothing came for .* 403 FORBIDDEN: topicName one not existed"
         ),

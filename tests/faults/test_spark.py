@@ -130,7 +130,7 @@ def test_a_query_that_may_not_read_says_so_and_reads_when_it_may(
         run(reading(spark, tubemq), sink, tmp_path)
     assert fault.fired
     with (
-        tubemq.on("get_message", nth=3, times=1).fail(400, "bad luck") as fault,
+        tubemq.on("get_message", client="_p", nth=3, times=1).fail(400, "bad luck") as fault,
         pytest.raises(
             StreamingQueryException, match=r"ServerError: reading 1:\w+:\d at broker 1 .* 400 BAD_REQUEST: bad luck"
         ),

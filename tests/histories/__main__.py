@@ -46,6 +46,7 @@ def main() -> int:
     failed = 0
     for outcome in outcomes(names, given.server, given.engine, not given.no_shrink, given.jobs):
         stats.update(outcome.stats)
+        print(f"{time.monotonic() - begun:7.1f} s {outcome.history.name}", file=sys.stderr, flush=True)
         if outcome.problem is not None:
             failed += 1
             print(f"\n{outcome}\n{outcome.history.to_json()}\n", flush=True)

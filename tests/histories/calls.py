@@ -10,7 +10,7 @@ import itertools
 import json
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -55,14 +55,15 @@ class Query:
     """`begins` is called with each partition that is new to the query.
 
     `point` is called at each of the points of `script`; it may raise `KilledError`, `StoppedError` or, where a task has
-    given something out, `WorkerKilledError`. `losses` counts what may make a repeated micro-batch another one.
+    given something out, `WorkerKilledError`. `lost_at` grows with what may make a repeated micro-batch another one.
     """
 
     def __init__(self, options: dict[str, str], *, retries: int, width: int) -> None:
         self.options = options
         self.point: Point = lambda point: None
         self.begins: Callable[[Partition], None] = lambda partition: None
-        self.losses = 0
+        self.lost_at: Sequence[float] = ()
+        self.is_prompt = True
         self._retries = retries
         self._width = width
         self._reader: Reader | None = None
@@ -182,7 +183,7 @@ class Query:
         partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
         tasks = pickle.loads(pickle.dumps(partitions))
         self.point(PLANNED)
-        losses = self.losses
+        losses = len(self.lost_at)
         output = self._run_tasks(number, tasks)
         self.point(READ)
         self._write(number, output, losses)
@@ -222,7 +223,7 @@ class Query:
             try:
                 while waiting or running:
                     while waiting and len(running) < self._width:
-                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts, lambda: self.losses))
+                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts, self.lost_at))
                     running.rotate(-1)
                     task = running[-1]
                     if self._step_of(task, number):
@@ -261,16 +262,16 @@ class Query:
             self._compare_part(number, partition, rows, task.losses)
 
     def _compare_part(self, number: int, partition: Partition, rows: list[Row], begun: int) -> None:
-        losses, before = self._parts.get((number, partition), (self.losses, rows))
-        if losses == self.losses and not (is_start_of(before, rows) or is_start_of(rows, before)):
+        losses, before = self._parts.get((number, partition), (len(self.lost_at), rows))
+        if losses == len(self.lost_at) and not (is_start_of(before, rows) or is_start_of(rows, before)):
             raise BrokenError(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
-        longer = before if losses == self.losses and len(before) > len(rows) else rows
+        longer = before if losses == len(self.lost_at) and len(before) > len(rows) else rows
         self._parts[number, partition] = begun, list(longer)
 
     def _write(self, number: int, output: Output, losses: int) -> None:
         """A repeated micro-batch replaces its earlier try, and must be the same."""
         before = self._output.get(number)
-        if before is not None and self._losses_at[number] == self.losses and not same_rows(before, output):
+        if before is not None and self._losses_at[number] == len(self.lost_at) and not same_rows(before, output):
             changed = [p for p in {*before, *output} if before.get(p, []) != output.get(p, [])]
             text = "; ".join(f"{p}: {_shown(before.get(p, []))} and {_shown(output.get(p, []))}" for p in changed)
             raise BrokenError(f"batch {number} was repeated with other rows: {text}")
@@ -293,19 +294,19 @@ class _Task:
     """A task and its attempts."""
 
     def __init__(
-        self, number: int, partition: Any, retries: int, attempts: Iterator[int], losses: Callable[[], int]
+        self, number: int, partition: Any, retries: int, attempts: Iterator[int], lost_at: Sequence[float]
     ) -> None:
         self._number = number
         self._partition = partition
         self._retries = retries
         self._attempts = attempts
-        self._count_losses = losses
+        self._lost_at = lost_at
         self._begin()
 
     def _begin(self) -> None:
         self.rows: dict[Partition, list[Row]] = defaultdict(list)
         self._attempt = next(self._attempts)
-        self.losses = self._count_losses()
+        self.losses = len(self._lost_at)
         self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
 
     def step(self) -> bool:

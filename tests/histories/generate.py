@@ -26,6 +26,8 @@ from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
 
+REAL_SHAPES = [TopicShape(1, 1), TopicShape(3, 1), TopicShape(2, 2)]  # which are declared there beforehand
+
 # What is random about the query: options, and the values each may have (None leaves it out).
 OPTIONS: Mapping[str, Sequence[str | None]] = {
     "startingOffsets": ["earliest", "earliest", "earliest", "latest", "group", None],
@@ -113,13 +115,13 @@ def _kind(kind: str, **args: Sequence[Any]) -> Make:
 # Which events there are, how often each comes, and on which servers it can come about.
 EVENTS: list[tuple[Make, int, str]] = [
     (_send, 30, "both"),
-    (_produce, 4, "both"),
+    (_produce, 4, "embedded"),
     (_run, 26, "both"),
     (_kind("stop"), 6, "both"),
     (_kind("kill"), 10, "both"),
     (_kind("kill_worker"), 8, "both"),
     (_crash, 5, "both"),
-    (_start, 6, "both"),
+    (_start, 6, "embedded"),
     (_restart, 3, "both"),
     (_kind("switch_master", empty_for=[0.0, 0.0, 0.2]), 2, "both"),
     (_fault, 8, "embedded"),
@@ -131,19 +133,23 @@ EVENTS: list[tuple[Make, int, str]] = [
     (_kind("add_broker", topic=range(4)), 1, "embedded"),
     (_kind("rival_comes", partition=range(12)), 2, "both"),
     (_kind("rivals_leave"), 2, "both"),
+    (_kind("java", topic=range(4), count=[1, 30]), 1, "real"),
     (_kind("forget_commit"), 3, "both"),
     (_kind("forget_offset"), 3, "both"),
     (_move_group, 2, "both"),
 ]
 
 
-def generate(name: str, server: str) -> History:
-    """The history of that name, which is its seed."""
+def generate(name: str, server: str = "embedded", engine: str = "calls") -> History:
+    """The history of that name, which is its seed. Those with Spark are shorter, and its driver dies once at most."""
     r = random.Random(name)
-    topics = {letter: r.choice(SHAPES) for letter in "abc"[: r.choice([1, 1, 2, 3])]}
-    config = {name: value for name, values in CONFIG.items() if (value := r.choice(values)) is not None}
+    shapes = SHAPES if server == "embedded" else REAL_SHAPES
+    topics = {letter: r.choice(shapes) for letter in "abc"[: r.choice([1, 1, 2, 3])]}
+    config = {name: size for name, sizes in CONFIG.items() if (size := r.choice(sizes)) is not None}
     options = {name: value for name, values in OPTIONS.items() if (value := r.choice(values)) is not None}
-    if r.random() < 0.1:
+    if server == "real":
+        options.pop("filters", None)
+    elif r.random() < 0.1:
         options["assign"] = _assign(r, topics)
         if '"a"' not in options["assign"] and "{" in options.get("filters", ""):
             del options["filters"]  # of a topic that is not read
@@ -160,7 +166,7 @@ def generate(name: str, server: str) -> History:
     possible = [(make, weight) for make, weight, where in EVENTS if where in ("both", server)]
     makers, weights = zip(*possible, strict=True)
     events = [_send(r)]
-    for make in r.choices(makers, weights, k=r.randint(4, 24)):
+    for make in r.choices(makers, weights, k=r.randint(4, 24 if (server, engine) == ("embedded", "calls") else 12)):
         event = make(r)
         if event.kind != "run":
             events.append(event)
@@ -168,7 +174,19 @@ def generate(name: str, server: str) -> History:
         if r.random() < 0.7:
             events.append(_send(r))
         events += [event, *_within(r, makers, weights)]
-    return History(name, setting, tuple(events))
+    if r.random() < 0.3:  # something befalls a query that has read all there is
+        idle = [_move_group, _crash, _restart, _kind("advance", seconds=[40.0])]
+        last = r.choice(idle[: 4 if server == "embedded" else 3])(r)
+        events += [Event("run", {"batches": 50, "available_now": False}), _flush(r), last]
+        events = [event for event in events if event.kind != "flush" or server == "embedded"]
+    return History(name, setting, tuple(events) if engine == "calls" else _with_one_kill(events))
+
+
+def _with_one_kill(events: Sequence[Event]) -> tuple[Event, ...]:
+    """To start Spark anew takes long: of the driver's deaths the first within a micro-batch stays, if there is one."""
+    kills = [event for event in events if event.kind == "kill"]
+    stays = next((event for event in kills if event.at), kills[0] if kills else None)
+    return tuple(replace(e, kind="stop") if e.kind == "kill" and e is not stays else e for e in events)
 
 
 def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:

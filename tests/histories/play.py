@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -35,7 +35,7 @@ SILENT = ("drop_reply", "drop_request", "silence")
 # Which troubles explain that a run of the query ends with an error, besides losses, which are judged one by one.
 _EXPLAINS: dict[type[TubeMQError], set[str]] = {
     FencedError: {"advance", "fault"},
-    PartitionOccupiedError: {"rival", "other query"},
+    PartitionOccupiedError: {"rival", "other query", "fault"},  # a claim may not be given back
     PositionMovedError: {"move", "advance", "fault", "down", "kill"},
     TransportError: {"down", "fault", "master"},
     ServerError: {"down", "fault", "master"},
@@ -63,7 +63,9 @@ class Query(Protocol):
     options: dict[str, str]
     point: Callable[[str], None]
     begins: Callable[[Partition], None]
-    losses: int
+    lost_at: Sequence[float]
+    is_prompt: bool
+    """Whether all that a call brings about is done when the call returns."""
 
     @property
     def running(self) -> bool: ...
@@ -127,13 +129,13 @@ class Player:
         self._query = new_query(self._options(pace.hurry), lambda: bool(self._behind()))
         self._query.point = self._at
         self._query.begins = world.ledger.begins
+        self._query.lost_at = world.ledger.lost_at
         world.seen = lambda: self._query.logged
         self._times = 0  # that the query came to the point that the next event waits for
         self._queue: deque[Event] = deque(history.events)
         self._troubles: set[str] = set()
         self._accepted: dict[str, str] = {}
         self._foreign_claims = False
-        self._losses_seen = 0
 
     def play(self) -> None:
         """Raises `BrokenError`, or what should not have come up."""
@@ -186,15 +188,6 @@ class Player:
                 self._foreign_claims = self._foreign_claims or not query.logged
         else:
             self._world.change(event.kind, args, TYPES)
-        self._note_losses()
-
-    def _note_losses(self) -> None:
-        """Repeated micro-batches may be other ones from here on."""
-        count = len(self._world.ledger.losses)
-        if count > self._losses_seen:
-            self.stats["losses"] += count - self._losses_seen
-            self._losses_seen = count
-            self._query.losses += 1
 
     # -- the query ----------------------------------------------------------------------------------------------------
 
@@ -208,6 +201,7 @@ class Player:
                 self._query.start(available_now)
             for _ in range(batches):
                 if not self._query.step():
+                    self._check_idle()
                     break
                 self.stats["micro-batches"] += 1
             if available_now:
@@ -216,14 +210,18 @@ class Player:
             self._query.stop()
         except TubeMQError as error:
             self._query.stop()
-            self._note_losses()
             self._judge(error)
             # A query without an offset in its log begins as another one, which must wait for the claims of this one.
             self._foreign_claims = self._foreign_claims or not self._query.logged
             return False
-        finally:
-            self._note_losses()  # that a call brought about
         return True
+
+    def _check_idle(self) -> None:
+        """A query that has just found nothing new has put the group where it must stand."""
+        late = any(event.kind == "during" for event in self.history.events)  # which may befall the very last call
+        follows = self._query.options.get("commitOffsets") != "false"
+        if self._query.is_prompt and follows and not late and (wrong := self._elsewhere(self._query.ends)):
+            raise BrokenError(f"an idle query's group stands elsewhere (first) than it must (second): {wrong}")
 
     def _judge(self, error: TubeMQError) -> None:
         """Whether the query may fail so."""
@@ -247,15 +245,16 @@ class Player:
     def _finish(self) -> None:
         """Everything is in service again: the query reads what is left, and the ledger is compared."""
         world, query = self._world, self._query
-        query.stop()
         world.calm()
-        self._note_losses()
         deadline = time.monotonic() + self._pace.limit
-        ever, self._troubles = self._troubles, self._troubles & {"empty master"}
-        query.options = {**self._options(PATIENCE), **self._accepted}
-        if self._foreign_claims:
-            world.let_claims_expire()
-            self._foreign_claims = False
+        ever = set(self._troubles)
+        if not query.running or not self._run(100, False):  # else it goes on through all that happened
+            query.stop()
+            self._troubles &= {"empty master"}
+            query.options = {**self._options(PATIENCE), **self._accepted}
+            if self._foreign_claims:
+                world.let_claims_expire()
+                self._foreign_claims = False
         # A run ends with a question for more that finds nothing: then the last micro-batch is known to be committed.
         while not (self._run(100, False) and not query.pending and not self._behind()):
             if time.monotonic() > deadline:
@@ -263,11 +262,14 @@ class Player:
             time.sleep(0.02)
         self._check_group(ever, deadline)
         query.stop()
-        if left := {p: name for p, name in world.claims().items() if name != RIVAL}:
+        # Spark ends the source's process while it says good-bye: what is left then expires, or the next run takes it.
+        left = {p: name for p, name in world.claims().items() if name != RIVAL}
+        if left and query.is_prompt:
             raise BrokenError(f"claims are left behind: {left}")
         self._hear(self._warnings())
         world.check_acknowledged()
         world.ledger.check(query.rows, query.starts, self._filters())
+        self.stats["losses"] += len(world.ledger.losses)
         self.stats["rows"] += sum(map(len, query.rows.values()))
 
     def _behind(self) -> dict[Partition, tuple[int, int]]:
@@ -300,7 +302,7 @@ class Player:
             return  # all of these may move or forget a position that nobody says again
         wanted = self._query.ends if follows else self._query.starts
         while wrong := self._elsewhere(wanted):
-            if time.monotonic() > deadline or type(self._query).__module__.endswith("calls"):
+            if self._query.is_prompt or time.monotonic() > deadline:
                 raise BrokenError(f"the group stands elsewhere (first) than it must (second): {wrong}")
             time.sleep(0.05)
 

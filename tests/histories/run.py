@@ -17,6 +17,7 @@ from tests.histories.script import TYPES, History
 from tests.histories.shrink import shrink
 from tests.histories.spark import Driver, SparkQuery
 from tests.histories.world import EmbeddedWorld, World
+from tests.real.jars import tool
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 
 _PACES = {
@@ -54,6 +55,14 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def prepare(self) -> None:
+        """Starts what all histories share; `MissingTool` where Java or Maven is missing."""
+        if self.engine == "spark":
+            tool("java")
+            self._driver = self._driver or Driver()
+        if self.server == "real":
+            self._real = self._real or RealServer()
+
     def close(self) -> None:
         if self._driver is not None:
             self._driver.close()
@@ -62,7 +71,7 @@ class Stage:
 
     def play_named(self, name: str, *, shrinks: bool = True) -> Outcome:
         """The history of that name; when it fails, the smallest found that fails likewise."""
-        outcome = self.play(generate(name, self.server))
+        outcome = self.play(generate(name, self.server, self.engine))
         if outcome.problem is None or not shrinks:
             return outcome
         kind, last = _kind(outcome.problem), outcome
@@ -100,7 +109,8 @@ class Stage:
         if self.server == "embedded":
             world: World = EmbeddedWorld(history.setting)
         else:
-            self._real = self._real or RealServer()
+            self.prepare()
+            assert self._real is not None
             world = self._real.world(history.setting)
         try:
             for number, (partition, at) in enumerate(zip(world.partitions(), history.setting.group_at, strict=False)):
@@ -113,8 +123,9 @@ class Stage:
         setting = history.setting
         if self.engine == "calls":
             return lambda options, is_behind: calls.Query(options, retries=setting.retries, width=setting.width)
-        self._driver = self._driver or Driver()
+        self.prepare()
         driver = self._driver
+        assert driver is not None
         driver.said()
         return lambda options, is_behind: SparkQuery(driver, options, folder, is_behind)
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -115,18 +115,11 @@ class SparkQuery:
         self._is_behind = is_behind
         self._output = folder / "output"
         self._checkpoint = folder / "checkpoint"
-        self._losses: list[float] = []
+        self.lost_at: Sequence[float] = ()
+        self.is_prompt = False
         self._begun: set[Partition] = set()
         self._most_committed = 0
         self.running = False
-
-    @property
-    def losses(self) -> int:
-        return len(self._losses)
-
-    @losses.setter
-    def losses(self, count: int) -> None:
-        self._losses.append(time.time())
 
     # -- what outlives a run ----------------------------------------------------------------------------------------
 
@@ -167,7 +160,7 @@ class SparkQuery:
                 raise BrokenError(f"batch {number} is committed, and the sink has nothing")
             outputs = [_output_of(file) for file in tries]
             for (earlier, one), (later, other) in itertools.pairwise(outputs):
-                lost = any(earlier - 60 <= moment <= later for moment in self._losses)
+                lost = any(earlier - 60 <= moment <= later for moment in self.lost_at)
                 if not lost and not same_rows(one, other):
                     raise BrokenError(f"batch {number} was repeated with other rows: {one} and {other}")
             for partition, rows in outputs[-1][1].items():
@@ -228,7 +221,7 @@ class SparkQuery:
                     return False
                 if time.monotonic() > deadline:
                     raise BrokenError(f"no micro-batch within {PATIENCE:g} s")
-                time.sleep(0.01)
+                time.sleep(0.03)
             self._most_committed = max(self._most_committed, self.batches)
             self._passes(COMMITTED)
         except KilledError:
@@ -317,10 +310,9 @@ def _error_in(text: str) -> Exception:
         return DataLossError(
             said, topic=topic, broker_id=int(broker_id), partition=int(number), asked=first, offered=end
         )
-    cls = getattr(errors, kind)
+    cls: type[TubeMQError] = getattr(errors, kind)
     if issubclass(cls, PartitionOccupiedError):
-        return cls(said, holder="")  # type: ignore[no-any-return]
+        return cls(said, holder="")
     if issubclass(cls, ServerError):
         return cls(said, code=0, name="", message=said)
-    assert issubclass(cls, TubeMQError)
     return cls(said)

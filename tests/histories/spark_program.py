@@ -28,6 +28,7 @@ def session() -> SparkSession:
         SparkSession.builder.master(f"local[2,{TRIES}]")
         .config("spark.driver.extraJavaOptions", JAVA)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_AT_ONCE))

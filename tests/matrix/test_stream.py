@@ -68,8 +68,7 @@ def everywhere(count: int) -> dict[str, int]:
     return dict.fromkeys(("1:0", "1:1", "1:2"), count * ENTRY)
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("batch_id", [0, 2])
+@pytest.mark.parametrize("batch_id", [0, pytest.param(1, marks=pytest.mark.quick)])
 def test_a_batch_that_was_logged_but_not_committed_is_read_again(tried: Tried, batch_id: int) -> None:
     """Exactly, although more came meanwhile."""
     once: Counter[bytes] = Counter()

@@ -51,6 +51,7 @@ class Stream:
         self.rows: list[Row] = []
         self.offset_log: list[str] = []
         self.committed = 0
+        self._last = 0  # rows of the last committed batch
         self._tubemq = tubemq
         self._topics = topics
         self._given = given
@@ -75,6 +76,18 @@ class Stream:
                     break
             return batches
 
+    def add(self, rows: list[Row]) -> None:
+        """The rows of the batch that is committed now."""
+        self.committed += 1
+        self.rows += rows
+        self._last = len(rows)
+
+    def forget_commit(self) -> list[Row]:
+        """As if Spark had crashed before it committed the last batch; the rows that are taken back."""
+        self.committed -= 1
+        self.rows, again = self.rows[: -self._last or None], self.rows[len(self.rows) - self._last :]
+        return again
+
     @property
     def end(self) -> Positions:
         """Where the last committed batch ended."""
@@ -84,8 +97,8 @@ class Stream:
 class Run:
     """One run of a stream, micro-batch by micro-batch."""
 
-    def __init__(self, stream: Stream, raw: Mapping[str, str], trigger: str) -> None:
-        source = TubeMQDataSource(raw)  # type: ignore[arg-type]
+    def __init__(self, stream: Stream, raw: dict[str, str], trigger: str) -> None:
+        source = TubeMQDataSource(raw)
         schema = source.schema()
         self.reader = source.streamReader(schema)
         assert isinstance(self.reader, TubeMQStreamReader)
@@ -111,12 +124,13 @@ class Run:
             if stream.committed and end == stream.offset_log[-1]:
                 return None
             stream.offset_log.append(end)
-            if not stream.committed and not json.loads(end)["offsets"]:
-                return None
-        self.tasks = pickle.loads(pickle.dumps(self.reader.partitions(self._start(), json.loads(stream.offset_log[-1]))))
+            if stream.committed:
+                self.reader.commit(self._start())
+        self.tasks = pickle.loads(
+            pickle.dumps(self.reader.partitions(self._start(), json.loads(stream.offset_log[-1])))
+        )
         rows = read(pickle.loads(self._on_executors), self.tasks)
-        stream.committed += 1
-        stream.rows += rows
+        stream.add(rows)
         return rows
 
     def _start(self) -> Any:
@@ -126,7 +140,7 @@ class Run:
 
 def read_batch(tubemq: EmbeddedTubeMQ, *topics: str, **given: object) -> list[Row]:
     """What a batch read gives."""
-    source = TubeMQDataSource(options(tubemq, *topics, **given))  # type: ignore[arg-type]
+    source = TubeMQDataSource(options(tubemq, *topics, **given))
     reader = source.reader(source.schema())
     return read(reader, reader.partitions())
 
@@ -147,7 +161,9 @@ def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> list[bytes]:
     return [message.body for topic in topics for message in tubemq.messages(topic)]
 
 
-def fill(tubemq: EmbeddedTubeMQ, topic: str, count: int, partition: int | str | None = None, **given: Any) -> list[bytes]:
+def fill(
+    tubemq: EmbeddedTubeMQ, topic: str, count: int, partition: int | str | None = None, **given: Any
+) -> list[bytes]:
     """`count` messages, no two of a topic alike; their bodies."""
     begin = len(tubemq.messages(topic))
     return [tubemq.send(topic, b"%s %d" % (topic.encode(), begin + n), partition, **given).body for n in range(count)]

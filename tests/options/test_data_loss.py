@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ FIRST = Partition(1, "t", 0)
 SHORT = {"tubemq_retry_maxElapsedMs": 1000}
 
 
-def loss_of(stream: Stream, **changed: object) -> DataLossError:
+def loss_of(stream: Stream, **changed: Any) -> DataLossError:
     """What a run says, which must tell of the options to go on, too."""
     with pytest.raises(DataLossError) as caught:
         stream.run(**changed)
@@ -145,17 +146,22 @@ def test_a_query_may_go_on_where_the_store_ends_now(
 # Topics
 
 
-def test_a_topic_that_was_made_anew_fails_the_query(start: Start) -> None:
+@pytest.mark.parametrize("sent", [4, 10, 25], ids=["shorter", "as long", "longer"])
+def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
+    """Told as well when it has as many messages by now; all of them are read then."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     stream = Stream(tubemq, "t")
     stream.run()
     tubemq.delete_topic("t")
     tubemq.create_topic("t", 1)
-    fill(tubemq, "t", 4)
+    fill(tubemq, "t", sent)
     loss = loss_of(stream)
-    assert (loss.asked, loss.offered) == (10 * UNIT, 4 * UNIT)
+    assert (loss.asked, loss.offered) == (10 * UNIT, 0)
+    assert "lost [0, 280)" in str(loss)
     assert "or the topic was made anew" in str(loss)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
 
 
 def test_a_topic_that_is_deleted_is_named(start: Start) -> None:
@@ -167,7 +173,7 @@ def test_a_topic_that_is_deleted_is_named(start: Start) -> None:
         assert len(run.next() or ()) == 20
         tubemq.delete_topic("t")
         fill(tubemq, "other", 5)
-        with pytest.raises(TubeMQError, match="1:t:0.*topicName t not existed"):
+        with pytest.raises(TubeMQError, match=r"1:t:0.*topicName t not existed"):
             run.next()
     with pytest.raises(ConfigError, match=r"registering group readers for t, other .*431.*\bt\b"):
         stream.run()
@@ -186,7 +192,9 @@ def test_a_topic_that_is_not_named_any_more(start: Start, fail: bool, caplog: py
     fill(tubemq, "other", 5)
     given = {"subscribe": "other", "failOnDataLoss": str(fail).lower()}
     if fail:
-        with pytest.raises(ConfigError, match="the checkpoint has positions of partitions of t that .*'failOnDataLoss'"):
+        with pytest.raises(
+            ConfigError, match=r"the checkpoint has positions of partitions of t that .*'failOnDataLoss'"
+        ):
             stream.run(**given)
         return
     stream.run(**given)
@@ -245,7 +253,9 @@ def test_what_the_cluster_has_no_more(
         fill(tubemq, "t", 6, "1:0")
         run = run if running else stack.enter_context(stream.running())
         if fail:
-            with pytest.raises(DataLossError, match="2:t:[01]: the master does not list the partition any more") as found:
+            with pytest.raises(
+                DataLossError, match=r"2:t:[01]: the master does not list the partition any more"
+            ) as found:
                 wait_until(lambda: (run.next(), False)[1])
             assert found.value.asked == 20 * UNIT
             assert Partition(found.value.broker_id, found.value.topic, found.value.partition) in gone
@@ -301,3 +311,19 @@ def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.M
         fill(tubemq, "t", 10, "2:0")
         run.next()
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:
+    """Though the query began at the latest, and nothing that it knew is left."""
+    tubemq = start({}, brokers=2)
+    tubemq.create_topic("t", 1, brokers=[2])
+    stream = Stream(tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **SHORT)
+    with stream.running() as run:
+        run.next()
+        fill(tubemq, "t", 5)
+        run.next()
+        tubemq.create_topic("t", 1, brokers=[1])
+        take_out_broker(tubemq)
+        moved = [tubemq.send("t", b"moved %d" % number).body for number in range(5)]
+        wait_until(lambda: (run.next(), len(stream.rows) >= 10)[1])
+    assert bodies(stream.rows[5:]) == moved

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
@@ -15,7 +13,7 @@ from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
-SOON = 15.0  # seconds in which an error must come, on a slow machine too
+pytestmark = pytest.mark.timeout(40)  # seconds: the client would wait for a partition for longer by itself
 
 
 def stands(tubemq: EmbeddedTubeMQ, topic: str = "t") -> int | None:
@@ -84,10 +82,12 @@ def test_a_partition_that_somebody_keeps_is_waited_for_so_long(start: Start, str
     fill(tubemq, "t", 4)
     given = {"tubemq_claim_timeoutMs": 300}
     with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 1)) as holder:
-        begun = time.monotonic()
-        with pytest.raises(PartitionOccupiedError) as caught:
+        with (
+            tubemq.on("partition_register", partition=1).count() as tries,
+            pytest.raises(PartitionOccupiedError) as caught,
+        ):
             Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
-        assert 0.3 <= time.monotonic() - begun < SOON
+        assert tries.fired > 1
         assert caught.value.holder == holder
         text = f"1:t:1 at broker 1 at .*: another consumer of group {GROUP} holds .* for more than 0.3 s: {holder}"
         assert caught.match(text)
@@ -114,10 +114,8 @@ def test_two_queries_in_one_group(start: Start) -> None:
     with first.running() as run:
         run.next()
         run.latest()
-        begun = time.monotonic()
         with pytest.raises(PartitionOccupiedError) as caught:
             second.run()
-        assert time.monotonic() - begun < SOON
         assert caught.value.holder in set(tubemq.claims().values())
         assert caught.value.holder in str(caught.value)
         fill(tubemq, "t", 10)
@@ -131,10 +129,8 @@ def test_a_consumer_whose_partitions_the_master_deals_out(start: Start, streamin
     tubemq = start({"t": 2})
     rival = ServerBalanced(clusters_door(tubemq), GROUP, ["t"])
     assert rival.register()[0] == 200
-    begun = time.monotonic()
     with pytest.raises(ConfigError) as caught:
         Stream(tubemq, "t").run() if streaming else read_batch(tubemq, "t")
-    assert time.monotonic() - begun < SOON
     assert caught.match(f"group {GROUP}.*424")
     rival.close()
     Stream(tubemq, "t").run()
@@ -144,10 +140,20 @@ def test_a_query_on_other_topics(start: Start) -> None:
     tubemq = start({"t": 1, "u": 1})
     with Stream(tubemq, "t").running() as run:
         run.next()
-        begun = time.monotonic()
         with pytest.raises(ConfigError) as caught:
             Stream(tubemq, "u").run()
-        assert time.monotonic() - begun < SOON
         assert caught.match(f"group {GROUP}.*425")
     wait_until(lambda: not clusters_door(tubemq).members(GROUP).clients)
     Stream(tubemq, "u").run()
+
+
+@pytest.mark.option("filters")
+@pytest.mark.parametrize("other", [{"filters": "y"}, {}], ids=["others", "none"])
+def test_a_query_with_other_filters(start: Start, other: dict[str, str]) -> None:
+    tubemq = start({"t": 1})
+    with Stream(tubemq, "t", filters="x").running() as run:
+        run.next()
+        for read in (Stream(tubemq, "t", **other).run, lambda: read_batch(tubemq, "t", **other)):
+            with pytest.raises(ConfigError, match=f"group {GROUP}.*426.*stop those consumers, or use another"):
+                read()
+    Stream(tubemq, "t", **other).run()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.datasource import In
 
-from tests.options.bench import Stream, bodies, fill, options, read_batch, stored, where
+from tests.options.bench import Stream, bodies, fill, options, read, read_batch, stored, where
 from tests.options.conftest import Start
+from tests.testing import raw
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
-from tubemq_spark.protocol.message import filter_code
+from tubemq_spark.protocol.message import encode_payload, filter_code
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 # Topics
@@ -125,20 +128,54 @@ def test_a_filtered_stream_goes_on_exactly_where_it_was(start: Start) -> None:
     assert sorted(bodies(stream.rows)) == sorted(wanted)
 
 
+# Pushed filters
+
+
+def send_raw(tubemq: EmbeddedTubeMQ, msg_type: str, partition: int) -> None:
+    """As other clients may, with a type that ours refuse."""
+    data, flag = encode_payload(b"body", b"$msgType$=" + msg_type.encode())
+    message = raw.send(data, "t", partition)
+    message.flag, message.msgType, message.msgTime = flag, msg_type, "202601011200"
+    with raw.Raw(tubemq.broker_address(1)) as connection:
+        assert connection.call(message).success
+
+
+@pytest.mark.option("pushFilters")
+@pytest.mark.parametrize(
+    "types",
+    [("x",), ("x", "y"), ("",), ("", "x"), (" x",), ("x", "x,y"), ("z" * 300, "y"), (*map(str, range(600)), "y"), ()],
+    ids=lambda types: f"{len(types)} types",
+)
+def test_conditions_on_types_lose_no_row(start: Start, types: tuple[str, ...]) -> None:
+    """Whatever Spark may be asked for."""
+    tubemq = start({"t": 2})
+    for number in range(20):
+        send_raw(tubemq, ("x", "y", "", " x", "7")[number % 5], number % 2)
+    source = TubeMQDataSource(options(tubemq, "t", pushFilters="true"))
+    reader = source.reader(source.schema())
+    assert list(reader.pushFilters([condition := In(("msg_type",), types)])) == [condition]
+    rows = read(reader, reader.partitions())
+    wanted = [row["message_id"] for row in read_batch(tubemq, "t") if row["msg_type"] in types]
+    assert [row["message_id"] for row in rows if row["msg_type"] in types] == wanted
+
+
 # Corrupt messages
 
 
-def damage(tubemq: EmbeddedTubeMQ, topic: str, number: int) -> bytes:
-    """Stores one more message, whose check sum is not that of its bytes."""
-    body = b"damaged %d" % number
+def damage(tubemq: EmbeddedTubeMQ, topic: str, body: bytes) -> None:
+    """Stores one more message, and then a check sum that is not that of its bytes."""
+    tubemq.send(topic, body)
 
-    def append() -> None:
+    def change() -> None:
         store = tubemq._servers.broker(1).service.store(topic, 0)
         assert store is not None
-        store.append(0, 0, 10**9 + number, 12345, 0, body)
+        entry = store._block[-1]
+        reply = broker_pb.GetMessageResponseB2C()
+        reply.MergeFromString(b"" if entry.wire is None else entry.wire)
+        reply.messages[0].checkSum = 12345
+        store._block[-1] = entry._replace(wire=reply.SerializePartialToString())
 
-    tubemq._on_thread(append)
-    return body
+    tubemq._on_thread(change)
 
 
 @pytest.fixture
@@ -146,16 +183,17 @@ def damaged(start: Start) -> EmbeddedTubeMQ:
     """Ten good messages, with a damaged one behind the third and one behind the last."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 3)
-    damage(tubemq, "t", 1)
+    damage(tubemq, "t", b"damaged 1")
     fill(tubemq, "t", 7)
-    damage(tubemq, "t", 2)
+    damage(tubemq, "t", b"damaged 2")
     return tubemq
 
 
 @pytest.mark.option("corruptMessages")
 @pytest.mark.parametrize("given", [{}, {"corruptMessages": "fail"}])
 def test_a_corrupt_message_fails_the_query(damaged: EmbeddedTubeMQ, given: dict[str, str]) -> None:
-    with pytest.raises(ProtocolError, match=r"1:t:0: message 1000000001: .*check sum 12345.*'corruptMessages'"):
+    number = damaged.messages("t")[3].message_id
+    with pytest.raises(ProtocolError, match=rf"1:t:0: message {number}: .*check sum 12345.*'corruptMessages'"):
         Stream(damaged, "t", **given).run()
 
 
@@ -165,7 +203,8 @@ def test_corrupt_messages_are_skipped(damaged: EmbeddedTubeMQ, caplog: pytest.Lo
     assert bodies(rows) == [body for body in stored(damaged, "t") if not body.startswith(b"damaged")]
     assert [row["offset"] for row in rows] == [28 * n for n in range(12) if n not in (3, 11)]
     assert "corrupt" not in rows[0]
-    assert "1:t:0: 2 corrupt messages were skipped; the first: message 1000000001: " in caplog.text
+    number = damaged.messages("t")[3].message_id
+    assert f"1:t:0: 2 corrupt messages were skipped; the first: message {number}: " in caplog.text
 
 
 @pytest.mark.option("corruptMessages")
@@ -180,8 +219,8 @@ def test_corrupt_messages_are_kept_as_they_came(damaged: EmbeddedTubeMQ, caplog:
 @pytest.mark.option("corruptMessages")
 @pytest.mark.parametrize(("given", "there"), [("fail", False), ("skip", False), ("keep", True)])
 def test_the_column_corrupt_is_there_when_they_are_kept(start: Start, given: str, there: bool) -> None:
-    raw = options(start({"t": 1}), "t", corruptMessages=given)
-    assert ("corrupt" in TubeMQDataSource(raw).schema().fieldNames()) is there  # type: ignore[arg-type]
+    source = TubeMQDataSource(options(start({"t": 1}), "t", corruptMessages=given))
+    assert ("corrupt" in source.schema().fieldNames()) is there
 
 
 # The group
@@ -197,10 +236,3 @@ def test_the_group_claims_and_is_moved(start: Start) -> None:
     assert groups == {"mine"}
     assert tubemq.group_offset("mine", "t", 1, 0) == 5 * 28
     assert tubemq.group_offset("readers", "t", 1, 0) is None
-
-
-@pytest.mark.option("messageFormat")
-def test_raw_is_the_one_format(start: Start) -> None:
-    tubemq = start({"t": 1})
-    sent = fill(tubemq, "t", 5)
-    assert bodies(read_batch(tubemq, "t", messageFormat="Raw")) == sent

@@ -22,8 +22,8 @@ from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
 from tubemq_spark.source.rows import RowFormat, RowMaker
 from tubemq_spark.source.schema import (
     ARROW_SCHEMA,
-    ARROW_SCHEMA_WITH_CORRUPT,
     SPARK_SCHEMA,
+    arrow_schema,
     check_schema,
     spark_schema,
 )
@@ -194,7 +194,7 @@ def test_corrupt_messages_are_kept_as_they_came() -> None:
     maker = RowMaker(RowFormat(corrupt="keep"))
     bad = corrupt_pair()
     batch = maker.batch(HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
-    assert batch.schema == ARROW_SCHEMA_WITH_CORRUPT
+    assert batch.schema == arrow_schema("keep")
     found = batch.to_pylist()
     assert [row["corrupt"] for row in found] == [False, True, True]
     assert [row["value"] for row in found] == [b"fine", *(one.payLoadData for one in bad)]
@@ -205,7 +205,7 @@ def test_corrupt_messages_are_kept_as_they_came() -> None:
 
 
 def test_the_column_corrupt_is_there_when_corrupt_messages_are_kept() -> None:
-    assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == ARROW_SCHEMA_WITH_CORRUPT
+    assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == arrow_schema("keep")
     assert spark_schema("skip") == spark_schema("fail") == SPARK_SCHEMA
 
 

@@ -111,7 +111,7 @@ on_one_server = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
         ({"tubemq.rpc.timeoutms": "soon"}, "option 'tubemq.rpc.timeoutMs' is 'soon'; expected milliseconds"),
         ({"tubemq.rpc.framing": "odd"}, "expected auto, standard or prefixed"),
         ({"tubemq.group": "a:b"}, "option 'tubemq.group' is 'a:b'; expected"),
-        ({"failOnDataLoss": "false"}, "option 'failOnDataLoss' is not available in this release"),
+        ({"failOnDataLoss": "maybe"}, "option 'failOnDataLoss' is 'maybe'; expected true or false"),
         ({"startingOffsets": "first"}, "option 'startingOffsets' is 'first'; expected earliest, latest, group or"),
         ({"startingOffsets": "{"}, "it is neither one of the words nor JSON"),
         ({"startingOffsets": {"t": {"1:0": 29}}}, "positions are multiples of 28"),
@@ -355,8 +355,8 @@ def test_a_checkpoint_of_other_topics(failing_stream: Failing) -> None:
     told = failing_stream()
     assert told.error == "ConfigError"
     assert told.sentence == (
-        "the checkpoint has positions of topic gone, which option 'subscribe' does not name any more: "
-        "subscribe to it again, or use another checkpoint"
+        "the checkpoint has positions of partitions of gone that options 'subscribe' or 'assign' do not name any more: "
+        "name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go on without them"
     )
 
 
@@ -364,6 +364,7 @@ def test_a_checkpoint_of_another_cluster(failing_stream: Failing) -> None:
     gone = Partition(77, failing_stream.topic, 0)
     offsets = {failing_stream.topic: {f"{gone.broker_id}:0": 28}}
     logged(failing_stream.checkpoint, {"v": 1, "query": "0123456789abcdef", "offsets": offsets})
-    told = failing_stream()
-    assert told.error == "ConfigError"
-    assert f"knows no broker 77, which has {gone}" in told.sentence
+    told = failing_stream(tubemq_retry_maxElapsedMs=1000)
+    assert told.error == "DataLossError"
+    assert told.sentence.startswith(f"{gone}: the master does not list the partition any more")
+    assert "'tubemq.master'" in told.sentence

@@ -42,13 +42,15 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.consume import DRIVER, ClaimId, holder_in, not_found_kind
-from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.flow import FlowRules
+from tubemq_spark.protocol.marks import Span
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import Given
+from tubemq_spark.protocol.sieve import Sieve
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +74,10 @@ class RangeToRead:
 
     `flow_rules` are what the master said about the group's speed.
 
+    `ids` are those of the messages that stood in the range when `lender` claimed it, as far as they are known. A broker
+    that has forgotten that claim may have crashed since then, and may use the positions for messages with other ids:
+    these are not of this range.
+
     Messages that are gone are a `DataLossError` that ends with `advice` when `fail_on_data_loss`; else the loss is
     logged and what is left is read.
     """
@@ -87,6 +93,7 @@ class RangeToRead:
     fail_on_data_loss: bool = True
     advice: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)
+    ids: Span | None = None
 
 
 class _OccupiedError(Exception):
@@ -124,6 +131,7 @@ class PartitionReader:
         self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
         self._unsure = False  # whether a fetch that nobody waited for may have moved the cursor
+        self._same_broker = False  # whether it is known to run since the range was planned
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
         self._fenced: str | None = None  # the earlier attempt that was told to go last
         self._complete: deque[Piece] = deque()  # to be given out next
@@ -158,7 +166,7 @@ class PartitionReader:
     def _read_range(self, start: int, end: int, given: Given) -> Iterator[Piece]:
         self._range = self._new_range(start, end)
         self._complete.clear()
-        for piece in self._read():
+        for piece in self._read_what_stood_there():
             given.add(piece)
             yield piece
         while self._unsure:
@@ -179,7 +187,10 @@ class PartitionReader:
         self._range = self._new_range(self._range.start, self._range.end)
         given.read_again()
         try:
-            same = not [new for piece in self._read() for new in given.add(piece)] and given.awaited is None
+            same = (
+                not [new for piece in self._read_what_stood_there() for new in given.add(piece)]
+                and given.awaited is None
+            )
         except ValueError:
             same = False
         if not same:
@@ -187,6 +198,19 @@ class PartitionReader:
                 f"{self._where}: two readings of [{self._range.start}, {self._range.end}) differ, for a fetch of an "
                 "earlier attempt moved the group's position. Run the batch again"
             )
+
+    def _read_what_stood_there(self) -> Iterator[Piece]:
+        """Without messages that took the place of lost ones."""
+        sieve = Sieve(self._wanted.partition, self._range.start, self._range.end, self._wanted.ids)
+        for piece in self._read():
+            known = sieve.loss
+            kept = piece if self._same_broker else sieve.sift(piece)
+            if sieve.loss is not None and known is None:
+                if self._wanted.fail_on_data_loss:
+                    raise sieve.loss
+                _log.warning("%s; these are left to the next batch, as option 'failOnDataLoss' says", sieve.loss)
+            if kept.messages:
+                yield kept
 
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:
@@ -226,7 +250,9 @@ class PartitionReader:
                     self._asked = True
                     sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
                 if handed_over is not None:
-                    connection.reply(handed_over)
+                    # A broker that still knows the claim has not been started again since it was made.
+                    handed = connection.reply(handed_over)
+                    self._same_broker = isinstance(handed, Response) and _succeeded(handed)
                     handed_over = None
                 command, serial_no, sent_at = sent.popleft()
                 call = self._call(command)
@@ -274,7 +300,7 @@ class PartitionReader:
         who comes next has to know.
         """
         self._unsure = self._unsure or self._asked
-        self._asked = False
+        self._asked = self._same_broker = False
 
     def _give_out(self, connection: Connection) -> Iterator[Piece]:
         self._complete += self._range.take()
@@ -454,6 +480,10 @@ class PartitionReader:
 
     def _submit(self, connection: Connection, call: Call) -> int:
         return connection.submit(call.service, call.method, call.message, self._settings.rpc_timeout)
+
+
+def _succeeded(response: Response) -> bool:
+    return parse(broker_pb.RegisterResponseB2C, response.data).errCode == ErrCode.SUCCESS
 
 
 def what_is_left(start: int, end: int, loss: DataLossError, given: Given) -> tuple[int, int]:

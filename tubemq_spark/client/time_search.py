@@ -25,7 +25,7 @@ from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import StoredMessage
-from tubemq_spark.protocol.time_search import Payload, Reply, TimeSearch, time_in
+from tubemq_spark.protocol.time_search import Payload, Reply, Search, TimeSearch, time_in
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +67,22 @@ def find_positions(
     when a broker stays away or refuses for longer than the settings' `retry_for`; `ServerError` or another
     `TubeMQError` for a refusal that time does not heal.
     """
-    probing = _Probing(session, claims, zone)
+
+    def time_of(message: StoredMessage) -> int | None:
+        return time_in(cast(Payload, message), zone)
+
     searches = {
-        partition: TimeSearch(moment, earliest[partition], claims.standing(partition).end, probing.time_of)
+        partition: TimeSearch(moment, earliest[partition], claims.standing(partition).end, time_of)
         for partition, moment in moments.items()
     }
+    return run_searches(session, claims, searches, "a time")
+
+
+def run_searches(
+    session: ConsumerSession, claims: DriverClaims, searches: Mapping[Partition, Search], what: str
+) -> dict[Partition, int]:
+    """What each of the searches finds; `what` they look for is said in errors. Otherwise as `find_positions`."""
+    probing = _Probing(session, claims)
     stamina = Stamina(session.settings.retry_for)
     active = list(searches)
     refused: dict[Partition, _Refusal] = {}  # they wait until the others have come to their ends
@@ -86,7 +97,7 @@ def find_positions(
                 stamina.progress()
             if not stamina.pause(max(refusal.pause for refusal in refused.values())):
                 raise TransportError(
-                    f"{trouble.text}; gave up looking for a time after {session.settings.retry_for:g} s. Check that "
+                    f"{trouble.text}; gave up looking for {what} after {session.settings.retry_for:g} s. Check that "
                     "the broker runs, can be reached from the driver, and has the topic open for reading"
                 )
             active, refused = list(refused), {}
@@ -106,16 +117,12 @@ def find_positions(
 class _Probing:
     """Sends probes, and tells the searches what came of them."""
 
-    def __init__(self, session: ConsumerSession, claims: DriverClaims, zone: tzinfo) -> None:
+    def __init__(self, session: ConsumerSession, claims: DriverClaims) -> None:
         self._session = session
         self._claims = claims
-        self._zone = zone
         self._calls = GroupCalls(session.settings, session.group, session.visit_token)
 
-    def time_of(self, message: StoredMessage) -> int | None:
-        return time_in(cast(Payload, message), self._zone)
-
-    def probe(self, searches: Mapping[Partition, TimeSearch]) -> dict[Partition, _Refusal]:
+    def probe(self, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
         """One probe each. The partitions for which that was of no use, and why."""
         probes = {partition: self._probe(partition, search) for partition, search in searches.items()}
         outcomes = iter(call_all(self._session.settings, [call for calls in probes.values() for call in calls]))
@@ -132,7 +139,7 @@ class _Probing:
                 refused[partition] = refusal
         return refused
 
-    def _probe(self, partition: Partition, search: TimeSearch) -> list[Call]:
+    def _probe(self, partition: Partition, search: Search) -> list[Call]:
         client_id = self._claims.client_id(partition)
         probe = search.next_probe()
         assert client_id is not None, f"{partition} is not held"
@@ -144,7 +151,7 @@ class _Probing:
             self._calls.register(broker, partition, client_id, self._claims.standing(partition).group),
         ]
 
-    def _hear(self, search: TimeSearch, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> _Refusal | None:
+    def _hear(self, search: Search, calls: Sequence[Call], outcomes: Sequence[Outcome]) -> _Refusal | None:
         begin = _registered(calls[0], outcomes[0])
         back = _registered(calls[-1], outcomes[-1])  # before anything else is judged: the group must be back
         found: list[Reply | NotFound] = []

@@ -175,7 +175,10 @@ class ExactRange:
         if command is None:
             return
         if curr_offset > command.position:
-            raise self._data_loss(self.start, curr_offset, f"retention removed [{self.start}, {curr_offset})")
+            gone = f"[{self.start}, {min(curr_offset, self.end)})"
+            raise self._data_loss(
+                self.start, curr_offset, f"retention removed {gone}, the store begins at {curr_offset}"
+            )
         if curr_offset < command.position or max_offset < self.end:
             end = min(curr_offset, max_offset) if curr_offset < command.position else max_offset
             raise self._data_loss(self.end, end, f"the store lost its tail, [{end}, {self.end})")
@@ -404,7 +407,7 @@ class ExactRange:
 
     def _data_loss(self, asked: int, offered: int, what: str) -> DataLossError:
         return DataLossError(
-            f"{self.partition}: messages of [{self.start}, {self.end}) are gone: {what}",
+            f"{self.partition}: messages that were to be read, in [{self.start}, {self.end}), are gone: {what}",
             topic=self.partition.topic,
             broker_id=self.partition.broker_id,
             partition=self.partition.partition_id,

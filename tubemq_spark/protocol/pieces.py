@@ -8,7 +8,7 @@ met all of them, and nothing between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 
@@ -30,6 +30,14 @@ class Piece:
     positions: Sequence[int] | None
     begin: int
     upto: int
+
+    def before(self, index: int) -> Piece:
+        """Without the message at `index` and those behind it."""
+        return replace(
+            self,
+            messages=self.messages[:index],
+            positions=None if self.positions is None else self.positions[:index],
+        )
 
 
 class Mark(NamedTuple):

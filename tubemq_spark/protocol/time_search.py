@@ -19,7 +19,7 @@ Several partitions may share the index. A fetch tells where it began but not whe
 of its own, hence bounds on both sides, and these meet where all entries hold messages of the partition. Elsewhere the
 position is bisected as well: it is the last one from which that message, or one known to stand before it, comes first.
 
-`TimeSearch` knows no sockets: it says where to look next and is told what was found.
+`Search` knows no sockets: it says where to look next and is told what was found.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class _Window(NamedTuple):
     messages: Sequence[StoredMessage]
 
 
-class TimeSearch:
+class Search:
     """Finds `position`: of the first message in [earliest, end) that is not earlier than `moment`, or `end`.
 
-    Positions are bytes of the index. `moment` is in microseconds since the epoch, as is what `time_of` tells of a
-    message (None: it has no time). `neighbourhood` is in index entries, see the module.
+    Positions are bytes of the index. `moment` is anything that messages reach one after another, such as a time, and
+    `time_of` tells it of a message (None: it has none). `neighbourhood` is in index entries, see the module.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TimeSearch:
         neighbourhood: int = NEIGHBOURHOOD,
     ) -> None:
         self.position: int | None = None
-        self._moment = moment - moment % _MINUTE
+        self._moment = moment
         self._earliest = earliest
         self._time_of = time_of
         self._neighbourhood = neighbourhood * UNIT
@@ -120,7 +120,7 @@ class TimeSearch:
         self._bisect(end)
 
     def __repr__(self) -> str:
-        return f"<TimeSearch {self._state.name} in [{self._low}, {self._high}) at {self._at}>"
+        return f"<{type(self).__name__} {self._state.name} in [{self._low}, {self._high}) at {self._at}>"
 
     def next_probe(self) -> Probe | None:
         """Where to look next, None when the position is known."""
@@ -247,11 +247,26 @@ class TimeSearch:
             self._look_on(windows)
 
 
-_HANDLERS: Mapping[State, Callable[[TimeSearch, Sequence[_Window], bool], None]] = {
-    State.BISECTING: TimeSearch._narrow,
-    State.SCANNING: TimeSearch._scan,
-    State.PINPOINTING: TimeSearch._locate,
+_HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
+    State.BISECTING: Search._narrow,
+    State.SCANNING: Search._scan,
+    State.PINPOINTING: Search._locate,
 }
+
+
+class TimeSearch(Search):
+    """A `Search` by time: `moment` and what `time_of` tells are in microseconds since the epoch."""
+
+    def __init__(
+        self,
+        moment: int,
+        earliest: int,
+        end: int,
+        time_of: Callable[[StoredMessage], int | None],
+        *,
+        neighbourhood: int = NEIGHBOURHOOD,
+    ) -> None:
+        super().__init__(moment - moment % _MINUTE, earliest, end, time_of, neighbourhood=neighbourhood)
 
 
 def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> tuple[list[_Window], bool]:

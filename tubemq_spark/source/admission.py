@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tubemq_spark.protocol.marks import Store
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.plan import Store, entries_between, limited
+from tubemq_spark.source.plan import entries_between, limited
 
 
 class Admission:

@@ -25,7 +25,7 @@ class TubeMQReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=False)
-        check_schema(schema, spark_schema(self._options.corrupt_messages))
+        check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
         self._narrowing: Narrowing | None = None
 
     def partitions(self) -> Sequence[InputPartition]:

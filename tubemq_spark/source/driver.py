@@ -23,10 +23,11 @@ from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.admission import Admission
 from tubemq_spark.source.bounds import partitions_to_read, where_to_begin
+from tubemq_spark.source.losses import check, ids_between, lost_since
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, lost_tails, ranges
+from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, lost_tails, ranges, store_of
 from tubemq_spark.source.tasks import input_partitions
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,10 @@ _LOOK_AGAIN_AFTER = 0.5  # seconds
 
 def new_query_id() -> str:
     return secrets.token_hex(8)
+
+
+def partition_of(loss: DataLossError) -> Partition:
+    return Partition(loss.broker_id, loss.topic, loss.partition)
 
 
 def first_claim(query: str) -> ClaimId:
@@ -78,6 +83,7 @@ class StreamDriver:
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
         self._metadata_due = time.monotonic() + options.metadata_interval
         self._answer: _Answer | None = None
+        self._checked: StreamOffset | None = None  # the last end of a batch that is known to have stood
 
     def __repr__(self) -> str:
         return f"<StreamDriver of query {self._query}: {self._claims!r}>"
@@ -130,7 +136,6 @@ class StreamDriver:
             begin = first = self._first_positions(claims)
         claims.ask(heard_since=now)
         heads = {partition: claims.standing(partition).end for partition in begin}
-        self._accept_losses(lost_tails(begin, heads), claims)
         # What is new enters with where it begins, to be read from the batch after on, so that the checkpoint knows both
         # ends of every range.
         added = self._new_partitions(begin) if self._target is None else {}
@@ -141,8 +146,12 @@ class StreamDriver:
             ends = {partition: min(end, self._target.get(partition, end)) for partition, end in heads.items()}
         if limited and not lost_tails(begin, ends):
             ends = dict(self._admission.end(begin, ends, to_the_end=self._bounded))
-        ends = {**ends, **added}
-        end = start if ends == start.positions else StreamOffset(start.query, ends, initial=first)
+        first_look = self._checked is None
+        lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look)
+        self._accept_losses(lost_tails(begin, lost, heads), claims)
+        ends = {**ends, **lost, **added}
+        end = start if ends == start.positions else StreamOffset(start.query, ends, initial=first, marks=marks)
+        self._checked = end
         return end, StreamOffset(start.query, {**heads, **added})
 
     def stop_at_the_next_ends(self) -> None:
@@ -193,7 +202,8 @@ class StreamDriver:
         end = self._without_left_topics(end)
         claims = self._claims_of(end.query)
         self._judge(end.positions.keys() - set(self._partitions()), replace(end, positions=begin))
-        to_read = ranges(begin, self._present(end.positions))
+        ends = self._what_still_stands(end, claims)
+        to_read = ranges(begin, ends)
         leave_at: dict[Partition, int] = {}
         if not self._options.commit_offsets:
             claims.take({partition: None for partition in to_read if not claims.holds(partition)})
@@ -210,6 +220,7 @@ class StreamDriver:
             to_read,
             lenders=lenders,
             leave_at=leave_at,
+            ids=ids_between(begin, self._present(end.positions), end.marks),
             advice=ADVICE_FOR_STREAMS,
         )
 
@@ -281,12 +292,34 @@ class StreamDriver:
 
     # What is lost
 
-    def _accept_losses(self, losses: list[DataLossError], claims: DriverClaims) -> None:
+    def _what_still_stands(self, end: StreamOffset, claims: DriverClaims) -> dict[Partition, int]:
+        """The ends of a batch that is planned. One that an earlier run thought out may have lost its tail since then;
+        that is accepted when the next batch's end is asked for."""
+        ends = self._present(end.positions)
+        if end == self._checked or not end.marks:
+            return ends
+        suspects = [partition for partition in ends if store_of(partition) in end.marks]
+        claims.take(dict.fromkeys(suspects))
+        lost = lost_since(self._session, claims, ends, end.marks, suspects)
+        heads = {partition: claims.standing(partition).end for partition in lost}
+        losses = lost_tails(ends, lost, heads)
+        if self._options.fail_on_data_loss:  # where the store is too short, its readers tell exactly what is lost
+            losses = [loss for loss in losses if heads[partition_of(loss)] >= loss.asked]
+            lost = {partition_of(loss): loss.offered for loss in losses}
+        self._tell(losses)
+        self._checked = end
+        return {**ends, **lost}
+
+    def _tell(self, losses: list[DataLossError]) -> None:
         if losses and self._options.fail_on_data_loss:
             raise losses[0]
         for loss in losses:
             _log.warning("%s", loss)
-            partition = Partition(loss.broker_id, loss.topic, loss.partition)
+
+    def _accept_losses(self, losses: list[DataLossError], claims: DriverClaims) -> None:
+        self._tell(losses)
+        for loss in losses:
+            partition = partition_of(loss)
             claims.take({partition: loss.offered if self._options.commit_offsets else None})
             self._committed[partition] = loss.offered
 
@@ -312,7 +345,8 @@ class StreamDriver:
         for partition in sorted(gone):
             position = offset.positions.get(partition, -1)
             loss = DataLossError(
-                f"{partition}: the master does not list the partition any more, its broker or topic was removed; the "
+                f"{partition}: the master does not list the partition any more: its broker or topic was removed, or "
+                f"option 'tubemq.master' is another cluster's; the "
                 f"query has read up to {position}, what came behind is gone. {ADVICE_FOR_STREAMS}",
                 topic=partition.topic,
                 broker_id=partition.broker_id,

@@ -1,11 +1,13 @@
 """Offsets of a streaming query, as Spark keeps them in the checkpoint.
 
-    {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}}}
+    {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},
+     "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}}}
 
 A position is the next one to read, in bytes of the index of the partition's store (28 a message); as the end of a range
 it is exclusive. `query` is a random id, born with the first offset, under which the query claims its partitions. The
 end of the first batch carries `initial` as well, the offset that batch began at: Spark does not keep that one anywhere,
-and asks a restarted query for a new one.
+and asks a restarted query for a new one. `marks` are messages by which the stores are known again after a crash of
+their broker, see `protocol.marks`; they may be missing.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.marks import Mark, Marks
 from tubemq_spark.protocol.metadata import Partition
 
 VERSION = 1
@@ -32,12 +35,15 @@ class StreamOffset:
     query: str
     positions: Positions
     initial: Positions | None = None
+    marks: Marks = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Always in the same order, for Spark compares offsets as text."""
         data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": positions_to_json(self.positions)}
         if self.initial is not None:
             data["initial"] = positions_to_json(self.initial)
+        if self.marks:
+            data["marks"] = _marks_to_json(self.marks)
         return data
 
     @classmethod
@@ -62,6 +68,7 @@ class StreamOffset:
                 data["query"],
                 positions_from_json(data["offsets"]),
                 None if initial is None else positions_from_json(initial),
+                _marks_from_json(data.get("marks", {})),
             )
         except (KeyError, ValueError) as cause:
             raise ConfigError(f"the checkpoint holds an offset that makes no sense ({cause}): {data!r}") from None
@@ -84,7 +91,7 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
         for key, position in keys.items():
             partition = partition_from_text(topic, key)
             if type(position) is not int:
-                raise ValueError(f"{position!r} of {topic} {key} is no number")
+                raise ValueError(f"{json.dumps(position)} of {topic} {key} is no number")
             if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE):
                 raise ValueError(
                     f"{position} of {topic} {key} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
@@ -97,7 +104,32 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
 
 def partition_from_text(topic: str, key: Any) -> Partition:
     """The partition of `topic` that `brokerId:partitionId` names; `ValueError` when it names none."""
-    broker_id, colon, partition_id = str(key).partition(":")
+    broker_id, colon, partition_id = key.partition(":") if isinstance(key, str) else ("", "", "")
     if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
-        raise ValueError(f"{key!r} of topic {topic} is no brokerId:partitionId")
+        raise ValueError(f"{json.dumps(key, ensure_ascii=False)} of topic {topic} is no brokerId:partitionId")
     return Partition(int(broker_id), topic, int(partition_id))
+
+
+def _marks_to_json(marks: Marks) -> dict[str, dict[str, list[list[int]]]]:
+    topics: dict[str, dict[str, list[list[int]]]] = {}
+    for store in sorted(marks, key=lambda store: (store[1], store[0], store[2])):
+        broker_id, topic, store_id = store
+        if marks[store]:
+            topics.setdefault(topic, {})[f"{broker_id}:{store_id}"] = [list(mark) for mark in marks[store]]
+    return topics
+
+
+def _marks_from_json(data: Any) -> Marks:
+    """`ValueError` for any other shape than `_marks_to_json` gives."""
+    try:
+        marks: dict[tuple[int, str, int], tuple[Mark, ...]] = {}
+        for topic, keys in data.items():
+            for key, listed in keys.items():
+                store = partition_from_text(topic, key)  # a store is named as a partition is
+                found = tuple(Mark(*mark) for mark in listed)
+                if any(type(number) is not int or number < 0 for mark in found for number in mark):
+                    raise ValueError(f"{listed!r} is no list of marks")
+                marks[store.broker_id, topic, store.partition_id] = found
+    except (AttributeError, TypeError) as cause:
+        raise ValueError(f"its marks are none ({cause})") from None
+    return marks

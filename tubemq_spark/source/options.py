@@ -31,7 +31,8 @@ Bound = str | dict[Partition, int]
 Filters = Mapping[str | None, tuple[str, ...]]
 """Message types by topic; None stands for all topics."""
 
-_MAX_FILTERS, _MAX_FILTER = 500, 256  # of a topic, and characters of one (wire: TBaseConstants)
+MAX_FILTERS, _MAX_FILTER = 500, 256  # of a topic, and characters of one (wire: TBaseConstants)
+_LEAST_MILLISECONDS = 10**12  # in 2001: whoever gives less means another unit
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -72,8 +73,8 @@ def _msg_types(types: list[Any]) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(one.strip() if isinstance(one, str) else "" for one in types))
     if not found or not all(found) or any(c in one for one in found for c in ",=#"):
         raise ValueError("a message type is blank, or has one of , = # in it")
-    if len(found) > _MAX_FILTERS or any(len(one) > _MAX_FILTER for one in found):
-        raise ValueError(f"there are more than {_MAX_FILTERS} of them, or one is longer than {_MAX_FILTER} characters")
+    if len(found) > MAX_FILTERS or any(len(one) > _MAX_FILTER for one in found):
+        raise ValueError(f"there are more than {MAX_FILTERS} of them, or one is longer than {_MAX_FILTER} characters")
     return found
 
 
@@ -95,8 +96,10 @@ def _json(text: str) -> Any:
 def _moment(text: str) -> datetime:
     """Without a zone where the text has none."""
     bare = text.strip()
+    if bare.isdecimal() and 0 < int(bare) < _LEAST_MILLISECONDS:
+        raise ValueError(f"{bare} milliseconds are long ago: is it in seconds, or a yyyyMMddHHmm?")
     try:
-        if bare.lstrip("-").isdigit():
+        if bare.isdecimal():
             return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
         return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
     except (ValueError, OverflowError, OSError):
@@ -246,6 +249,14 @@ METADATA_INTERVAL_MS = Option(
     "how often new partitions and brokers are looked for",
     30_000,
 )
+MESSAGE_FORMAT = Option(
+    "messageFormat",
+    one_of("raw", "inlongmsg"),
+    "raw or inlongmsg",
+    "`inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row, with more columns, and "
+    "what is no pack is a corrupt message",
+    "raw",
+)
 
 # A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
 _OF_THE_SINK = ("tubemq.producer.maxInFlight",)
@@ -272,7 +283,7 @@ SOURCE_OPTIONS: tuple[Option[Any] | Planned, ...] = (
     CORRUPT_MESSAGES,
     MSG_TIME_ZONE,
     METADATA_INTERVAL_MS,
-    Planned("messageFormat", "the form of messages", "raw"),
+    MESSAGE_FORMAT,
 )
 
 
@@ -297,6 +308,7 @@ class SourceOptions:
     commit_offsets: bool
     push_filters: bool
     corrupt_messages: str
+    message_format: str
     msg_time_zone: tzinfo
     claim_timeout: float
     heads_interval: float
@@ -311,9 +323,13 @@ class SourceOptions:
         """`ConfigError` for anything that cannot be used."""
         check_options(raw)
         if streaming:
+            if PUSH_FILTERS.get(raw):
+                _log.warning("option 'pushFilters' is for batch reads: a stream takes no notice of it")
             _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
         else:
-            _check_batch(raw)
+            for option in _LIMITS:
+                if _is_set(raw, option):
+                    _log.warning("option '%s' is for streams: a batch read takes no notice of it", option.name)
         starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
@@ -336,6 +352,7 @@ class SourceOptions:
             commit_offsets=COMMIT_OFFSETS.get(raw),
             push_filters=PUSH_FILTERS.get(raw),
             corrupt_messages=CORRUPT_MESSAGES.get(raw),
+            message_format=MESSAGE_FORMAT.get(raw),
             msg_time_zone=zone,
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
             heads_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
@@ -370,17 +387,6 @@ def check_options(raw: Mapping[str, str]) -> None:
 
 def _has_read_limits() -> bool:
     return find_spec("pyspark.sql.streaming.datasource") is not None
-
-
-def _check_batch(raw: Mapping[str, str]) -> None:
-    starting = STARTING_OFFSETS.read(raw)
-    if STARTING_TIMESTAMP.read(raw) is None and (
-        starting == "latest" or (isinstance(starting, dict) and LATEST in starting.values())
-    ):
-        raise ConfigError("option 'startingOffsets' is the latest, where a batch read has nothing to read: use another")
-    for option in _LIMITS:
-        if _is_set(raw, option):
-            _log.warning("option '%s' is for streams: a batch read takes no notice of it", option.name)
 
 
 def _refuse(raw: Mapping[str, str], options: tuple[Option[Any], ...], why: str) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from tubemq_spark.client.claims import Standing
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.marks import Store
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.options import EARLIEST, GROUP, LATEST, Bound
@@ -22,9 +23,6 @@ ADVICE_FOR_STREAMS = (
     "startingOffsets"
 )
 ADVICE_FOR_BATCHES = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
-
-Store = tuple[int, str, int]
-"""Broker, topic and store id: its partitions share one index."""
 
 Ranges = Mapping[Partition, tuple[int, int]]
 """What to read of each partition, half-open."""
@@ -79,22 +77,29 @@ def ending_positions(ending: Bound, starts: Positions, standings: Mapping[Partit
     return ends
 
 
-def lost_tails(start: Positions, ends: Positions) -> list[DataLossError]:
-    """A loss for each partition whose store ends before the position reached so far."""
+def lost_tails(start: Positions, offered: Positions, ends: Positions | None = None) -> list[DataLossError]:
+    """A loss for each partition that goes on before the position reached so far, at the one of `offered`. The stores
+    end at `ends`, there as well when that is not said."""
     return [
         DataLossError(
-            f"{partition}: the store ends at {ends[partition]}, but the query has read up to {position}: the broker "
-            f"lost [{ends[partition]}, {position}) after it was read and uses the positions for other messages, or the "
-            f"topic was made anew. {ADVICE_FOR_STREAMS}",
+            _what_was_lost(partition, position, offered[partition], (offered if ends is None else ends)[partition]),
             topic=partition.topic,
             broker_id=partition.broker_id,
             partition=partition.partition_id,
             asked=position,
-            offered=ends[partition],
+            offered=offered[partition],
         )
         for partition, position in start.items()
-        if ends[partition] < position
+        if partition in offered and offered[partition] < position
     ]
+
+
+def _what_was_lost(partition: Partition, read: int, offered: int, end: int) -> str:
+    found = f"the store ends at {end}" if end <= offered else f"the store has other messages from {offered} on"
+    return (
+        f"{partition}: {found}, but the query has read up to {read}: the broker lost [{offered}, {read}) after it was "
+        f"read and uses the positions for other messages, or the topic was made anew. {ADVICE_FOR_STREAMS}"
+    )
 
 
 def entries_between(start: Positions, end: Positions) -> int:

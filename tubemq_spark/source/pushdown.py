@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.options import MAX_FILTERS
 
 _OF_A_PARTITION: Mapping[str, Callable[[Partition], Any]] = {
     "topic": lambda partition: partition.topic,
@@ -148,10 +149,13 @@ def _holds(one: Filter, partition: Partition) -> bool:
 
 
 def _texts(one: Filter) -> frozenset[str] | None:
-    """The only values that `one` lets through, None when they cannot be told."""
+    """The only values that `one` lets through, None when they cannot be told, or the broker cannot be asked for them:
+    it drops blank ones, and takes so many at most."""
     match one:
         case EqualTo(value=str(value)) | EqualNullSafe(value=str(value)):
-            return frozenset({value})
+            texts = frozenset({value})
         case In(value=values):
-            return frozenset(value for value in values if isinstance(value, str))
-    return None
+            texts = frozenset(value for value in values if isinstance(value, str))
+        case _:
+            return None
+    return texts if len(texts) <= MAX_FILTERS and all(text.strip() for text in texts) else None

@@ -16,7 +16,9 @@ import pyarrow as pa
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.schema import ARROW_SCHEMA, ARROW_SCHEMA_WITH_CORRUPT, ATTRIBUTES, TIMESTAMP
+from tubemq_spark.source.inlong import unpack
+from tubemq_spark.source.inlong_rows import InlongColumns
+from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +33,13 @@ class RowFormat:
     """How messages become rows: plain values.
 
     `zone` is that of the producers' `$msgTime$`, `corrupt` what option `corruptMessages` says, and `msg_types` are the
-    message types that are wanted, by topic; of topics that are not in it all are.
+    message types that are wanted, by topic; of topics that are not in it all are. `message_format` is the option's.
     """
 
     zone: tzinfo = timezone.utc
     corrupt: str = "fail"
     msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    message_format: str = "raw"
 
 
 class RowMaker:
@@ -44,14 +47,15 @@ class RowMaker:
 
     def __init__(self, form: RowFormat) -> None:
         self._form = form
+        self._schema = arrow_schema(form.corrupt, form.message_format)
         self._counts: dict[Partition, int] = {}
         self._examples: dict[Partition, str] = {}
 
     def batch(self, partition: Partition, messages: Sequence[Any], positions: Sequence[int] | None) -> pa.RecordBatch:
         """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
 
-        `ProtocolError`, naming the message, for one whose check sum or attribute header is wrong, unless the format
-        says otherwise. Messages whose type is not wanted are left out.
+        `ProtocolError`, naming the message, for one whose check sum or attribute header is wrong, or that is no pack
+        where packs are wanted, unless the format says otherwise. Messages whose type is not wanted are left out.
         """
         bodies, attributes = self._take_apart(partition, messages)
         wanted = self._is_wanted(partition.topic, attributes)
@@ -72,10 +76,14 @@ class RowMaker:
             _column(count, positions or (), pa.int64()),
             pa.array([message.messageId for message in messages], pa.int64()),
         ]
-        if self._form.corrupt != "keep":
-            return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-        columns.append(pa.array([found is _KEPT for found in attributes], pa.bool_()))
-        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA_WITH_CORRUPT)
+        keep = self._form.corrupt == "keep"
+        corrupt = [found is _KEPT for found in attributes] if keep else [False] * count
+        if self._form.message_format == "inlongmsg":
+            inside = self._unpack(partition, messages, bodies, corrupt)
+            columns, corrupt = inside.columns(columns[1:]), inside.corrupt
+        if keep:
+            columns.append(pa.array(corrupt, pa.bool_()))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def corrupt(self) -> Iterator[str]:
         """A sentence for each partition that had corrupt messages."""
@@ -101,6 +109,21 @@ class RowMaker:
             bodies.append(body)
             attributes.append(found)
         return bodies, attributes
+
+    def _unpack(
+        self, partition: Partition, messages: Sequence[Any], bodies: Sequence[bytes], corrupt: Sequence[bool]
+    ) -> InlongColumns:
+        inside = InlongColumns()
+        for number, (message, body, is_corrupt) in enumerate(zip(messages, bodies, corrupt, strict=True)):
+            if is_corrupt:
+                inside.add_corrupt(number, body)
+                continue
+            try:
+                inside.add(number, unpack(body, self._form.zone))
+            except ProtocolError as error:
+                if self._bad(partition, message, str(error)) is _KEPT:
+                    inside.add_corrupt(number, body)
+        return inside
 
     def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
         what = f"message {message.messageId}: {reason}"

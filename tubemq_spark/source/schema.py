@@ -30,7 +30,14 @@ SPARK_SCHEMA = StructType(
         StructField("message_id", LongType()),
     ]
 )
-SPARK_SCHEMA_WITH_CORRUPT = StructType([*SPARK_SCHEMA.fields, StructField("corrupt", BooleanType())])
+INLONG_FIELDS = [
+    StructField("inlong_group", StringType()),
+    StructField("inlong_stream", StringType()),
+    StructField("inlong_time", TimestampType()),
+    StructField("inlong_attributes", MapType(StringType(), StringType())),
+    StructField("inlong_index", IntegerType()),
+]
+CORRUPT_FIELD = StructField("corrupt", BooleanType())
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -49,12 +56,26 @@ ARROW_SCHEMA = pa.schema(
         pa.field("message_id", pa.int64()),
     ]
 )
-ARROW_SCHEMA_WITH_CORRUPT = ARROW_SCHEMA.append(pa.field("corrupt", pa.bool_()))
+ARROW_INLONG_FIELDS = [
+    pa.field("inlong_group", pa.string()),
+    pa.field("inlong_stream", pa.string()),
+    pa.field("inlong_time", TIMESTAMP),
+    pa.field("inlong_attributes", ATTRIBUTES),
+    pa.field("inlong_index", pa.int32()),
+]
+ARROW_CORRUPT_FIELD = pa.field("corrupt", pa.bool_())
 
 
-def spark_schema(corrupt_messages: str) -> StructType:
-    """The columns where option `corruptMessages` is so."""
-    return SPARK_SCHEMA_WITH_CORRUPT if corrupt_messages == "keep" else SPARK_SCHEMA
+def spark_schema(corrupt_messages: str, message_format: str = "raw") -> StructType:
+    """The columns where the options `corruptMessages` and `messageFormat` are so; `corrupt` is always the last."""
+    more = INLONG_FIELDS if message_format == "inlongmsg" else []
+    return StructType([*SPARK_SCHEMA.fields, *more, *([CORRUPT_FIELD] if corrupt_messages == "keep" else [])])
+
+
+def arrow_schema(corrupt_messages: str, message_format: str = "raw") -> pa.Schema:
+    """As `spark_schema`, for Arrow."""
+    more = ARROW_INLONG_FIELDS if message_format == "inlongmsg" else []
+    return pa.schema([*ARROW_SCHEMA, *more, *([ARROW_CORRUPT_FIELD] if corrupt_messages == "keep" else [])])
 
 
 def check_schema(schema: StructType, own: StructType) -> None:

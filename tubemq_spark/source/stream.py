@@ -37,7 +37,7 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=True)
-        check_schema(schema, spark_schema(self._options.corrupt_messages))
+        check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
         self._driver: StreamDriver | None = None
         self._reached: StreamOffset | None = None  # the end of what Spark planned last
 

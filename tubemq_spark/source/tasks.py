@@ -9,6 +9,7 @@ from tubemq_spark.client.consumer import RangeToRead
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.marks import Span
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
@@ -24,11 +25,13 @@ def input_partitions(
     *,
     lenders: Mapping[Partition, str | None] = MappingProxyType({}),
     leave_at: Mapping[Partition, int] = MappingProxyType({}),
+    ids: Mapping[Partition, Span] = MappingProxyType({}),
     advice: str,
     only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
     """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
-    where that is said. Messages of other types than `only_types` need not come.
+    where that is said, and `ids` are known of the messages of some ranges. Messages of other types than `only_types`
+    need not come.
     """
     wanted = []
     for partition, (start, end) in to_read.items():
@@ -49,6 +52,7 @@ def input_partitions(
                 filters=filters,
                 lender=lenders.get(partition),
                 leave_at=leave_at.get(partition),
+                ids=ids.get(partition),
                 fail_on_data_loss=options.fail_on_data_loss,
                 advice=advice,
             )
@@ -57,6 +61,7 @@ def input_partitions(
         options.msg_time_zone,
         options.corrupt_messages,
         {topic: frozenset(types) for topic, types in options.filters.items()},
+        options.message_format,
     )
     sizes = [(one.end - one.start) // UNIT for one in wanted]
     return [

@@ -53,5 +53,7 @@ class ServerConfig:
     visit_token_check_in_valid_time: float = 120.0  # after its registration a broker takes any visit token so long
     group_offset_expiry: float = 20 * 24 * 3600.0  # from 2.1 on
 
-    # The embedded server's own: what a topic may keep on one broker, in memory.
+    # The embedded server's own: where its brokers begin in the wave of message ids (which rise up to 2199 s and fall up
+    # to 4398 s), and what a topic may keep on one broker, in memory.
+    message_id_phase: float = 300.0
     topic_max_bytes: int = 256 * 1024 * 1024

@@ -19,6 +19,7 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, filter_code
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.flow import DataLimit, Pace, parse_data_limits
+from tubemq_spark.testing.broker.ids import MessageIds
 from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, Layout
@@ -67,8 +68,7 @@ class BrokerService:
         self._authorize = authorize
         self._stores: dict[tuple[str, int], Store] = {}
         self._next_tick = clock.now() + _TICK
-        self._runs = 0
-        self._last_message_id = 0
+        self._ids = MessageIds(clock, config.message_id_phase)
         self._flow_rule: tuple[str, list[DataLimit]] = ("", [])
         reads = {
             Method.PARTITION_REGISTER: on_message(pb.RegisterRequestC2B, self._register_or_unregister),
@@ -79,7 +79,6 @@ class BrokerService:
         # Either service type reaches either kind of call: the broker publishes one object as both.
         both = {**reads, Method.SEND_MESSAGE: self._send}
         self.service = Service({ServiceType.BROKER_READ: both, ServiceType.BROKER_WRITE: both})
-        self._begin_run()
 
     # -- what the administrator and the machine do ---------------------------------------------------------------
 
@@ -105,7 +104,7 @@ class BrokerService:
             store.crash()
         self.claims.clear()
         self.offsets.restart()
-        self._begin_run()
+        self._ids.restart()
 
     def stop(self) -> None:
         """An orderly stop loses nothing, and confirms what readers have in flight."""
@@ -114,7 +113,7 @@ class BrokerService:
         self.claims.clear()
         self.offsets.stop()
         self.offsets.restart()
-        self._begin_run()
+        self._ids.restart()
 
     def tick(self) -> None:
         """Does what is due by the clock."""
@@ -128,11 +127,6 @@ class BrokerService:
         for store in self._stores.values():
             store.tick()
         self.offsets.tick()
-
-    def _begin_run(self) -> None:
-        # Ids of a new run are smaller, as those of a restarted broker may be.
-        self._last_message_id = ((1 << 20) - self._runs) << 40
-        self._runs += 1
 
     # -- sends ---------------------------------------------------------------------------------------------------
 
@@ -167,11 +161,11 @@ class BrokerService:
             )
         code = NO_CODE if is_blank(request.msgType) else filter_code(trim(request.msgType))
         store = self._open_store(topic, layout, partition_id)
-        self._last_message_id += 1
-        position = store.append(partition_id, code, self._last_message_id, check, request.flag, payload)
-        reply.success, reply.errCode, reply.errMsg = True, ErrCode.SUCCESS, str(self._last_message_id)
+        message_id = self._ids.next()
+        position = store.append(partition_id, code, message_id, check, request.flag, payload)
+        reply.success, reply.errCode, reply.errMsg = True, ErrCode.SUCCESS, str(message_id)
         reply.requireAuth = False
-        reply.messageId = self._last_message_id
+        reply.messageId = message_id
         reply.appendTime = self._clock.wall_ms()
         reply.appendOffset = position
 

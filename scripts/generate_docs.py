@@ -1,0 +1,104 @@
+"""Write docs/options.md from the tables in which the options are declared: `python scripts/generate_docs.py`.
+
+With `--check` nothing is written; the status is 1, and the difference printed, when the file is out of date.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tubemq_spark.client.settings import CLIENT_OPTIONS
+from tubemq_spark.options import Option, Planned
+from tubemq_spark.sink.options import SINK_OPTIONS
+from tubemq_spark.source.options import SOURCE_OPTIONS
+
+FILE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+
+Declared = Option[Any] | Planned
+
+INTRODUCTION = """\
+# Options
+
+<!-- Written by scripts/generate_docs.py from the options' declarations: change them there. -->
+
+`tubemq.` stands in front of what configures the client of TubeMQ; what Spark does with it has no prefix. Spark does not
+tell upper from lower case in names. A value that cannot be used, and a name that is unknown or looks misspelled, is an
+error at `load()` that says what was expected.
+"""
+
+
+def document() -> str:
+    """The whole file."""
+    shared = {option.name for option in CLIENT_OPTIONS}
+    sections = [
+        ("Both ways", "", CLIENT_OPTIONS),
+        (
+            "Source",
+            "For streams and batch reads. Give `subscribe` or `assign`, not both. Positions are bytes of a store's "
+            "index, which has 28 of them for each message.",
+            [option for option in SOURCE_OPTIONS if option.name not in shared],
+        ),
+        ("Sink", "", [option for option in SINK_OPTIONS if option.name not in shared]),
+    ]
+    parts = [INTRODUCTION]
+    for title, text, options in sections:
+        parts.append(f"## {title}\n")
+        if text:
+            parts.append(f"{text}\n")
+        parts.append(table(options))
+    planned = [(title, option) for title, _, options in sections for option in options if isinstance(option, Planned)]
+    if planned:
+        parts.append("## Not in this release\n")
+        parts.append("These names are kept for later; only the default is accepted.\n")
+        parts.append("\n".join(f"- {later(title, option)}" for title, option in planned) + "\n")
+    return "\n".join(parts)
+
+
+def table(options: Iterable[Declared]) -> str:
+    rows = [["option", "default", "value", "meaning"], ["---"] * 4]
+    for option in options:
+        if isinstance(option, Option):
+            rows.append([f"`{option.name}`", default(option), option.expects, option.meaning])
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+
+
+def default(option: Option[Any]) -> str:
+    if option.required:
+        return "required"
+    if option.shown_default is not None:
+        return option.shown_default if "`" in option.shown_default else f"`{option.shown_default}`"
+    if option.default is None:
+        return "none"
+    return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+
+
+def later(section: str, option: Planned) -> str:
+    only = f" (default `{option.default}`)" if option.default is not None else ""
+    return f"{section.lower()}: `{option.name}`{only}: {option.meaning}"
+
+
+def difference(new: str) -> Iterator[str]:
+    old = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
+    return difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), "docs/options.md", "as declared"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    text = document()
+    if arguments == ["--check"]:
+        found = "".join(difference(text))
+        if found:
+            print(f"{found}docs/options.md is out of date: run scripts/generate_docs.py")
+        return 1 if found else 0
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""A broker that loses messages which a query has read, and has others in their place by the time the query looks."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from tests import messages, reading
+from tests.clusters import LAYOUTS, Cluster, Layout
+from tests.clusters.servers import BOTH, running
+from tests.faults.bench import Query
+from tests.messages import Sent
+from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.metadata import Partition
+
+LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
+BASE, TAIL = 600, 900  # messages of each topic, flushed and not flushed
+REFILLS = {"nothing": 0, "a_part": 300, "as_many": 900, "more": 3000}
+LOST = [f"{refill}_{layout}" for refill in REFILLS for layout in LAYOUT_NAMES]
+PLANNED = [f"planned_{layout}" for layout in LAYOUT_NAMES]
+KEPT = [f"kept_{layout}" for layout in LAYOUT_NAMES]
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    topics = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED, *KEPT]}
+    with running(request.param, brokers=1, topics=topics) as cluster:
+        yield cluster
+
+
+@dataclass
+class Story:
+    """A query of one topic, and what was stored there and was not lost."""
+
+    cluster: Cluster
+    topic: str
+    group: str
+    fail: bool = False
+    stored: dict[Partition, list[Sent]] = field(default_factory=dict)
+    lost: dict[Partition, list[Sent]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        client: dict[str, Any] = {"framing": Framing(self.cluster.framing), "retry_for": 60.0, "rpc_timeout": 10.0}
+        self.query = Query(cast(Any, self.cluster), self.topic, group=self.group, **client)
+        self.query._options = replace(self.query._options, fail_on_data_loss=self.fail, claim_timeout=45.0)
+
+    def send(self, count: int) -> None:
+        partitions = messages.partitions(self.cluster, self.topic)
+        for partition, sent in messages.send(self.cluster, messages.numbered(partitions, count)).items():
+            self.stored.setdefault(partition, []).extend(sent)
+
+    def forget_the_tail(self) -> None:
+        """What lies behind the end of its store is gone."""
+        for partition, sent in self.stored.items():
+            end = reading.look(self.cluster, self.group, partition).end
+            self.lost[partition] = [message for message in sent if message.position >= end]
+            self.stored[partition] = [message for message in sent if message.position < end]
+
+    def check(self) -> None:
+        for partition, sent in self.stored.items():
+            given = [row.message_id for row in self.query.rows[partition]]
+            lost = {message.message_id for message in self.lost.get(partition, [])}
+            assert [one for one in given if one not in lost] == [message.message_id for message in sent], partition
+            assert len(given) == len(set(given))
+
+
+def restart(cluster: Cluster) -> None:
+    cluster.kill_broker(1)
+    cluster.start_broker(1)
+
+
+def test_tails_that_were_read_are_lost(broker: Cluster, group: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each topic is refilled in another way; one crash serves all, for a real broker takes long to come back."""
+    stories = [Story(broker, topic, group) for topic in LOST]
+    for story in stories:
+        story.send(BASE)
+    for story in stories:
+        broker.wait_flushed(story.topic)
+        story.query.run()
+    for story in stories:
+        story.send(TAIL)
+        story.query.run()
+    restart(broker)
+    for story in stories:
+        story.forget_the_tail()
+        assert any(story.lost.values()), "the tail was not lost, so this proves nothing"
+        count = REFILLS[story.topic.rpartition("_")[0]]
+        if count:
+            story.send(count)
+    for story in stories:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            story.query.run()
+        assert any("the broker lost [" in record.getMessage() for record in caplog.records), story.topic
+        story.check()
+        story.send(30)
+        story.query.run()
+        story.check()
+
+
+@pytest.mark.parametrize("fail", [False, True], ids=["go on", "fail"])
+def test_tails_that_were_planned_to_be_read_are_lost(broker: Cluster, group: str, fail: bool) -> None:
+    stories = [Story(broker, topic, group, fail) for topic in PLANNED]
+    for story in stories:
+        story.send(BASE)
+    for story in stories:
+        broker.wait_flushed(story.topic)
+        story.query.run()
+
+    for story in stories:
+        story.send(TAIL)
+
+        def lose(story: Story = story) -> None:
+            story.query.planned = lambda: None
+            restart(broker)
+            look = f"{group}_look"
+            ends = {p: reading.look(broker, look, p).end for p in messages.partitions(broker, story.topic)}
+            for partition, sent in story.stored.items():
+                story.stored[partition] = [message for message in sent if message.position < ends[partition]]
+                story.lost[partition] = [message for message in sent if message.position >= ends[partition]]
+            assert any(story.lost.values()), "the tail was not lost, so this proves nothing"
+            story.send(2 * TAIL)
+
+        story.query.planned = lose
+        if fail:
+            with pytest.raises(DataLossError) as lost:
+                story.query.run()
+            assert lost.value.offered < lost.value.asked
+        else:
+            story.query.run()
+            story.query.run()
+            story.check()
+
+
+def test_nothing_is_said_to_be_lost_that_is_not(broker: Cluster, group: str, rng: random.Random) -> None:
+    """Producers send all the while; the broker is stopped, or killed when all is flushed, now and then."""
+    stories = [Story(broker, topic, group, fail=True) for topic in KEPT]
+    for _ in range(3):
+        for story in stories:
+            done = threading.Event()
+
+            def produce(story: Story = story, done: threading.Event = done) -> None:
+                for _ in range(rng.randint(5, 20)):
+                    story.send(rng.randint(1, 200))
+                done.set()
+
+            producer = threading.Thread(target=produce)
+            producer.start()
+            while not done.is_set():
+                story.query.run()
+            producer.join()
+            if rng.random() < 0.5:
+                story.query.run()
+        if rng.random() < 0.5:
+            for story in stories:
+                broker.wait_flushed(story.topic)
+            broker.kill_broker(1)
+        else:
+            broker.stop_broker(1)
+        broker.start_broker(1)
+    for story in stories:
+        story.query.run()
+        story.check()
+        assert {partition: rows[-1].message_id for partition, rows in story.query.rows.items()} == {
+            partition: sent[-1].message_id for partition, sent in story.stored.items()
+        }

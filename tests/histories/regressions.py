@@ -1,0 +1,77 @@
+"""Histories that once failed, as short as they were found to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.histories.script import FOUND, Event, History, Setting, TopicShape
+
+
+def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:
+    """On one broker, with one partition that has its store for itself."""
+    return History(name, Setting(1, 1, {"a": TopicShape(1, 1)}, config or {}, options), events)
+
+
+def _event(kind: str, at: str | None = None, **args: Any) -> Event:
+    return Event(kind, args, at)
+
+
+def _send(count: int) -> Event:
+    return _event("send", count=count, to=0, spread=1, size=8)
+
+
+_RUN = _event("run", batches=50, available_now=False)
+_CRASH = _event("crash", broker=0)
+_START = _event("start", broker=0)
+
+REGRESSIONS = [
+    # The broker loses the last 5 of 15 messages that were read, and all but 2 of the others are too old: nothing is
+    # left to compare with, and the query must not read these 2 again, nor say that they are lost.
+    _history(
+        "lost tail and retention",
+        {"startingOffsets": "earliest", "failOnDataLoss": "false"},
+        _send(15),
+        _RUN,
+        _CRASH,
+        _event("expire", topic=0, keep=2),
+        config={"mem_cache_msg_count": 10},
+    ),
+    # Messages of two times, read in one micro-batch, of which the broker loses the later ones: the others stay read.
+    _history(
+        "lost tail of an old backlog",
+        {"startingOffsets": "earliest", "failOnDataLoss": "false"},
+        _send(15),
+        _event("advance", seconds=40.0),
+        _send(3),
+        _RUN,
+        _CRASH,
+    ),
+    # The group must not go back to where it stood before a loss that was accepted, nor to the end of the store then.
+    _history(
+        "the group after a loss",
+        {
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+            "maxOffsetsPerTrigger": "5",
+            "minOffsetsPerTrigger": "5",
+            "maxTriggerDelay": "10s",
+        },
+        _send(20),
+        _RUN,
+        _CRASH,
+        _START,
+        _RUN,
+        _send(8),
+        _RUN,
+    ),
+    # The first run dies before it has logged anything, and leaves a group that stands beyond the end of the store.
+    _history(
+        "the group beyond the end",
+        {"startingOffsets": "latest"},
+        _send(20),
+        _RUN,
+        _event("kill", at=FOUND),
+        _event("advance", seconds=6.0),
+        _CRASH,
+    ),
+]

@@ -1,0 +1,128 @@
+"""Packs of InLong as rows."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tests.inlong_packs import pack_3, pack_4, pack_grouped, sized
+from tests.source.test_rows import HERE, MINUTE, message
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.source.rows import RowFormat, RowMaker
+from tubemq_spark.source.schema import SPARK_SCHEMA, arrow_schema, spark_schema
+
+ONE, OTHER = "groupId=g&streamId=s&dt=1709251140123", "bid=b&t=202402292359"
+INLONG = ["inlong_group", "inlong_stream", "inlong_time", "inlong_attributes", "inlong_index"]
+
+
+def maker(**given: Any) -> RowMaker:
+    return RowMaker(RowFormat(message_format="inlongmsg", **given))
+
+
+def rows(maker: RowMaker, messages: list[Any], positions: list[int] | None = None) -> list[dict[str, Any]]:
+    batch = maker.batch(HERE, messages, positions)
+    batch.validate(full=True)
+    found: list[dict[str, Any]] = batch.to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
+def test_columns(corrupt: str) -> None:
+    """`corrupt` stays the last."""
+    spark = spark_schema(corrupt, "inlongmsg")
+    assert spark.fieldNames() == [*SPARK_SCHEMA.fieldNames(), *INLONG, *(["corrupt"] if corrupt == "keep" else [])]
+    assert all(field.nullable for field in spark)
+    assert to_arrow_schema(spark, timezone="UTC") == arrow_schema(corrupt, "inlongmsg")
+    for messages in ([], [message(pack_grouped(1, []))], [message(pack_grouped(1, [(ONE, b"body")]))]):
+        assert maker(corrupt=corrupt).batch(HERE, messages, None).schema == arrow_schema(corrupt, "inlongmsg")
+
+
+def test_each_message_inside_is_a_row_of_its_pack() -> None:
+    packs = [
+        message(pack_grouped(1, [(ONE, b"a"), (OTHER, b"b")], compressed=True), b"$msgType$=x,k=v", message_id=5),
+        message(pack_3("", []), message_id=6),
+        message(pack_4(sized([b"c", b"d", b"e"])), message_id=7),
+    ]
+    found = rows(maker(zone=ZoneInfo("Asia/Shanghai")), packs, [0, 28, 56])
+    first, second, *third = found
+    outer: dict[str, Any] = {"attributes": [("k", "v")], "msg_type": "x", "msg_time": None}
+    outer |= {"topic": "clicks", "broker_id": 3, "partition": 10_001, "offset": 0, "message_id": 5}
+    assert first == outer | {
+        "value": b"a",
+        "inlong_group": "g",
+        "inlong_stream": "s",
+        "inlong_time": MINUTE.replace(microsecond=123_000),
+        "inlong_attributes": [("groupId", "g"), ("streamId", "s"), ("dt", "1709251140123")],
+        "inlong_index": 0,
+    }
+    assert second == outer | {
+        "value": b"b",
+        "inlong_group": "b",
+        "inlong_stream": None,
+        "inlong_time": datetime(2024, 2, 29, 15, 59, tzinfo=timezone.utc),
+        "inlong_attributes": [("bid", "b"), ("t", "202402292359")],
+        "inlong_index": 1,
+    }
+    assert [row["value"] for row in third] == [b"c", b"d", b"e"]
+    assert {(row["offset"], row["message_id"], row["msg_type"]) for row in third} == {(56, 7, None)}
+    keys = [(row["topic"], row["broker_id"], row["partition"], row["message_id"], row["inlong_index"]) for row in found]
+    assert [key[4] for key in keys] == [0, 1, 0, 1, 2]
+    assert len(set(keys)) == 5
+
+
+def test_rows_do_not_depend_on_what_was_read_together() -> None:
+    packs = [message(pack_grouped(1, [(ONE, b"%d" % n)] * n), message_id=n) for n in range(5)]
+    one_by_one = [row for pack in packs for row in rows(maker(), [pack])]
+    assert rows(maker(), packs) == one_by_one
+    assert len(one_by_one) == 10
+
+
+def good_and_bad() -> list[Any]:
+    """No pack, a wrong check sum, a wrong header; and packs about them."""
+    wrong_sum = message(pack_grouped(1, [(ONE, b"lost")]), message_id=3)
+    wrong_sum.checkSum ^= 1
+    return [
+        message(pack_grouped(1, [(ONE, b"a")]), message_id=1),
+        message(b"no pack", b"$msgType$=x,k=v", message_id=2),
+        wrong_sum,
+        message(b"\x00\x00\x00\x09two", message_id=4, flag=1),
+        message(pack_grouped(1, [(ONE, b"b"), (ONE, b"c")]), message_id=5),
+    ]
+
+
+def test_what_is_no_pack_fails() -> None:
+    with pytest.raises(
+        ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is no InLongMsg.*'corruptMessages'"
+    ):
+        maker().batch(HERE, good_and_bad()[:2], None)
+
+
+def test_what_is_no_pack_is_skipped_and_counted() -> None:
+    reader = maker(corrupt="skip")
+    assert [row["value"] for row in rows(reader, good_and_bad(), [0, 28, 56, 84, 112])] == [b"a", b"b", b"c"]
+    (told,) = reader.corrupt()
+    assert told.startswith("3:clicks:10001: 3 corrupt messages were skipped; the first: message ")
+
+
+def test_what_is_no_pack_is_kept_as_it_came() -> None:
+    """In one row, with what is known of the message."""
+    bad = good_and_bad()[1:4]
+    found = rows(maker(corrupt="keep"), good_and_bad())
+    assert [row["message_id"] for row in found] == [1, 2, 3, 4, 5, 5]
+    assert [row["corrupt"] for row in found] == [False, True, True, True, False, False]
+    assert [row["value"] for row in found[1:4]] == [b"no pack", bad[1].payLoadData, bad[2].payLoadData]
+    assert [row["msg_type"] for row in found[1:4]] == ["x", None, None]
+    assert found[1]["attributes"] == [("k", "v")]
+    assert all(row[name] is None for row in found[1:4] for name in INLONG)
+
+
+@pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
+def test_packs_of_other_types_are_not_even_opened(corrupt: str) -> None:
+    reader = maker(corrupt=corrupt, msg_types={"clicks": frozenset({"y"})})
+    packs = [message(b"no pack", b"$msgType$=x"), message(pack_grouped(1, [(ONE, b"a")] * 2), b"$msgType$=y")]
+    assert [row["value"] for row in rows(reader, packs, [0, 28])] == [b"a", b"a"]
+    assert list(reader.corrupt()) == []

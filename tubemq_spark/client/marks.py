@@ -1,0 +1,158 @@
+"""Looks at what stands at positions of partitions that the driver holds.
+
+A look is a seek and a fetch for each position of a partition, and a seek back to where its group stands, all in one
+write, so that the group stands elsewhere for a moment only. The partitions' looks go out together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.consume import not_found_kind
+from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.exact_range import NotFound
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
+
+_TOGETHER = 32  # partitions in one write: a fetch may bring a third of a megabyte, and all answers are kept
+_FETCHES = (1, 4, 16)  # of one look and its repetitions, where other partitions' messages fill the store
+_TRIES = 6  # of a look that finds nothing certain
+
+Place = tuple[Partition, int]
+Outcome = Response | Failure | TransportError | ProtocolError
+
+
+class Seen(NamedTuple):
+    """What a look found: the seek led to `begin`, and `ids` are those of the partition's first messages from there on,
+    one at the least, or none when it has none up to the end of the store."""
+
+    begin: int
+    ids: tuple[int, ...]
+
+    @property
+    def first(self) -> int | None:
+        return self.ids[0] if self.ids else None
+
+
+def look(
+    session: ConsumerSession, claims: DriverClaims, wanted: Mapping[Partition, Collection[int]]
+) -> dict[Place, Seen]:
+    """What stands at the positions (bytes of the index) of each partition; a place is missing when that cannot be told
+    for now.
+
+    `claims` must hold the partitions; one that was lost is taken again. Their groups stand where they stood when this
+    returns, and usually when it raises, too: `TransportError` when a broker stays away, else as `DriverClaims.take`.
+    """
+    places = [(partition, position) for partition, positions in wanted.items() for position in sorted(set(positions))]
+    seen: dict[Place, Seen] = {}
+    stamina = Stamina(session.settings.retry_for)
+    for number in range(_TRIES):
+        lost: set[Partition] = set()
+        fetches = _FETCHES[min(number, len(_FETCHES) - 1)]
+        for part in _parts([place for place in places if place not in seen]):
+            found, troubled = _Look(session, claims, part, fetches).take()
+            seen |= found
+            lost |= troubled
+        if lost:
+            claims.take({partition: claims.standing(partition).group for partition in lost})
+        if len(seen) == len(places):
+            break
+        if (lost or number >= len(_FETCHES) - 1) and not stamina.pause():
+            break
+    for partition, position in [place for place in places if place not in seen]:
+        _log.info("%s: what stands at %d cannot be told for now", partition, position)
+    return seen
+
+
+def _parts(places: Sequence[Place]) -> Iterable[dict[Partition, list[int]]]:
+    """A few partitions each."""
+    part: dict[Partition, list[int]] = {}
+    for partition, position in places:
+        if partition not in part and len(part) == _TOGETHER:
+            yield part
+            part = {}
+        part.setdefault(partition, []).append(position)
+    if part:
+        yield part
+
+
+class _Look:
+    """One write for each broker."""
+
+    def __init__(
+        self, session: ConsumerSession, claims: DriverClaims, part: Mapping[Partition, Sequence[int]], fetches: int
+    ) -> None:
+        self._session = session
+        self._claims = claims
+        self._part = part
+        self._fetches = fetches
+
+    def take(self) -> tuple[dict[Place, Seen], set[Partition]]:
+        """What was seen, and the partitions whose claims have to be taken again."""
+        calls = {partition: self._calls(partition, positions) for partition, positions in self._part.items()}
+        outcomes = iter(call_all(self._session.settings, [call for several in calls.values() for call in several]))
+        found: dict[Place, Seen] = {}
+        lost: set[Partition] = set()
+        for partition, positions in self._part.items():
+            heard = [(call, next(outcomes)) for call in calls[partition]]
+            try:
+                _registered(*heard[-1])  # before anything else is judged: the group must be back
+                for number, position in enumerate(positions):
+                    begin = number * (1 + self._fetches)
+                    seen = _seen(heard[begin : begin + 1 + self._fetches])
+                    if seen is not None:
+                        found[partition, position] = seen
+            except TransportError as trouble:
+                _log.info("%s", trouble)
+                lost.add(partition)
+        return found, lost
+
+    def _calls(self, partition: Partition, positions: Sequence[int]) -> list[Call]:
+        client_id = self._claims.client_id(partition)
+        assert client_id is not None, f"{partition} is not held"
+        broker = self._session.broker(partition)
+        calls = GroupCalls(self._session.settings, self._session.group, self._session.visit_token)
+        fetch = calls.fetch(broker, partition, client_id, escape=True)
+        looks: list[Call] = []
+        for position in positions:
+            looks += [calls.register(broker, partition, client_id, position), *[fetch] * self._fetches]
+        return [*looks, calls.register(broker, partition, client_id, self._claims.standing(partition).group)]
+
+
+def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | None:
+    sought = _registered(*heard[0])
+    begin = sought.currOffset
+    if begin >= sought.maxOffset:
+        return Seen(begin, ())
+    at: int | None = begin
+    for call, outcome in heard[1:]:
+        got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
+        if got.errCode == ErrCode.SUCCESS and got.currOffset != (got.currOffset if at is None else at):
+            return None  # the cursor was moved by something else
+        at = None
+        if got.errCode == ErrCode.SUCCESS:
+            if got.messages:
+                return Seen(begin, tuple(message.messageId for message in got.messages[:2]))
+        elif got.errCode != ErrCode.NOT_FOUND:
+            return None
+        elif (kind := not_found_kind(got.errMsg)) is not NotFound.PASSED:
+            return Seen(begin, ()) if kind is NotFound.END else None
+    return None
+
+
+def _registered(call: Call, outcome: Outcome) -> broker_pb.RegisterResponseB2C:
+    reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+    if reply.errCode != ErrCode.SUCCESS:
+        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
+    return reply

@@ -1,0 +1,82 @@
+"""Marks: messages by which a store is known again after a crash of its broker.
+
+A broker that dies loses what it had not flushed, and uses the positions again for other messages. An index that has
+the same message at a mark has not changed before it, so one look at the newest mark shows a loss, and a look at each of
+them between which two marks the lost tail begins. Which messages between these two are old and which are new shows in
+their ids (wire: IdWorker): they are the nanoseconds of the broker's monotonic clock, as a triangle wave that rises for
+36.6 minutes and falls as long, and a new process of the broker begins at least about a second later. So a message is
+old when its id lies between those of the two marks. That holds as long as the wave does not turn and nothing else moves
+the clock between them: `span_between` says when it can be relied on.
+
+Marks prove losses; ids only tell where one begins. So a wrong guess about ids is never taken for a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+SECOND = 1_000_000_000 << 22
+"""As ids count."""
+
+_PEAK = 1 << 63
+_SLACK = SECOND // 20  # messages that are sent at the same time may be stored in another order than their ids'
+_TURN = 60  # seconds: an id so near to where the wave turns may come again soon
+_LONGEST = 15 * 60  # seconds between two marks that a wave of 36 minutes can tell apart from all others
+_TOLERANCE = 30  # seconds by which the time between two messages may be longer than that between their marks
+
+MOST = 6
+
+Store = tuple[int, str, int]
+"""Broker, topic and store id: its partitions share one index."""
+
+
+class Mark(NamedTuple):
+    """The first message of `partition_id` at or behind `position` has `message_id`. It was sent at about `time`, in
+    seconds since the epoch by the driver's clock, 0 when nobody knows."""
+
+    position: int
+    partition_id: int
+    message_id: int
+    time: int
+
+
+Marks = Mapping[Store, tuple[Mark, ...]]
+"""Of each store by position, the newest last."""
+
+
+class Span(NamedTuple):
+    """Ids of old messages, both ends included."""
+
+    low: int
+    high: int
+
+    def has(self, message_id: int) -> bool:
+        return self.low <= message_id <= self.high
+
+
+def span_between(first: Mark, last: Mark) -> Span | None:
+    """The ids of the messages from `first` to `last`; None when ids cannot tell them from later ones: the wave turns
+    there, or too much time has gone by, or the broker's clock was set anew between them."""
+    low, high = sorted((first.message_id, last.message_id))
+    seconds = _TOLERANCE + (last.time - first.time if first.time and last.time else 0)
+    if not 0 <= seconds <= _LONGEST or high - low > seconds * SECOND:
+        return None
+    to_the_turn = max(_TURN, seconds // 2) * SECOND
+    if low < to_the_turn or _PEAK - high < to_the_turn:
+        return None
+    return Span(low - _SLACK, high + _SLACK)
+
+
+def thinned(marks: Iterable[Mark], now: int) -> tuple[Mark, ...]:
+    """At most `MOST` of them: the oldest, which tells a topic made anew from a lost tail, the two newest, and of the
+    rest those that leave the gaps smallest in proportion to their age, so that one stands soon before any loss."""
+    kept = sorted(set(marks))
+    while len(kept) > MOST:
+        least = min(range(1, len(kept) - 2), key=lambda i: (_gap(kept[i - 1], kept[i + 1], now), i))
+        del kept[least]
+    return tuple(kept)
+
+
+def _gap(older: Mark, newer: Mark, now: int) -> float:
+    return (now - older.time + 1) / (now - newer.time + 1)

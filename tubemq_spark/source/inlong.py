@@ -1,0 +1,279 @@
+"""Packs of InLong's DataProxy: one TubeMQ message that holds many of InLong's.
+
+A pack begins and ends with the same two bytes, 0x0F and its version. Numbers are big-endian.
+
+    version 0       groups(4) group…
+            1       created(8) groups(4) group…
+            2, 3    created(8) messages(4) groups(4) group…
+            4       size(4) type(1) groupId(2) streamId(2) flags(2) seconds(4) messages(2) uniq(4)
+                    size(4) data size(2) attributes 0xEE01
+
+    group   size(2) attributes, in version 2 messages(4), size(4) compressed(1) data; the size counts `compressed` too
+    data    (size(4) body)…                                    version 0 to 2, and 4 without flag 1
+            (size(4) body size(4) attributes)…                 version 4 with flag 1
+            (size(4) (size(4) body size(4) attributes)…)…      version 3
+
+Attributes are text, `key=value` joined by `&`; those of a group are in the modified UTF-8 of Java's `writeUTF`. `data`
+may be compressed with raw snappy, which begins with its length. wire: InLongMsg, CodecBinMsg, InLongMsgUtils.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timezone, tzinfo
+from itertools import groupby
+from operator import itemgetter
+
+import pyarrow as pa
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.message import parse_msg_time
+
+MAX_UNPACKED = 256 << 20
+"""The most a pack may become, in bytes: its data without compression, and its messages' attributes. What is longer than
+that is damaged, or made to fill somebody's memory."""
+
+_A_MESSAGE = _AN_ENTRY = 64  # bytes that a message counts in any case, and an attribute besides its text
+_SNAPPY_RATIO = 22  # no byte of snappy stands for more: its longest copy is 64 bytes, said in 3
+
+_MAGIC = 0x0F
+_SNAPPY = 1
+_OWN_ATTRIBUTES, _NAMED = 0x1, 0x4  # flags of version 4
+_END_OF_BINARY = 0xEE01
+
+_SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
+_BINARY = struct.Struct(">IBHHHIHII")
+
+_GROUP_KEYS, _STREAM_KEYS = ("groupId", "bid"), ("streamId", "tid")  # of today, and of old senders
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999, as Spark has them
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a pack says of some of its messages; `time` in microseconds since the epoch, None without one that can be
+    read."""
+
+    attributes: Mapping[str, str]
+    group: str | None
+    stream: str | None
+    time: int | None
+
+
+Inside = list[tuple[Head, list[bytes]]]
+"""The messages' bodies in their order, neighbours of one head together."""
+
+
+def unpack(pack: bytes, zone: tzinfo = timezone.utc) -> Inside:
+    """The messages of a pack; `zone` is that of the senders' `t` attributes.
+
+    `ProtocolError` for bytes that are no whole pack, and for one that would become larger than `MAX_UNPACKED`. The
+    numbers of messages that a pack tells are not compared: senders write them as they like.
+    """
+    if len(pack) < 4 or pack[0] != _MAGIC or pack[1] > 4 or pack[-2:] != pack[:2]:
+        raise ProtocolError(
+            f"its body of {len(pack)} bytes is no InLongMsg, which has a mark of two bytes at both ends"
+        )
+    unpacking = _Unpacking(zone)
+    binary = pack[1] == 4
+    return list((unpacking.binary if binary else unpacking.grouped)(_Bytes(pack, 2, len(pack) - 2), pack[1]))
+
+
+class _Unpacking:
+    """Of one pack."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        self._room = MAX_UNPACKED
+        self._heads: dict[tuple[str, str], Head] = {}
+
+    def grouped(self, pack: _Bytes, version: int) -> Iterator[tuple[Head, list[bytes]]]:
+        if version >= 1:
+            pack.number(_LONG, "its time")
+        if version >= 2:
+            pack.number(_INT, "its number of messages")
+        for _ in range(pack.number(_INT, "its number of groups")):
+            common = _java_text(pack.sized(_SHORT, "attributes"))
+            if version == 2:
+                pack.number(_INT, "a group's number of messages")
+            data = pack.sized(_INT, "a group")
+            if not data or data[0] > _SNAPPY:
+                raise ProtocolError("its InLongMsg has a group that does not say whether it is compressed")
+            data = self._plain(data[1:], data[0])
+            if version < 3:
+                yield self._of(common, "", self._parts(data, common), _joined)
+                continue
+            for block in self._parts(data, ""):
+                yield from self._with_attributes(block, common, _joined)
+        pack.ends()
+
+    def binary(self, pack: _Bytes, version: int) -> Iterator[tuple[Head, list[bytes]]]:
+        total, kind, group, stream, flags, seconds, count, _, size = pack.fields(_BINARY, "its header")
+        data = pack.take(size, "its data")
+        text = pack.sized(_SHORT, "attributes").decode("utf-8", "replace")
+        mark = pack.number(_SHORT, "its end")
+        pack.ends()
+        if mark != _END_OF_BINARY or total + _INT.size != pack.size:
+            raise ProtocolError(f"its InLongMsg of version {version} has another size than it says, or no end")
+        told = {"dt": f"{seconds * 1000}", "cnt": f"{count}"}
+        if not flags & _NAMED:
+            told |= {"groupId": f"{group}", "streamId": f"{stream}"}
+
+        def attributes(common: str, own: str) -> dict[str, str]:  # the pack's win, as in InLong's own reader
+            return _attributes(own) | _attributes(common) | told
+
+        data = self._plain(data, kind >> 5)
+        if flags & _OWN_ATTRIBUTES:
+            yield from self._with_attributes(data, text, attributes)
+        else:
+            yield self._of(text, "", self._parts(data, text), attributes)
+
+    def _with_attributes(
+        self, data: bytes, common: str, attributes: Callable[[str, str], dict[str, str]]
+    ) -> Iterator[tuple[Head, list[bytes]]]:
+        parts = self._parts(data, common)
+        if len(parts) % 2:
+            raise ProtocolError("its InLongMsg has a message without its attributes")
+        for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
+            yield self._of(common, own.decode("utf-8", "replace"), [body for _, body in pairs], attributes)
+
+    def _of(
+        self, common: str, own: str, bodies: list[bytes], attributes: Callable[[str, str], dict[str, str]]
+    ) -> tuple[Head, list[bytes]]:
+        self._take(len(own) * len(bodies))
+        head = self._heads.get((common, own))
+        if head is None:
+            head = self._heads[common, own] = _head(attributes(common, own), self._zone)
+            self._take(_AN_ENTRY * len(head.attributes))
+        return head, bodies
+
+    def _plain(self, data: bytes, compressed: int) -> bytes:
+        if compressed == 0:
+            return data
+        if compressed != _SNAPPY:
+            raise ProtocolError(f"its InLongMsg is compressed in a way that is not known: {compressed}")
+        size = _snappy_size(data)
+        if size > _SNAPPY_RATIO * len(data):
+            raise ProtocolError(f"its InLongMsg says that {len(data)} bytes of snappy are {size}, which cannot be")
+        self._take(size)
+        try:
+            # The size must be exact: to a longer buffer pyarrow adds bytes of its own.
+            plain: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
+        except (OSError, pa.ArrowException):
+            raise ProtocolError("its InLongMsg has damaged snappy data") from None
+        return plain
+
+    def _parts(self, data: bytes, text: str) -> list[bytes]:
+        """Sizes and what has them, one behind the other; a row for each repeats `text`."""
+        cost = _A_MESSAGE + len(text)
+        most = self._room // cost
+        parts: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            start = at + _INT.size
+            if start > end:
+                raise ProtocolError("its InLongMsg ends within the size of a message")
+            at = start + _INT.unpack_from(data, at)[0]
+            if at > end:
+                raise ProtocolError(f"its InLongMsg tells {at - start} bytes of a message, and {end - start} are left")
+            if len(parts) == most:
+                self._take(self._room + 1)
+            parts.append(data[start:at])
+        self._take(cost * len(parts))
+        return parts
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise ProtocolError(f"its InLongMsg becomes larger than {MAX_UNPACKED >> 20} MiB")
+
+
+class _Bytes:
+    """Reads the bytes of a pack from the first to the last, never beyond."""
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        self._data = data
+        self._at = start
+        self._end = end
+        self.size = end - start
+
+    def take(self, size: int, what: str) -> bytes:
+        if size > self._end - self._at:
+            raise ProtocolError(f"its InLongMsg tells {size} bytes of {what}, and {self._end - self._at} are left")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def fields(self, kind: struct.Struct, what: str) -> tuple[int, ...]:
+        return kind.unpack(self.take(kind.size, what))
+
+    def number(self, kind: struct.Struct, what: str) -> int:
+        return self.fields(kind, what)[0]
+
+    def sized(self, kind: struct.Struct, what: str) -> bytes:
+        return self.take(self.number(kind, f"the size of {what}"), what)
+
+    def ends(self) -> None:
+        if self._at < self._end:
+            raise ProtocolError(f"its InLongMsg goes on behind its end, bytes: {self._end - self._at}")
+
+
+def _joined(common: str, own: str) -> dict[str, str]:
+    return _attributes(common) | _attributes(own)
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """What is no `key=value` is a key with an empty value; of a key that stands twice the last counts, as in InLong."""
+    parts = (part.partition("=") for part in text.split("&") if part)
+    return {key: value for key, _, value in parts}
+
+
+def _head(attributes: dict[str, str], zone: tzinfo) -> Head:
+    def first(keys: tuple[str, ...]) -> str | None:
+        return next((attributes[key] for key in keys if key in attributes), None)
+
+    time = _day_or_minute(attributes.get("t", "").strip(), zone)
+    if time is None:
+        time = _since_1970(attributes.get("dt", "").strip())
+    return Head(attributes, first(_GROUP_KEYS), first(_STREAM_KEYS), time)
+
+
+def _day_or_minute(text: str, zone: tzinfo) -> int | None:
+    """`yyyyMMdd`, `yyyyMMddHH` or `yyyyMMddHHmm`; what stands behind is not looked at, as in InLong."""
+    for digits in (12, 10, 8):
+        if len(text) >= digits:
+            return parse_msg_time(text[:digits].ljust(12, "0"), zone)
+    return None
+
+
+def _since_1970(text: str) -> int | None:
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
+        return None
+    milliseconds = int(text)
+    return milliseconds * 1000 if _FIRST_MS <= milliseconds <= _LAST_MS else None
+
+
+def _java_text(data: bytes) -> str:
+    """Modified UTF-8: zero in two bytes, and what is beyond U+FFFF as two surrogates of three bytes each."""
+    try:
+        return data.decode() if b"\xed" not in data else _with_surrogates(data)
+    except UnicodeDecodeError:
+        pass
+    try:
+        return _with_surrogates(data.replace(b"\xc0\x80", b"\0"))
+    except UnicodeDecodeError:
+        raise ProtocolError("its InLongMsg has attributes that are no text") from None
+
+
+def _with_surrogates(data: bytes) -> str:
+    units = data.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace")
+
+
+def _snappy_size(data: bytes) -> int:
+    size = 0
+    for place, byte in enumerate(data[:5]):
+        size |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return size
+    raise ProtocolError("its InLongMsg has snappy data without its size")

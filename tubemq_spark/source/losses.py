@@ -1,0 +1,301 @@
+"""Whether the stores still hold what the query has read, and where to go on in those that do not.
+
+A broker that crashes loses what it had not flushed and uses the positions again. Each end of a batch near the end of a
+store comes with marks (see `protocol.marks`), and before anything behind a position is read, the newest mark before it
+is looked at: when another message stands there, the store lost what was read. Then a look at the older marks and a
+search between two of them tell each partition's first message that is new.
+
+Checking the last batch's marks and taking those of the next one is one write for each broker. What is idle costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.marks import Place, Seen, look
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.time_search import run_searches
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.marks import Mark, Marks, Span, Store, span_between, thinned
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pieces import StoredMessage
+from tubemq_spark.protocol.time_search import Search
+from tubemq_spark.source.offset import Positions
+from tubemq_spark.source.plan import store_of
+
+_log = logging.getLogger(__name__)
+
+_IN_MEMORY = 20_000 * UNIT  # more than a broker keeps unflushed of a store (its memory has two blocks of that at most)
+_A_WHILE = 60  # seconds
+
+
+class Checked(NamedTuple):
+    """Where each partition of a store that lost what was read goes on, and the marks for the end of the batch."""
+
+    lost: dict[Partition, int]
+    marks: Marks
+
+
+class _Batch(NamedTuple):
+    """What is to be read of a store, from the least start to the greatest end of its partitions."""
+
+    partitions: Sequence[Partition]
+    start: int
+    end: int
+    head: int
+    marks: tuple[Mark, ...]
+
+    @property
+    def newest(self) -> Mark | None:
+        return self.marks[-1] if self.marks else None
+
+    @property
+    def wants_marks(self) -> bool:
+        return self.start < self.end and self.head - self.end <= _IN_MEMORY
+
+    def begins_at_a_mark(self, now: int) -> bool:
+        """Of a little while ago, so that nothing old can have ids that are between those of that one and of the end."""
+        newest = self.newest
+        return newest is not None and newest.position == self.start - UNIT and 0 <= now - newest.time <= _A_WHILE
+
+
+def check(
+    session: ConsumerSession,
+    claims: DriverClaims,
+    begin: Positions,
+    ends: Positions,
+    heads: Positions,
+    marks: Marks,
+    *,
+    idle_too: bool = False,
+) -> Checked:
+    """For a batch [begin, ends), which is not read yet, of stores that end at `heads`; `marks` are those of `begin`.
+    Stores that the batch has nothing of are looked at with `idle_too`.
+
+    `claims` must hold the partitions of `begin`. Raises `TransportError` when a broker stays away.
+    """
+    batches = {
+        store: batch
+        for store, batch in _by_store(begin, ends, heads, marks).items()
+        if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
+    }
+    now = int(time.time())
+    seen = _look(session, claims, (place for item in batches.items() for place in _places(*item, now)))
+    seen |= _look(
+        session, claims, (place for item in batches.items() for place in _places_behind(session, *item, seen))
+    )
+    lost: dict[Partition, int] = {}
+    found = dict(marks)
+    for store, batch in batches.items():
+        if batch.newest is not None and _holds(batch.newest, store, seen) is False:
+            offered, found[store] = _where_new_ones_begin(session, claims, store, batch)
+        else:
+            offered = {}
+        fallen = {p: min(offered.get(p, heads[p]), begin[p]) for p in batch.partitions}
+        if any(position < begin[partition] for partition, position in fallen.items()):
+            lost |= fallen
+        elif batch.wants_marks:
+            found[store] = thinned([*found.get(store, ()), *_marks_of(session, store, batch, seen, now)], now)
+    return Checked(lost, {store: listed for store, listed in found.items() if listed})
+
+
+def lost_since(
+    session: ConsumerSession, claims: DriverClaims, ends: Positions, marks: Marks, partitions: Iterable[Partition]
+) -> dict[Partition, int]:
+    """Where new messages begin before `ends`, which have `marks`, in stores of `partitions` that lost what stood there;
+    all of the stores' partitions that `ends` has must be held."""
+    stores = {store_of(partition) for partition in partitions}
+    heads = {partition: claims.standing(partition).end for partition in ends if store_of(partition) in stores}
+    batches = _by_store({partition: ends[partition] for partition in heads}, ends, heads, marks)
+    newest = {store: batch.newest for store, batch in batches.items() if batch.newest is not None}
+    wanted = {_partition(store, mark): [mark.position] for store, mark in newest.items()}
+    seen = look(session, claims, {partition: at for partition, at in wanted.items() if partition in heads})
+    lost: dict[Partition, int] = {}
+    for store, mark in newest.items():
+        if _holds(mark, store, seen) is False:
+            offered, _ = _where_new_ones_begin(session, claims, store, batches[store])
+            lost |= {partition: at for partition, at in offered.items() if at < ends[partition]}
+    return lost
+
+
+def ids_between(begin: Positions, ends: Positions, marks: Marks) -> dict[Partition, Span]:
+    """The ids of what stood in [begin, ends) when `marks`, those of `ends`, were taken, where ids can tell them."""
+    spans: dict[Partition, Span] = {}
+    for batch in _by_store(begin, ends, ends, marks).values():
+        at = {mark.position: mark for mark in batch.marks}
+        first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.end - UNIT)
+        span = None if first is None or last is None else span_between(first, last)
+        if span is not None:
+            spans |= dict.fromkeys(batch.partitions, span)
+    return spans
+
+
+def _by_store(begin: Positions, ends: Positions, heads: Positions, marks: Marks) -> dict[Store, _Batch]:
+    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+    for partition in begin:
+        if partition in ends:
+            stores[store_of(partition)].append(partition)
+    return {
+        store: _Batch(
+            partitions,
+            min(begin[partition] for partition in partitions),
+            max(ends[partition] for partition in partitions),
+            max(heads[partition] for partition in partitions),
+            _usable(store, marks.get(store, ()), partitions),
+        )
+        for store, partitions in stores.items()
+    }
+
+
+def _usable(store: Store, marks: Iterable[Mark], partitions: Sequence[Partition]) -> tuple[Mark, ...]:
+    return tuple(mark for mark in marks if _partition(store, mark) in partitions)
+
+
+def _partition(store: Store, mark: Mark) -> Partition:
+    return Partition(store[0], store[1], mark.partition_id)
+
+
+# Where to look, and what is seen there
+
+
+def _look(session: ConsumerSession, claims: DriverClaims, places: Iterable[Place]) -> dict[Place, Seen]:
+    wanted: defaultdict[Partition, set[int]] = defaultdict(set)
+    for partition, position in places:
+        wanted[partition].add(position)
+    return look(session, claims, wanted)
+
+
+def _places(store: Store, batch: _Batch, now: int) -> Iterable[Place]:
+    newest = batch.newest
+    if newest is not None:
+        yield _partition(store, newest), newest.position
+    if batch.wants_marks:
+        for partition in batch.partitions:
+            yield partition, batch.end - UNIT
+            if not batch.begins_at_a_mark(now):
+                yield partition, batch.start
+            if newest is None:
+                yield partition, _far_back(batch)
+
+
+def _far_back(batch: _Batch) -> int:
+    return max(0, batch.start - _IN_MEMORY)
+
+
+def _holds(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool | None:
+    """Whether `mark` is still true; None when nobody can tell, for it was not looked at, or is older than the store."""
+    here = seen.get((_partition(store, mark), mark.position))
+    if here is None or here.begin > mark.position:
+        return None
+    return here.begin == mark.position and here.first == mark.message_id
+
+
+def _places_behind(
+    session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen]
+) -> Iterable[Place]:
+    """When it is not clear whose the last message of the batch is, for others have come behind it."""
+    if batch.wants_marks and not _is_the_only_one(session, store, batch, seen):
+        for partition in _seen_at(batch, batch.end - UNIT, seen):
+            yield partition, batch.end
+
+
+def _is_the_only_one(session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
+    """Whether one partition has messages at or behind the last entry of the batch, and no other can have any."""
+    known = sum(store_of(partition) == store for partition in session.cluster.partitions(store[1]))
+    complete = all((partition, batch.end - UNIT) in seen for partition in batch.partitions)
+    return complete and known == len(batch.partitions) and len(_seen_at(batch, batch.end - UNIT, seen)) == 1
+
+
+def _marks_of(
+    session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen], now: int
+) -> Iterable[Mark]:
+    """The last message of the batch; the first one, where no mark is near; and, when these are the first marks, one
+    that is surely flushed."""
+    at_end = _seen_at(batch, batch.end - UNIT, seen)
+    if not _is_the_only_one(session, store, batch, seen):
+        behind = {partition: seen.get((partition, batch.end)) for partition in at_end}
+        at_end = {p: first for p, first in at_end.items() if (here := behind[p]) is not None and here.first != first}
+    if len(at_end) != 1:
+        return
+    [(owner, last)] = at_end.items()
+    yield Mark(batch.end - UNIT, owner.partition_id, last, now)
+
+    def is_in_the_batch(partition: Partition, first: int) -> bool:
+        later = seen.get((partition, batch.end - UNIT))
+        return partition == owner or (later is not None and later.first != first)
+
+    firsts = {p: first for p, first in _seen_at(batch, batch.start, seen).items() if is_in_the_batch(p, first)}
+    if firsts and batch.start < batch.end - UNIT:  # the earliest of them is the one that is farthest from the last
+        partition, first = max(firsts.items(), key=lambda one: abs(one[1] - last))
+        yield Mark(batch.start, partition.partition_id, first, 0 if batch.newest is None else batch.newest.time)
+    if batch.newest is None:
+        for partition in batch.partitions:
+            here, after = seen.get((partition, _far_back(batch))), seen.get((partition, batch.start))
+            if here and after and here.first is not None and here.begin < batch.start and here.first != after.first:
+                yield Mark(here.begin, partition.partition_id, here.first, 0)
+                return
+
+
+def _seen_at(batch: _Batch, position: int, seen: Mapping[Place, Seen]) -> dict[Partition, int]:
+    """The first messages of the partitions at or behind `position`."""
+    found = {partition: seen.get((partition, position)) for partition in batch.partitions}
+    return {p: here.first for p, here in found.items() if here and here.begin == position and here.first is not None}
+
+
+# Where new messages begin
+
+
+def _where_new_ones_begin(
+    session: ConsumerSession, claims: DriverClaims, store: Store, batch: _Batch
+) -> tuple[dict[Partition, int], tuple[Mark, ...]]:
+    """Of each partition of a store whose newest mark seems broken, and the marks that are not; no positions when that
+    was a mistake."""
+    stamina = Stamina(session.settings.retry_for)
+    while True:
+        try:
+            return _look_closer(session, claims, store, batch)
+        except TransportError as trouble:
+            if not stamina.pause():
+                raise
+            _log.info("%s; trying again", trouble)
+            claims.take({partition: claims.standing(partition).group for partition in batch.partitions})
+
+
+def _look_closer(
+    session: ConsumerSession, claims: DriverClaims, store: Store, batch: _Batch
+) -> tuple[dict[Partition, int], tuple[Mark, ...]]:
+    seen = _look(session, claims, ((_partition(store, mark), mark.position) for mark in batch.marks))
+    holding = [_holds(mark, store, seen) for mark in batch.marks]
+    if holding[-1] is not False:
+        return {}, batch.marks
+    intact = tuple(mark for mark, holds in zip(batch.marks, holding, strict=True) if holds)
+    if not intact:
+        return claims.earliest(batch.partitions), ()
+    broken = next(mark for mark in batch.marks if mark.position > intact[-1].position)
+    low = intact[-1].position + UNIT
+    high = min(broken.position, *(claims.standing(partition).end for partition in batch.partitions))
+    if low >= high:
+        return dict.fromkeys(batch.partitions, high), intact
+    span = span_between(intact[-1], broken)
+    if span is None:
+        _log.warning(
+            "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new; those that "
+            "are not will come twice", *store, low, high,
+        )  # fmt: skip
+        return dict.fromkeys(batch.partitions, low), intact
+
+    def is_new(message: StoredMessage) -> int:
+        return 0 if span.has(message.messageId) else 1
+
+    searches = {partition: Search(1, low, high, is_new) for partition in batch.partitions}
+    found = run_searches(session, claims, searches, "the first new message")
+    # The first of the store, for all of them: what stands there now may be lost, too, and other ones take its place.
+    return dict.fromkeys(found, min(found.values())), intact
