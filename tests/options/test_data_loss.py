@@ -14,7 +14,7 @@ from tests.options.bench import UNIT, Stream, bodies, fill, read_batch, stored, 
 from tests.options.conftest import Start
 from tests.waiting import wait_until
 from tubemq_spark.client.backoff import Stamina
-from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
+from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -164,8 +164,8 @@ def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
     assert bodies(stream.rows[10:]) == stored(tubemq, "t")
 
 
-def test_a_topic_that_is_deleted_is_named(start: Start) -> None:
-    """While the query runs, and when it starts again; it goes on when the topic is left out."""
+def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The master goes on listing it to the group, its broker knows it no more."""
     tubemq = start({"t": 1, "other": 1})
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
     stream = Stream(tubemq, "t", "other", **SHORT)
@@ -173,13 +173,37 @@ def test_a_topic_that_is_deleted_is_named(start: Start) -> None:
         assert len(run.next() or ()) == 20
         tubemq.delete_topic("t")
         fill(tubemq, "other", 5)
-        with pytest.raises(TubeMQError, match=r"1:t:0.*topicName t not existed"):
+        with pytest.raises(DataLossError, match=r"^1:t:0: the cluster does not have the partition any more"):
             run.next()
     with pytest.raises(ConfigError, match=r"registering group readers for t, other .*431.*\bt\b"):
         stream.run()
     stream.run(subscribe="other", failOnDataLoss="false")
     assert where(stream.rows[20:]) == {Partition(1, "other", 0)}
     assert len(stream.rows) == 25
+
+
+def test_a_query_goes_on_without_a_topic_that_is_deleted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """And reads it from its beginning when it comes back."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", **SHORT, failOnDataLoss="false", metadataIntervalMs=100)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        assert {row["topic"] for row in run.next() or ()} == {"other"}
+        (said,) = warnings_of(caplog, "1:t:0: the cluster does not have")
+        assert "read up to 280" in said
+        tubemq.create_topic("t", 1)
+        fill(tubemq, "t", 3)
+        back: list[Any] = []
+
+        def is_back() -> bool:
+            back.extend(run.next() or ())
+            return bool(back)
+
+        wait_until(is_back)
+        assert [row["topic"] for row in back] == ["t"] * 3
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -254,17 +278,17 @@ def test_what_the_cluster_has_no_more(
         run = run if running else stack.enter_context(stream.running())
         if fail:
             with pytest.raises(
-                DataLossError, match=r"2:t:[01]: the master does not list the partition any more"
+                DataLossError, match=r"2:t:[01]: the cluster does not have the partition any more"
             ) as found:
                 wait_until(lambda: (run.next(), False)[1])
             assert found.value.asked == 20 * UNIT
             assert Partition(found.value.broker_id, found.value.topic, found.value.partition) in gone
             return
-        wait_until(lambda: (run.next(), warnings_of(caplog, "does not list"))[1])
+        wait_until(lambda: (run.next(), warnings_of(caplog, "does not have the partition"))[1])
         fill(tubemq, "t", 6, "1:1")
         wait_until(lambda: (run.next(), len(stream.rows) == 52)[1])
     assert where(stream.rows[40:]) == {FIRST, Partition(1, "t", 1)}
-    told = warnings_of(caplog, "does not list")
+    told = warnings_of(caplog, "does not have the partition")
     assert [sum(text.startswith(f"{partition}:") for text in told) for partition in gone] == [1] * len(gone)
     assert len(told) == len(gone)
 
@@ -284,7 +308,7 @@ def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
     fill(tubemq, "t", 20)
     stream.run()
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
-    assert not warnings_of(caplog, "does not list")
+    assert not warnings_of(caplog, "does not have the partition")
 
 
 def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,12 @@ class Claims:
         self._claim = claim
         self._held: set[Partition] = set()
 
-    def take(self, positions: Mapping[Partition, int | None], status: ReadStatus = ReadStatus.NORMAL) -> None:
+    def take(
+        self,
+        positions: Mapping[Partition, int | None],
+        status: ReadStatus = ReadStatus.NORMAL,
+        retry_for: float | None = None,
+    ) -> None:
         if positions:
             self._world.taken.append(dict(positions))
         for partition, position in positions.items():

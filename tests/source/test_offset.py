@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.marks import Mark
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset, positions_from_json
 
@@ -19,7 +20,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints"
 topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 partitions = st.builds(Partition, st.integers(0, 10**9), topics, st.integers(0, 10**9))
 positions = st.dictionaries(partitions, st.integers(0, 2**56).map(lambda n: n * 28), max_size=8)
-offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions)
+numbers = st.integers(0, 2**63 - 1)
+stores = st.tuples(st.integers(0, 10**9), topics, st.integers(0, 10**9))
+marks = st.dictionaries(
+    stores, st.lists(st.builds(Mark, numbers, numbers, numbers, numbers), min_size=1, max_size=3).map(tuple), max_size=3
+)
+offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions, marks)
 
 
 def offset_in(log_entry: Path) -> str:
@@ -46,6 +52,21 @@ def test_partitions_are_in_the_order_of_topics_brokers_and_numbers() -> None:
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
         '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}}}'
     )
+
+
+def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:
+    marks = {(2, "b", 0): (Mark(0, 1, 7, 0), Mark(28, 0, 9, 5)), (1, "b", 1): (Mark(0, 10_000, 8, 0),), (9, "a", 0): ()}
+    text = json.dumps(StreamOffset("q", {}, marks=marks).to_json(), separators=(",", ":"))
+    assert text == '{"v":1,"query":"q","offsets":{},"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}}}'
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [[], {"t": []}, {"t": {"1:0": [[0, 0, 1]]}}, {"t": {"1:0": [[0, 0, 1, -1]]}}, {"t": {"1": []}}, {"t": {"1:0": 5}}],
+)
+def test_marks_that_make_no_sense(marks: Any) -> None:
+    with pytest.raises(ConfigError, match="an offset that makes no sense"):
+        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "marks": marks})
 
 
 CLICKS = [Partition(broker_id, "clicks", number) for broker_id in (1, 2) for number in (0, 10_000)]

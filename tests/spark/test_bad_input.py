@@ -366,5 +366,5 @@ def test_a_checkpoint_of_another_cluster(failing_stream: Failing) -> None:
     logged(failing_stream.checkpoint, {"v": 1, "query": "0123456789abcdef", "offsets": offsets})
     told = failing_stream(tubemq_retry_maxElapsedMs=1000)
     assert told.error == "DataLossError"
-    assert told.sentence.startswith(f"{gone}: the master does not list the partition any more")
+    assert told.sentence.startswith(f"{gone}: the cluster does not have the partition any more")
     assert "'tubemq.master'" in told.sentence

@@ -25,7 +25,7 @@ from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolErr
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import CLAIM, DRIVER, ClaimEvent, ClaimId, ClaimState, holder_in
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -72,6 +72,7 @@ class DriverClaims:
         self._stop_beating: Callable[[], None] | None = None
         self._fenced_readers = False  # whose last fetches may be under way
         self._waited_for: set[str] = set()  # foreign holders that were told of
+        self._unknown: set[Partition] = set()  # whose topics their brokers do not know
         self._unanswered: dict[Partition, str] = {}  # the client ids whose claims may have come about unheard of
 
     def __repr__(self) -> str:
@@ -90,13 +91,24 @@ class DriverClaims:
         """As last heard of."""
         return self._claims[partition].standing
 
+    @property
+    def unknown(self) -> frozenset[Partition]:
+        """Partitions whose brokers said, when they were asked last, that they have no such topic."""
+        return frozenset(self._unknown)
+
     def client_id(self, partition: Partition) -> str | None:
         """The client id under which the driver has, or lent, the partition."""
         return self._claims[partition].client_id if partition in self._claims else None
 
-    def take(self, positions: Mapping[Partition, int | None], read_status: ReadStatus = ReadStatus.NORMAL) -> None:
+    def take(
+        self,
+        positions: Mapping[Partition, int | None],
+        read_status: ReadStatus = ReadStatus.NORMAL,
+        retry_for: float | None = None,
+    ) -> None:
         """Claims partitions, or takes lent ones back. With a position the group is moved there; without, it is left
-        where it stands, and a new group begins at the earliest or latest position as `read_status` says.
+        where it stands, and a new group begins at the earliest or latest position as `read_status` says. `retry_for`
+        is in seconds, by default that of the settings.
 
         `PartitionOccupiedError` when another consumer keeps one of them, `FencedError` when a newer run of this query
         does, `TransportError` with the `unserved` partitions when a broker stays away.
@@ -104,7 +116,8 @@ class DriverClaims:
         if self._stop_beating is None:
             self._stop_beating = HEARTBEAT.keep(self._beat)
         missing = dict(positions)
-        stamina = Stamina(self._session.settings.retry_for)
+        patience = self._session.settings.retry_for if retry_for is None else retry_for
+        stamina = Stamina(patience)
         occupied = Deadline(self._claim_timeout)
         while missing:
             holders, trouble = self._try_to_take(missing, read_status)
@@ -123,7 +136,7 @@ class DriverClaims:
                 stamina.progress()
                 time.sleep(min(_OCCUPIED_PAUSE, max(occupied.left, 0.01)))
             elif trouble is not None and not stamina.pause():
-                raise self._gave_up(trouble, missing) from trouble
+                raise self._gave_up(trouble, missing, patience) from trouble
         if self._fenced_readers:
             self._fenced_readers = False
             time.sleep(SETTLING)  # a fetch that ends later would move the cursor of the next reader
@@ -148,7 +161,7 @@ class DriverClaims:
                 return dict(zip(wanted, (reply.currOffset for reply in replies[::2]), strict=True))
             except TransportError as trouble:
                 if not stamina.pause():
-                    raise self._gave_up(trouble, wanted) from trouble
+                    raise self._gave_up(trouble, wanted, self._session.settings.retry_for) from trouble
 
     def ask(self, heard_since: float) -> None:
         """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock.
@@ -252,10 +265,13 @@ class DriverClaims:
                     claim.client_id = client_id
                     claim.standing = Standing(reply.currOffset, reply.maxOffset)
                     claim.said_at = time.monotonic()
+                self._unknown.discard(partition)
                 del missing[partition]
             elif reply.errCode == ErrCode.PARTITION_OCCUPIED:
                 holders[partition] = holder_in(reply.errMsg)
             elif reaction_to(reply.errCode) is Reaction.RETRY:
+                if is_unknown_topic(reply.errCode, reply.errMsg):
+                    self._unknown.add(partition)
                 trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
             else:
                 end = end or error_for_code(reply.errCode, reply.errMsg, call.what)
@@ -301,9 +317,10 @@ class DriverClaims:
                     partition, self._session.group, holder, self._claim_timeout,
                 )  # fmt: skip
 
-    def _gave_up(self, trouble: TransportError, partitions: Iterable[Partition]) -> TransportError:
+    @staticmethod
+    def _gave_up(trouble: TransportError, partitions: Iterable[Partition], patience: float) -> TransportError:
         return TransportError(
-            f"{trouble}; gave up after {self._session.settings.retry_for:g} s. Check that the broker runs and can be "
+            f"{trouble}; gave up after {patience:g} s. Check that the broker runs and can be "
             "reached from the driver",
             unserved=frozenset(partitions),
         )

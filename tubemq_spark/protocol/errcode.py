@@ -144,6 +144,13 @@ def is_elsewhere(failure: Failure) -> bool:
     return failure.simple_name in _ELSEWHERE
 
 
+def is_unknown_topic(code: int, message: str) -> bool:
+    """Whether a broker in service says that it has no such topic; it says so in words only (wire: BrokerServiceServer).
+    A closed topic, and a broker that is still starting, give other texts and codes.
+    """
+    return code == ErrCode.FORBIDDEN and "not existed" in message
+
+
 def error_for_code(code: int, message: str, what: str) -> TubeMQError:
     """The error to raise for a reply with `code`, in a sentence that starts with `what` was tried and where."""
     advice = _ADVICE.get(code)

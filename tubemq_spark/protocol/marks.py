@@ -20,7 +20,9 @@ SECOND = 1_000_000_000 << 22
 """As ids count."""
 
 _PEAK = 1 << 63
-_SLACK = SECOND // 20  # messages that are sent at the same time may be stored in another order than their ids'
+# Messages may be stored in another order than they got their ids in: concurrent ones, and those that a full memory held
+# up. A new process begins later than that; before the first mark there is nothing that could be taken for an old one.
+_BEHIND, _BEFORE = SECOND // 2, 5 * SECOND
 _TURN = 60  # seconds: an id so near to where the wave turns may come again soon
 _LONGEST = 15 * 60  # seconds between two marks that a wave of 36 minutes can tell apart from all others
 _TOLERANCE = 30  # seconds by which the time between two messages may be longer than that between their marks
@@ -65,7 +67,11 @@ def span_between(first: Mark, last: Mark) -> Span | None:
     to_the_turn = max(_TURN, seconds // 2) * SECOND
     if low < to_the_turn or _PEAK - high < to_the_turn:
         return None
-    return Span(low - _SLACK, high + _SLACK)
+    if high - low < 2 * _BEHIND:  # too near each other to tell whether the wave rises
+        return Span(low - _BEHIND, high + _BEHIND)
+    if first.message_id > last.message_id:
+        return Span(low - _BEHIND, high + _BEFORE)
+    return Span(low - _BEFORE, high + _BEHIND)
 
 
 def thinned(marks: Iterable[Mark], now: int) -> tuple[Mark, ...]:

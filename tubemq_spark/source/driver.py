@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _HIDDEN_FOR = 20.0  # seconds in which a new master's lists fill up (seen: 13)
 _LOOK_AGAIN_AFTER = 0.5  # seconds
+_GET_READY = 2.0  # seconds a broker has to serve a partition that is new in the lists, before it is tried later
 
 
 def new_query_id() -> str:
@@ -80,7 +81,9 @@ class StreamDriver:
         self._bounded = False  # whether the run ends at `_target`, the stores' ends at its first look
         self._target: Positions | None = None
         self._gone: set[Partition] = set()  # what the cluster had once and has no more, which was told
+        self._unready: set[Partition] = set()  # new ones that could not be claimed yet
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
+        self._accepted: dict[Partition, DataLossError] = {}  # lost tails that the next batch's end accepts
         self._metadata_due = time.monotonic() + options.metadata_interval
         self._answer: _Answer | None = None
         self._checked: StreamOffset | None = None  # the last end of a batch that is known to have stood
@@ -110,16 +113,16 @@ class StreamDriver:
         last = self._answer
         if last and (last.start, last.limited) == (start, limited) and now - last.at < self._options.heads_interval:
             return last.end
-        start = self._without_left_topics(start)
+        begin = self._without_left_topics(start)
         claims = self._claims_of(start.query)
         while True:
             try:
-                end, heads = self._look(start, claims, now, limited)
+                end, heads = self._look(begin, claims, now, limited)
                 break
             except TransportError as trouble:
                 if not trouble.unserved:
                     raise
-                self._judge(trouble.unserved, start, trouble)
+                self._judge(trouble.unserved, begin, trouble)
         self._answer = _Answer(start, limited, end, heads, time.monotonic())
         return end
 
@@ -168,7 +171,7 @@ class StreamDriver:
         group is not to follow, its partitions are claimed where it stands.
         """
         claims = self._claims_of(offset.query)
-        positions = self._present(offset.positions)
+        positions = self._without_lost_tails(self._present(offset.positions))
         free = [partition for partition in positions if not claims.holds(partition)]
         if not self._options.commit_offsets:
             claims.take(dict.fromkeys(free))
@@ -181,8 +184,8 @@ class StreamDriver:
         for partition, position in positions.items():
             if partition in free and partition not in untouched:
                 forward[partition] = max(position, self._committed[partition])
-            elif position > claims.standing(partition).group:
-                forward[partition] = position
+            elif not position <= claims.standing(partition).group <= claims.standing(partition).end:
+                forward[partition] = position  # a group beyond the end is one that a crash left there
         claims.take(forward)
         for partition, position in positions.items():
             self._committed[partition] = max(position, self._committed.get(partition, 0))
@@ -276,25 +279,39 @@ class StreamDriver:
         return [partition for partition in found if self._is_wanted(partition)]
 
     def _new_partitions(self, known: Positions) -> Positions:
-        """Partitions that the cluster has and `known` has not, with where they begin."""
+        """Partitions that the cluster has and `known` has not, with where they begin. One that its broker does not
+        serve yet, or not any more, is tried again when the lists are."""
         if self._claims is None:
             return {}
-        if time.monotonic() >= self._metadata_due:
+        is_due = time.monotonic() >= self._metadata_due
+        if is_due:
             self._session.refresh()
             self._metadata_due = time.monotonic() + self._options.metadata_interval
-        added = [partition for partition in self._partitions() if partition not in known]
+        waiting = set() if is_due else self._gone | self._unready
+        added = [partition for partition in self._partitions() if partition not in known and partition not in waiting]
+        if not added:
+            return {}
+        try:
+            self._claims.take(dict.fromkeys(added), retry_for=min(_GET_READY, self._options.client.retry_for))
+        except TransportError as trouble:
+            if not trouble.unserved:
+                raise
+            _log.log(logging.INFO if set(trouble.unserved) <= self._unready | self._gone else logging.WARNING,
+                     "new partitions cannot be read yet: %s", trouble)  # fmt: skip
+            self._unready.update(trouble.unserved)
+            added = [partition for partition in added if partition not in trouble.unserved]
         if not added:
             return {}
         _log.info("new partitions, to be read from their beginning: %s", ", ".join(map(str, added)))
-        self._claims.take(dict.fromkeys(added))
         self._gone.difference_update(added)
+        self._unready.difference_update(added)
         return self._claims.earliest(added)
 
     # What is lost
 
     def _what_still_stands(self, end: StreamOffset, claims: DriverClaims) -> dict[Partition, int]:
-        """The ends of a batch that is planned. One that an earlier run thought out may have lost its tail since then;
-        that is accepted when the next batch's end is asked for."""
+        """The ends of a batch that is planned. Stores may have lost the tail of one that an earlier run thought out;
+        that is accepted when the end of the next batch is asked for."""
         ends = self._present(end.positions)
         if end == self._checked or not end.marks:
             return ends
@@ -307,7 +324,7 @@ class StreamDriver:
             losses = [loss for loss in losses if heads[partition_of(loss)] >= loss.asked]
             lost = {partition_of(loss): loss.offered for loss in losses}
         self._tell(losses)
-        self._checked = end
+        self._checked = None if lost else end
         return {**ends, **lost}
 
     def _tell(self, losses: list[DataLossError]) -> None:
@@ -322,6 +339,19 @@ class StreamDriver:
             partition = partition_of(loss)
             claims.take({partition: loss.offered if self._options.commit_offsets else None})
             self._committed[partition] = loss.offered
+            self._accepted[partition] = loss
+
+    def _without_lost_tails(self, positions: Positions) -> dict[Partition, int]:
+        """What Spark has committed, as far as it still stands. Spark tells a position once more after its loss was
+        accepted.
+        """
+        found = dict(positions)
+        for partition, loss in list(self._accepted.items()):
+            if found.get(partition) == loss.asked:
+                found[partition] = loss.offered
+            elif partition in found:
+                del self._accepted[partition]  # the batch behind the loss is committed
+        return found
 
     def _judge(
         self, suspects: Collection[Partition], offset: StreamOffset, trouble: TransportError | None = None
@@ -334,7 +364,8 @@ class StreamDriver:
             return
         deadline = Deadline(min(_HIDDEN_FOR, self._options.client.retry_for))
         while gone and not deadline.passed:
-            gone -= self._session.listed()
+            # A master goes on listing a topic that was removed, but its brokers know it no more.
+            gone -= self._session.listed() - (self._claims.unknown if self._claims and trouble else frozenset())
             if gone:
                 time.sleep(min(_LOOK_AGAIN_AFTER, deadline.left))
         if not gone:
@@ -345,9 +376,9 @@ class StreamDriver:
         for partition in sorted(gone):
             position = offset.positions.get(partition, -1)
             loss = DataLossError(
-                f"{partition}: the master does not list the partition any more: its broker or topic was removed, or "
-                f"option 'tubemq.master' is another cluster's; the "
-                f"query has read up to {position}, what came behind is gone. {ADVICE_FOR_STREAMS}",
+                f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, or "
+                f"option 'tubemq.master' is another cluster's; the query has read up to {position}, what came behind "
+                f"is gone. {ADVICE_FOR_STREAMS}",
                 topic=partition.topic,
                 broker_id=partition.broker_id,
                 partition=partition.partition_id,

@@ -62,7 +62,7 @@ class _Batch(NamedTuple):
         return self.start < self.end and self.head - self.end <= _IN_MEMORY
 
     def begins_at_a_mark(self, now: int) -> bool:
-        """Of a little while ago, so that nothing old can have ids that are between those of that one and of the end."""
+        """Taken a little while ago, so that its id most likely tells where those of the batch begin."""
         newest = self.newest
         return newest is not None and newest.position == self.start - UNIT and 0 <= now - newest.time <= _A_WHILE
 
@@ -90,7 +90,7 @@ def check(
     now = int(time.time())
     seen = _look(session, claims, (place for item in batches.items() for place in _places(*item, now)))
     seen |= _look(
-        session, claims, (place for item in batches.items() for place in _places_behind(session, *item, seen))
+        session, claims, (place for item in batches.items() for place in _second_places(session, *item, seen, now))
     )
     lost: dict[Partition, int] = {}
     found = dict(marks)
@@ -198,13 +198,20 @@ def _holds(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool | None:
     return here.begin == mark.position and here.first == mark.message_id
 
 
-def _places_behind(
-    session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen]
+def _second_places(
+    session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen], now: int
 ) -> Iterable[Place]:
-    """When it is not clear whose the last message of the batch is, for others have come behind it."""
-    if batch.wants_marks and not _is_the_only_one(session, store, batch, seen):
-        for partition in _seen_at(batch, batch.end - UNIT, seen):
-            yield partition, batch.end
+    """Where to look as well: behind the end, when others have come there and it is not clear whose the last message of
+    the batch is; at the start, when the message at the mark before it turns out to be an old one."""
+    if not batch.wants_marks:
+        return
+    at_end = _seen_at(batch, batch.end - UNIT, seen)
+    if not _is_the_only_one(session, store, batch, seen):
+        yield from ((partition, batch.end) for partition in at_end)
+    if batch.newest is not None and batch.begins_at_a_mark(now):
+        ends = [Mark(batch.end - UNIT, partition.partition_id, last, now) for partition, last in at_end.items()]
+        if any(span_between(batch.newest, end) is None for end in ends):
+            yield from ((partition, batch.start) for partition in batch.partitions)
 
 
 def _is_the_only_one(session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
