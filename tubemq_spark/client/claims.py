@@ -320,8 +320,7 @@ class DriverClaims:
     @staticmethod
     def _gave_up(trouble: TransportError, partitions: Iterable[Partition], patience: float) -> TransportError:
         return TransportError(
-            f"{trouble}; gave up after {patience:g} s. Check that the broker runs and can be "
-            "reached from the driver",
+            f"{trouble}; gave up after {patience:g} s. Check that the broker runs and can be reached from the driver",
             unserved=frozenset(partitions),
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Stamina
@@ -45,6 +46,11 @@ class Seen(NamedTuple):
         return self.ids[0] if self.ids else None
 
 
+class _Unclear(Enum):
+    NOW = auto()  # a little later it may be clear
+    FAR = auto()  # other partitions' messages fill what was fetched
+
+
 def look(
     session: ConsumerSession, claims: DriverClaims, wanted: Mapping[Partition, Collection[int]]
 ) -> dict[Place, Seen]:
@@ -56,19 +62,22 @@ def look(
     """
     places = [(partition, position) for partition, positions in wanted.items() for position in sorted(set(positions))]
     seen: dict[Place, Seen] = {}
+    open_places = places
     stamina = Stamina(session.settings.retry_for)
     for number in range(_TRIES):
         lost: set[Partition] = set()
+        far: set[Place] = set()
         fetches = _FETCHES[min(number, len(_FETCHES) - 1)]
-        for part in _parts([place for place in places if place not in seen]):
-            found, troubled = _Look(session, claims, part, fetches).take()
+        for part in _parts(open_places):
+            found, unclear, troubled = _Look(session, claims, part, fetches).take()
             seen |= found
+            far |= unclear
             lost |= troubled
         if lost:
             claims.take({partition: claims.standing(partition).group for partition in lost})
-        if len(seen) == len(places):
-            break
-        if (lost or number >= len(_FETCHES) - 1) and not stamina.pause():
+        is_last = number >= len(_FETCHES) - 1
+        open_places = [place for place in open_places if place not in seen and not (is_last and place in far)]
+        if not open_places or ((lost or is_last) and not stamina.pause()):
             break
     for partition, position in [place for place in places if place not in seen]:
         _log.info("%s: what stands at %d cannot be told for now", partition, position)
@@ -98,11 +107,13 @@ class _Look:
         self._part = part
         self._fetches = fetches
 
-    def take(self) -> tuple[dict[Place, Seen], set[Partition]]:
-        """What was seen, and the partitions whose claims have to be taken again."""
+    def take(self) -> tuple[dict[Place, Seen], set[Place], set[Partition]]:
+        """What was seen, the places behind which more has to be fetched, and the partitions whose claims have to be
+        taken again."""
         calls = {partition: self._calls(partition, positions) for partition, positions in self._part.items()}
         outcomes = iter(call_all(self._session.settings, [call for several in calls.values() for call in several]))
         found: dict[Place, Seen] = {}
+        far: set[Place] = set()
         lost: set[Partition] = set()
         for partition, positions in self._part.items():
             heard = [(call, next(outcomes)) for call in calls[partition]]
@@ -111,12 +122,14 @@ class _Look:
                 for number, position in enumerate(positions):
                     begin = number * (1 + self._fetches)
                     seen = _seen(heard[begin : begin + 1 + self._fetches])
-                    if seen is not None:
+                    if isinstance(seen, Seen):
                         found[partition, position] = seen
+                    elif seen is _Unclear.FAR:
+                        far.add((partition, position))
             except TransportError as trouble:
                 _log.info("%s", trouble)
                 lost.add(partition)
-        return found, lost
+        return found, far, lost
 
     def _calls(self, partition: Partition, positions: Sequence[int]) -> list[Call]:
         client_id = self._claims.client_id(partition)
@@ -130,7 +143,7 @@ class _Look:
         return [*looks, calls.register(broker, partition, client_id, self._claims.standing(partition).group)]
 
 
-def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | None:
+def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | _Unclear:
     sought = _registered(*heard[0])
     begin = sought.currOffset
     if begin >= sought.maxOffset:
@@ -139,16 +152,16 @@ def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | None:
     for call, outcome in heard[1:]:
         got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
         if got.errCode == ErrCode.SUCCESS and got.currOffset != (got.currOffset if at is None else at):
-            return None  # the cursor was moved by something else
+            return _Unclear.NOW  # the cursor was moved by something else
         at = None
         if got.errCode == ErrCode.SUCCESS:
             if got.messages:
                 return Seen(begin, tuple(message.messageId for message in got.messages[:2]))
         elif got.errCode != ErrCode.NOT_FOUND:
-            return None
+            return _Unclear.NOW
         elif (kind := not_found_kind(got.errMsg)) is not NotFound.PASSED:
-            return Seen(begin, ()) if kind is NotFound.END else None
-    return None
+            return Seen(begin, ()) if kind is NotFound.END else _Unclear.NOW
+    return _Unclear.FAR
 
 
 def _registered(call: Call, outcome: Outcome) -> broker_pb.RegisterResponseB2C:

@@ -198,6 +198,11 @@ def _holds(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool | None:
     return here.begin == mark.position and here.first == mark.message_id
 
 
+def _is_expired(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool:
+    here = seen.get((_partition(store, mark), mark.position))
+    return here is not None and here.begin > mark.position
+
+
 def _second_places(
     session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen], now: int
 ) -> Iterable[Place]:
@@ -284,20 +289,23 @@ def _look_closer(
     if holding[-1] is not False:
         return {}, batch.marks
     intact = tuple(mark for mark, holds in zip(batch.marks, holding, strict=True) if holds)
-    if not intact:
-        return claims.earliest(batch.partitions), ()
-    broken = next(mark for mark in batch.marks if mark.position > intact[-1].position)
-    low = intact[-1].position + UNIT
+    earliest = claims.earliest(batch.partitions)
+    # What retention removed had been flushed, and was not lost in a crash.
+    sound = [mark for mark in batch.marks if mark in intact or _is_expired(mark, store, seen)]
+    if not sound:
+        return earliest, ()
+    broken = next(mark for mark in batch.marks if mark.position > sound[-1].position)
+    low = max(sound[-1].position + UNIT, *earliest.values())
     high = min(broken.position, *(claims.standing(partition).end for partition in batch.partitions))
     if low >= high:
         return dict.fromkeys(batch.partitions, high), intact
-    span = span_between(intact[-1], broken)
-    if span is None:
+    span = span_between(sound[-1], broken)
+    if span is None:  # better a loss that is told, and can be read again, than messages that come twice untold
         _log.warning(
-            "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new; those that "
-            "are not will come twice", *store, low, high,
+            "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new; they are left "
+            "out, and a batch read of that range gives them", *store, low, high,
         )  # fmt: skip
-        return dict.fromkeys(batch.partitions, low), intact
+        return dict.fromkeys(batch.partitions, high), intact
 
     def is_new(message: StoredMessage) -> int:
         return 0 if span.has(message.messageId) else 1

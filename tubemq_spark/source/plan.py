@@ -113,8 +113,8 @@ def limited(
     """Where a micro-batch of at most `limit` index entries ends, and the store that was `served` last.
 
     Each store gets its part in proportion to its backlog; what rounding leaves over goes round the stores, one entry
-    each, from the one behind `served` on, so that none starves. The partitions of a store share its range; one that is ahead of the
-    others waits for them.
+    each, from the one behind `served` on, so that none starves. The partitions of a store share its range; one that is
+    ahead of the others waits for them.
     """
     stores = _store_ranges(start, ends)
     backlogs = {store: (high - low) // UNIT for store, (low, high) in sorted(stores.items()) if high > low}
