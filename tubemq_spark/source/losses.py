@@ -244,10 +244,19 @@ def _marks_of(
         later = seen.get((partition, batch.end - UNIT))
         return partition == owner or (later is not None and later.first != first)
 
-    firsts = {p: first for p, first in _seen_at(batch, batch.start, seen).items() if is_in_the_batch(p, first)}
-    if firsts and batch.start < batch.end - UNIT:  # the earliest of them is the one that is farthest from the last
+    starts = [here.begin for p in batch.partitions if (here := seen.get((p, batch.start))) is not None]
+    begin = max(starts, default=batch.start)  # where the store begins, if retention has come so far
+    firsts = {
+        p: here.first
+        for p in batch.partitions
+        if (here := seen.get((p, batch.start))) is not None
+        and here.begin == begin
+        and here.first is not None
+        and is_in_the_batch(p, here.first)
+    }
+    if firsts and begin < batch.end - UNIT:  # the earliest of them is the one that is farthest from the last
         partition, first = max(firsts.items(), key=lambda one: abs(one[1] - last))
-        yield Mark(batch.start, partition.partition_id, first, 0 if batch.newest is None else batch.newest.time)
+        yield Mark(begin, partition.partition_id, first, 0 if batch.newest is None else batch.newest.time)
     if batch.newest is None:
         for partition in batch.partitions:
             here, after = seen.get((partition, _far_back(batch))), seen.get((partition, batch.start))
@@ -292,14 +301,14 @@ def _look_closer(
     earliest = claims.earliest(batch.partitions)
     # What retention removed had been flushed, and was not lost in a crash.
     sound = [mark for mark in batch.marks if mark in intact or _is_expired(mark, store, seen)]
-    if not sound:
-        return earliest, ()
-    broken = next(mark for mark in batch.marks if mark.position > sound[-1].position)
-    low = max(sound[-1].position + UNIT, *earliest.values())
+    if not sound and len(batch.marks) > 1:
+        return earliest, ()  # not even an old message is there: all of them are new
+    broken = next(mark for mark in batch.marks if not sound or mark.position > sound[-1].position)
+    low = max(sound[-1].position + UNIT if sound else 0, *earliest.values())
     high = min(broken.position, *(claims.standing(partition).end for partition in batch.partitions))
     if low >= high:
         return dict.fromkeys(batch.partitions, high), intact
-    span = span_between(sound[-1], broken)
+    span = span_between(sound[-1], broken) if sound else None
     if span is None:  # better a loss that is told, and can be read again, than messages that come twice untold
         _log.warning(
             "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new; they are left "
