@@ -71,6 +71,9 @@ class Claims:
     def ask(self, heard_since: float) -> None:
         self._world.asked += 1
 
+    def restore(self, positions: Mapping[Partition, int]) -> None:
+        self.take(dict(positions))
+
     def drop(self, partitions: Collection[Partition]) -> None:
         self._held -= set(partitions)
 
@@ -207,11 +210,37 @@ def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World
     assert world.group == {A: 308, B: 56}
 
 
-def test_the_group_is_never_moved_backwards(new_driver: NewDriver, world: World) -> None:
+def test_a_run_begins_with_the_group_where_the_checkpoint_is(new_driver: NewDriver, world: World) -> None:
+    """Whoever left it elsewhere: a task that was killed, or an administrator."""
     world.group = {A: 280, B: 28}
+    new_driver().latest(StreamOffset("q", {A: 140, B: 56}))
+    assert world.group == {A: 140, B: 56}
+
+
+def test_within_a_run_the_group_is_not_moved_backwards(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     driver.latest(StreamOffset("q", {A: 140, B: 56}))
-    assert world.group == {A: 280, B: 56}
+    driver.confirm(StreamOffset("q", {A: 84, B: 28}))
+    assert world.group == {A: 140, B: 56}
+
+
+def test_when_a_run_stops_in_a_batch_the_group_is_where_that_began(new_driver: NewDriver, world: World) -> None:
+    """A task that was killed left it elsewhere."""
+    driver = new_driver()
+    start = StreamOffset("q", {A: 140, B: 56})
+    driver.plan(start, driver.latest(start))
+    world.group[A] = 224
+    driver.stop()
+    assert world.group == {A: 140, B: 56}
+
+
+def test_an_offset_that_losses_left_empty_is_no_new_query(new_driver: NewDriver, world: World) -> None:
+    """What appears then is read from its beginning."""
+    driver = new_driver(starting="latest")
+    entered = driver.latest(StreamOffset("q", {}))
+    assert entered == StreamOffset("q", {A: 28, B: 0})
+    assert ranges_of(driver, StreamOffset("q", {}), entered) == {}
+    assert ranges_of(driver, entered, driver.latest(entered)) == {A: (28, 280), B: (0, 56)}
 
 
 def test_a_restarted_query_confirms_what_its_last_run_could_not(new_driver: NewDriver, world: World) -> None:

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -206,6 +207,18 @@ class DriverClaims:
             for partition in partitions:
                 self._claims.setdefault(partition, self._new(partition)).life.on(ClaimEvent.LENT)
 
+    def restore(self, positions: Mapping[Partition, int]) -> None:
+        """Takes partitions back, from tasks that were killed too, and moves the group there, as far as the brokers
+        answer at once. Raises nothing.
+        """
+        timeout = min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout)
+        missing: dict[Partition, int | None] = dict(positions)
+        with suppress(TubeMQError):
+            holders, _ = self._try_to_take(missing, ReadStatus.NORMAL, timeout)
+            self._fence(holders, timeout)
+            if missing:
+                self._try_to_take(missing, ReadStatus.NORMAL, timeout)
+
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forgets claims on partitions that are no more."""
         with self._lock:
@@ -234,7 +247,7 @@ class DriverClaims:
         call_all(self._session.settings, calls, timeout=min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout))
 
     def _try_to_take(
-        self, missing: dict[Partition, int | None], read_status: ReadStatus
+        self, missing: dict[Partition, int | None], read_status: ReadStatus, timeout: float | None = None
     ) -> tuple[dict[Partition, str], TransportError | None]:
         """One round for all of `missing`, from which the taken ones are removed: who holds others, what went wrong."""
         client_id = str(self._claim)
@@ -246,7 +259,7 @@ class DriverClaims:
         holders: dict[Partition, str] = {}
         trouble: TransportError | None = None
         end: TubeMQError | None = None  # raised when all answers were heard, for the other claims are to be given back
-        outcomes = call_all(self._session.settings, calls)
+        outcomes = call_all(self._session.settings, calls, timeout)
         for (partition, _), call, outcome in zip(asked, calls, outcomes, strict=True):
             self._unanswered[partition] = client_id
             try:
@@ -279,7 +292,9 @@ class DriverClaims:
             raise end
         return holders, trouble
 
-    def _fence(self, holders: Mapping[Partition, str]) -> tuple[dict[Partition, str], TransportError | None]:
+    def _fence(
+        self, holders: Mapping[Partition, str], timeout: float | None = None
+    ) -> tuple[dict[Partition, str], TransportError | None]:
         """Takes partitions from earlier attempts of this query; those that others hold come back, and any trouble."""
         foreign: dict[Partition, str] = {}
         calls: list[Call] = []
@@ -297,7 +312,7 @@ class DriverClaims:
             else:
                 foreign[partition] = holder
         trouble: TransportError | None = None
-        for call, outcome in zip(calls, call_all(self._session.settings, calls), strict=True):
+        for call, outcome in zip(calls, call_all(self._session.settings, calls, timeout), strict=True):
             try:
                 reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
             except TransportError as error:

@@ -72,7 +72,8 @@ class RangeToRead:
     that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
     claim that may be taken without asking. `leave_at` is where the group is put at the end, None for `start`.
 
-    `flow_rules` are what the master said about the group's speed.
+    A range `is_followed` when another one goes on where the store will be found to have lost a tail. `flow_rules` are
+    what the master said about the group's speed.
 
     `ids` are those of the messages that stood in the range when `lender` claimed it, as far as they are known. A broker
     that has forgotten that claim may have crashed since then, and may use the positions for messages with other ids:
@@ -91,6 +92,7 @@ class RangeToRead:
     lender: str | None = None
     leave_at: int | None = None
     fail_on_data_loss: bool = True
+    is_followed: bool = False
     advice: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)
     ids: Span | None = None
@@ -158,7 +160,7 @@ class PartitionReader:
                     if self._wanted.fail_on_data_loss:
                         raise loss.advising(self._wanted.advice) from loss
                     _log.warning("%s; reading goes on without them, as option 'failOnDataLoss' says", loss)
-                    start, end = what_is_left(start, end, loss, given)
+                    start, end = what_is_left(start, end, loss, given, is_followed=self._wanted.is_followed)
         finally:
             stop_beating()
             self._leave()
@@ -203,14 +205,9 @@ class PartitionReader:
         """Without messages that took the place of lost ones."""
         sieve = Sieve(self._wanted.partition, self._range.start, self._range.end, self._wanted.ids)
         for piece in self._read():
-            known = sieve.loss
-            kept = piece if self._same_broker else sieve.sift(piece)
-            if sieve.loss is not None and known is None:
-                if self._wanted.fail_on_data_loss:
-                    raise sieve.loss
-                _log.warning("%s; these are left to the next batch, as option 'failOnDataLoss' says", sieve.loss)
-            if kept.messages:
-                yield kept
+            if not self._same_broker:
+                sieve.check(piece)
+            yield piece
 
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:
@@ -486,13 +483,15 @@ def _succeeded(response: Response) -> bool:
     return parse(broker_pb.RegisterResponseB2C, response.data).errCode == ErrCode.SUCCESS
 
 
-def what_is_left(start: int, end: int, loss: DataLossError, given: Given) -> tuple[int, int]:
+def what_is_left(start: int, end: int, loss: DataLossError, given: Given, *, is_followed: bool) -> tuple[int, int]:
     """What to read of [start, end), maybe nothing, when `loss` came up and `given` had been given out, so that nothing
-    comes twice.
+    comes twice. Where positions are used again, what stands there now is the next batch's if the range `is_followed` by
+    one.
     """
     behind = given.last.upto if given.last else start
     if loss.offered > loss.asked:  # retention removed the beginning
         return max(loss.offered, behind), end
     if loss.asked == end and loss.offered >= behind:  # the store lost a tail that was not read yet
         return behind, loss.offered
-    return loss.offered, end  # it lost what was given out or read before, and holds other messages there by now
+    # It lost what was given out or read before, and holds other messages there by now.
+    return (end, end) if is_followed else (max(start, loss.offered), end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from tubemq_spark.client.claims import DriverClaims
@@ -12,7 +12,7 @@ from tubemq_spark.source.bounds import partitions_to_read, where_time_is, where_
 from tubemq_spark.source.driver import first_claim, new_query_id, read_status
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import ADVICE_FOR_BATCHES, Ranges, ranges
+from tubemq_spark.source.plan import Ranges, ranges
 from tubemq_spark.source.tasks import input_partitions, knows_offsets
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DISORDER = timedelta(minutes=15)
 """Conditions on `msg_time` find messages whose times are out of order by no more than this."""
+
+_FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min, datetime.max))
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
@@ -40,7 +42,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             claims.next_batch(),
             to_read,
             leave_at={partition: claims.standing(partition).group for partition in partitions},
-            advice=ADVICE_FOR_BATCHES,
+            streaming=False,
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:
@@ -59,10 +61,10 @@ def _narrowed(
             elif narrowing.bounds_offset:
                 continue  # no row has an offset here
             left[partition] = start, end
-    if narrowing.since is not None:
+    if narrowing.since is not None and narrowing.since - _FIRST > DISORDER:
         since = where_time_is(narrowing.since - DISORDER, options, session, claims, left)
         left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
-    if narrowing.until is not None:
+    if narrowing.until is not None and _LAST - narrowing.until > DISORDER:
         until = where_time_is(narrowing.until + DISORDER, options, session, claims, left)
         left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}

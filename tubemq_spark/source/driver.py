@@ -27,7 +27,7 @@ from tubemq_spark.source.losses import check, ids_between, lost_since
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, lost_tails, ranges, store_of
+from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, Ranges, lost_tails, ranges, store_of
 from tubemq_spark.source.tasks import input_partitions
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,9 @@ class StreamDriver:
         self._admission = Admission(options.min_offsets, options.max_offsets, options.max_delay)
         self._bounded = False  # whether the run ends at `_target`, the stores' ends at its first look
         self._target: Positions | None = None
-        self._gone: set[Partition] = set()  # what the cluster had once and has no more, which was told
+        self._gone: dict[Partition, int] = {}  # what the cluster had once and has no more, which was told; read up to
+        self._has_planned = False
+        self._lent_at: dict[Partition, int] = {}  # where the group is to stand in what the last plan lent
         self._unready: set[Partition] = set()  # new ones that could not be claimed yet
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
         self._accepted: dict[Partition, DataLossError] = {}  # lost tails that the next batch's end accepts
@@ -130,7 +132,7 @@ class StreamDriver:
         self, start: StreamOffset, claims: DriverClaims, now: float, limited: bool
     ) -> tuple[StreamOffset, StreamOffset]:
         """The end of the next micro-batch, and where the stores end."""
-        if start.positions:
+        if start.positions or not self._is_initial(start):
             self._judge(start.positions.keys() - set(self._partitions()), start)
             begin: Positions = self._present(start.positions)
             first = None
@@ -147,8 +149,9 @@ class StreamDriver:
             if self._target is None:
                 self._target = {**heads, **{partition: claims.standing(partition).end for partition in added}}
             ends = {partition: min(end, self._target.get(partition, end)) for partition, end in heads.items()}
-        if limited and not lost_tails(begin, ends):
-            ends = dict(self._admission.end(begin, ends, to_the_end=self._bounded))
+        if limited:
+            whole = {partition: end for partition, end in ends.items() if end >= begin[partition]}
+            ends |= self._admission.end({p: begin[p] for p in whole}, whole, to_the_end=self._bounded)
         first_look = self._checked is None
         lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look)
         self._accept_losses(lost_tails(begin, lost, heads), claims)
@@ -182,7 +185,10 @@ class StreamDriver:
         claims.take(dict.fromkeys(untouched))
         forward: dict[Partition, int | None] = {}
         for partition, position in positions.items():
-            if partition in free and partition not in untouched:
+            if partition in untouched:
+                if position != claims.standing(partition).group:
+                    forward[partition] = position  # the checkpoint decides, be the group ahead
+            elif partition in free:
                 forward[partition] = max(position, self._committed[partition])
             elif not position <= claims.standing(partition).group <= claims.standing(partition).end:
                 forward[partition] = position  # a group beyond the end is one that a crash left there
@@ -196,7 +202,7 @@ class StreamDriver:
         `start` has no positions when this is the first batch; `end` knows where it began, and whose it is: the start's
         id is another one when the batch is repeated after a restart.
         """
-        begin = start.positions or end.initial
+        begin = start.positions or end.initial or ({} if start.query == end.query else None)
         if begin is None or (start.positions and start.query != end.query):
             raise ConfigError(
                 f"the checkpoint mixes offsets of two queries ({start.query} and {end.query}): use one checkpoint a "
@@ -204,17 +210,25 @@ class StreamDriver:
             )
         end = self._without_left_topics(end)
         claims = self._claims_of(end.query)
-        self._judge(end.positions.keys() - set(self._partitions()), replace(end, positions=begin))
-        ends = self._what_still_stands(end, claims)
-        to_read = ranges(begin, ends)
-        leave_at: dict[Partition, int] = {}
-        if not self._options.commit_offsets:
-            claims.take({partition: None for partition in to_read if not claims.holds(partition)})
-            leave_at = {partition: claims.standing(partition).group for partition in to_read}
+        begun = replace(end, positions=begin)
+        # Marks, which prove more than ids, were looked at just now where an earlier run thought the batch out.
+        ids = ids_between(begin, self._present(end.positions), end.marks) if end == self._checked else {}
+        while True:
+            try:
+                self._judge(end.positions.keys() - set(self._partitions()), begun)
+                to_read = ranges(begin, self._what_still_stands(end, claims))
+                leave_at = self._where_others_left_it(to_read, claims)
+                break
+            except TransportError as trouble:
+                if not trouble.unserved:
+                    raise
+                self._judge(trouble.unserved, begun, trouble)
+        self._has_planned = True
         lenders = {partition: claims.client_id(partition) for partition in to_read}
         claims.lend(to_read)
         for partition, (position, _) in to_read.items():
             self._committed.setdefault(partition, position)
+        self._lent_at = {partition: leave_at.get(partition, position) for partition, (position, _) in to_read.items()}
         self._answer = None
         return input_partitions(
             self._options,
@@ -223,13 +237,26 @@ class StreamDriver:
             to_read,
             lenders=lenders,
             leave_at=leave_at,
-            ids=ids_between(begin, self._present(end.positions), end.marks),
-            advice=ADVICE_FOR_STREAMS,
+            ids=ids,
+            streaming=True,
         )
+
+    def _where_others_left_it(self, to_read: Ranges, claims: DriverClaims) -> dict[Partition, int]:
+        """Where the group stands that is not to follow."""
+        if self._options.commit_offsets:
+            return {}
+        claims.take({partition: None for partition in to_read if not claims.holds(partition)})
+        return {partition: claims.standing(partition).group for partition in to_read}
+
+    def _is_initial(self, start: StreamOffset) -> bool:
+        """Whether the query has not begun; an offset without positions may also be all that losses left of it."""
+        return not self._has_planned and self._initial is not None and start.query == self._initial.query
 
     def stop(self) -> None:
         """Gives the claims back and leaves the group, which stays where it was confirmed. May be called twice."""
         if self._claims is not None:
+            lent = {partition: at for partition, at in self._lent_at.items() if not self._claims.holds(partition)}
+            self._claims.restore(self._present(lent))  # a task that was killed cannot put the group back
             self._claims.release()
             self._claims = None
         self._session.close()
@@ -254,9 +281,9 @@ class StreamDriver:
                 "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
                 "on without them"
             )
-        if not left_out <= self._gone:
+        if not left_out <= self._gone.keys():
             _log.warning("%s is not read any more: options 'subscribe' and 'assign' do not name it", names)
-            self._gone |= left_out
+            self._gone |= {partition: offset.positions[partition] for partition in left_out}
         return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
 
     def _is_wanted(self, partition: Partition) -> bool:
@@ -266,12 +293,13 @@ class StreamDriver:
 
     def _first_positions(self, claims: DriverClaims) -> Positions:
         """Where a new query begins, as the options say; looked up once."""
-        partitions = partitions_to_read(self._options, self._session) if self._first is None else list(self._first)
+        found = partitions_to_read(self._options, self._session) if self._first is None else list(self._first)
+        partitions = [partition for partition in found if partition not in self._gone]
         free = [partition for partition in partitions if not claims.holds(partition)]
         claims.take(dict.fromkeys(free), read_status(self._options))
         if self._first is None:
             self._first = where_to_begin(self._options, self._session, claims, partitions)
-        return self._first
+        return self._present(self._first)
 
     def _partitions(self) -> list[Partition]:
         """Those to read that the cluster is known to have."""
@@ -287,7 +315,7 @@ class StreamDriver:
         if is_due:
             self._session.refresh()
             self._metadata_due = time.monotonic() + self._options.metadata_interval
-        waiting = set() if is_due else self._gone | self._unready
+        waiting = set() if is_due else self._gone.keys() | self._unready
         added = [partition for partition in self._partitions() if partition not in known and partition not in waiting]
         if not added:
             return {}
@@ -296,16 +324,21 @@ class StreamDriver:
         except TransportError as trouble:
             if not trouble.unserved:
                 raise
-            _log.log(logging.INFO if set(trouble.unserved) <= self._unready | self._gone else logging.WARNING,
+            _log.log(logging.INFO if set(trouble.unserved) <= self._unready | self._gone.keys() else logging.WARNING,
                      "new partitions cannot be read yet: %s", trouble)  # fmt: skip
             self._unready.update(trouble.unserved)
             added = [partition for partition in added if partition not in trouble.unserved]
         if not added:
             return {}
         _log.info("new partitions, to be read from their beginning: %s", ", ".join(map(str, added)))
-        self._gone.difference_update(added)
+        earliest = self._claims.earliest(added)
+        back = {partition: self._gone.pop(partition) for partition in added if partition in self._gone}
         self._unready.difference_update(added)
-        return self._claims.earliest(added)
+        for partition, position in back.items():  # a store that ends before that is another one
+            if earliest[partition] < position <= self._claims.standing(partition).end:
+                _log.info("%s is there again, and read on from %d", partition, position)
+                earliest[partition] = position
+        return earliest
 
     # What is lost
 
@@ -361,6 +394,8 @@ class StreamDriver:
         """
         gone = {partition for partition in suspects if partition not in self._gone}
         if not gone:
+            if trouble is not None:
+                raise trouble
             return
         deadline = Deadline(min(_HIDDEN_FOR, self._options.client.retry_for))
         while gone and not deadline.passed:
@@ -388,7 +423,7 @@ class StreamDriver:
             if self._options.fail_on_data_loss:
                 raise loss
             _log.warning("%s", loss)
-        self._gone |= gone
+        self._gone |= {partition: offset.positions.get(partition, 0) for partition in gone}
         if self._claims is not None:
             self._claims.drop(gone)
 

@@ -238,7 +238,9 @@ def _marks_of(
     if len(at_end) != 1:
         return
     [(owner, last)] = at_end.items()
-    yield Mark(batch.end - UNIT, owner.partition_id, last, now)
+    # What came behind a mark is as young as that; the first look of all may find an old message.
+    is_new = batch.newest is not None and batch.newest.position >= batch.start - UNIT
+    yield Mark(batch.end - UNIT, owner.partition_id, last, now if is_new else 0)
 
     def is_in_the_batch(partition: Partition, first: int) -> bool:
         later = seen.get((partition, batch.end - UNIT))
@@ -256,7 +258,8 @@ def _marks_of(
     }
     if firsts and begin < batch.end - UNIT:  # the earliest of them is the one that is farthest from the last
         partition, first = max(firsts.items(), key=lambda one: abs(one[1] - last))
-        yield Mark(begin, partition.partition_id, first, 0 if batch.newest is None else batch.newest.time)
+        known = batch.newest is not None and batch.newest.position <= begin
+        yield Mark(begin, partition.partition_id, first, batch.newest.time if batch.newest and known else 0)
     if batch.newest is None:
         for partition in batch.partitions:
             here, after = seen.get((partition, _far_back(batch))), seen.get((partition, batch.start))

@@ -13,7 +13,7 @@ from tubemq_spark.protocol.marks import Span
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import Ranges, tasks
+from tubemq_spark.source.plan import ADVICE_FOR_BATCHES, ADVICE_FOR_STREAMS, Ranges, tasks
 from tubemq_spark.source.rows import RowFormat
 
 
@@ -26,12 +26,12 @@ def input_partitions(
     lenders: Mapping[Partition, str | None] = MappingProxyType({}),
     leave_at: Mapping[Partition, int] = MappingProxyType({}),
     ids: Mapping[Partition, Span] = MappingProxyType({}),
-    advice: str,
+    streaming: bool,
     only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
     """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
-    where that is said, and `ids` are known of the messages of some ranges. Messages of other types than `only_types`
-    need not come.
+    where that is said, and `ids` are known of the messages of some ranges. A stream's next batch goes on where a store
+    is found to have lost a tail. Messages of other types than `only_types` need not come.
     """
     wanted = []
     for partition, (start, end) in to_read.items():
@@ -54,7 +54,8 @@ def input_partitions(
                 leave_at=leave_at.get(partition),
                 ids=ids.get(partition),
                 fail_on_data_loss=options.fail_on_data_loss,
-                advice=advice,
+                is_followed=streaming,
+                advice=ADVICE_FOR_STREAMS if streaming else ADVICE_FOR_BATCHES,
             )
         )
     rows = RowFormat(
