@@ -38,7 +38,7 @@ _CLAIM_LOST = frozenset(
 Outcome = Response | Failure | TransportError | ProtocolError
 
 
-class _ClaimLostError(TransportError):
+class _ClaimLostError(Exception):
     """Trying again is of no use before the partition was claimed again."""
 
 
@@ -131,8 +131,8 @@ class _Probing:
         for partition, search in searches.items():
             try:
                 refusal = self._hear(search, probes[partition], heard[partition])
-            except _ClaimLostError:
-                raise
+            except _ClaimLostError as lost:
+                raise TransportError(str(lost)) from lost
             except TransportError as error:
                 refusal = _Refusal(str(error))
             if refusal is not None:
