@@ -151,7 +151,7 @@ class StreamDriver:
             ends = {partition: min(end, self._target.get(partition, end)) for partition, end in heads.items()}
         if limited:
             whole = {partition: end for partition, end in ends.items() if end >= begin[partition]}
-            ends |= self._admission.end({p: begin[p] for p in whole}, whole, to_the_end=self._bounded)
+            ends = {**ends, **self._admission.end({p: begin[p] for p in whole}, whole, to_the_end=self._bounded)}
         first_look = self._checked is None
         lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look)
         self._accept_losses(lost_tails(begin, lost, heads), claims)
