@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
-from pyspark.sql.datasource import In
+from pyspark.sql.datasource import Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from tests.options.bench import Stream, bodies, fill, options, read, read_batch, stored, where
 from tests.options.conftest import Start
@@ -138,6 +140,27 @@ def send_raw(tubemq: EmbeddedTubeMQ, msg_type: str, partition: int) -> None:
     message.flag, message.msgType, message.msgTime = flag, msg_type, "202601011200"
     with raw.Raw(tubemq.broker_address(1)) as connection:
         assert connection.call(message).success
+
+
+@pytest.mark.option("pushFilters")
+@pytest.mark.parametrize(
+    ("condition", "count"),
+    [
+        (LessThanOrEqual(("msg_time",), datetime.max.replace(tzinfo=timezone.utc)), 6),
+        (GreaterThanOrEqual(("msg_time",), datetime.min.replace(tzinfo=timezone.utc)), 6),
+        (GreaterThan(("msg_time",), datetime(2026, 1, 1, 12, 30, tzinfo=timezone.utc)), 3),
+        (LessThan(("msg_time",), datetime(2026, 1, 1, 12, 30, tzinfo=timezone.utc)), 3),
+    ],
+)
+def test_conditions_on_times_narrow_what_is_read(start: Start, condition: Filter, count: int) -> None:
+    """By what surely lies outside: times may be out of order by a quarter of an hour. No time is too far away."""
+    tubemq = start({"t": 1})
+    for hour in (11, 11, 11, 14, 14, 14):
+        tubemq.send("t", b"", msg_time=f"20260101{hour}00")
+    source = TubeMQDataSource(options(tubemq, "t", pushFilters="true"))
+    reader = source.reader(source.schema())
+    assert list(reader.pushFilters([condition])) == [condition]
+    assert len(read(reader, reader.partitions())) == count
 
 
 @pytest.mark.option("pushFilters")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tubemq_spark.client.claims import Standing
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.flow import FlowRules
+from tubemq_spark.protocol.marks import Mark
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source import driver, losses
 from tubemq_spark.source.driver import StreamDriver
@@ -21,6 +22,7 @@ from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
 
 A, B = Partition(1, "t", 0), Partition(2, "t", 0)
+MARK = Mark(0, 0, 1, 0)
 
 
 class World:
@@ -33,6 +35,7 @@ class World:
         self.asked = 0
         self.taken: list[dict[Partition, int | None]] = []
         self.holders: dict[Partition, str] = {}
+        self.unknown: set[Partition] = set()  # whose topic their broker does not know, whatever the master lists
 
 
 class Claims:
@@ -49,12 +52,18 @@ class Claims:
     ) -> None:
         if positions:
             self._world.taken.append(dict(positions))
+        if unserved := self._world.unknown & positions.keys():
+            raise TransportError("403 topicName t not existed", unserved=unserved)
         for partition, position in positions.items():
             new = self._world.ends[partition] if status is ReadStatus.FROM_MAX else self._world.earliest[partition]
             stands = self._world.group.get(partition, new)
             self._world.group[partition] = stands if position is None else position
             self._world.holders[partition] = str(self._claim)
             self._held.add(partition)
+
+    @property
+    def unknown(self) -> frozenset[Partition]:
+        return frozenset(self._world.unknown)
 
     def holds(self, partition: Partition) -> bool:
         return partition in self._held
@@ -185,6 +194,41 @@ def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> No
         new_driver().latest(gone)
     with pytest.raises(ConfigError, match="positions of partitions of gone"):
         new_driver().plan(gone, gone)
+
+
+@pytest.fixture
+def hasty(new_driver: NewDriver) -> StreamDriver:
+    """It waits for nothing that is gone, and bears the loss."""
+    client = SourceOptions.read({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, streaming=True).client
+    return new_driver(fail_on_data_loss=False, client=replace(client, retry_for=0.0))
+
+
+def test_a_new_query_goes_on_without_what_is_gone(hasty: StreamDriver, world: World) -> None:
+    """The master goes on listing a topic that was removed."""
+    world.unknown = {B}
+    assert hasty.latest(hasty.initial()).positions == {A: 280}
+
+
+def test_a_batch_is_repeated_without_what_is_gone(hasty: StreamDriver, new_driver: NewDriver, world: World) -> None:
+    world.unknown = {B}
+    start, end = StreamOffset("q", {A: 28, B: 0}), StreamOffset("q", {A: 56, B: 28}, marks={(2, "t", 0): (MARK,)})
+    assert ranges_of(hasty, start, end) == {A: (28, 56)}
+    client = replace(hasty._options.client, retry_for=0.0)
+    with pytest.raises(DataLossError, match=r"^2:t:0: the cluster does not have the partition any more.*up to 0,"):
+        new_driver(client=client).plan(start, end)
+
+
+@pytest.mark.parametrize(("ends", "goes_on_at"), [(84, 28), (28, 28), (0, 0)])
+def test_a_partition_that_comes_back_goes_on_where_it_was(
+    hasty: StreamDriver, world: World, ends: int, goes_on_at: int
+) -> None:
+    """Unless it ends before that: then it is another one."""
+    offset = StreamOffset("q", {A: 140, B: 28})
+    world.unknown = {B}
+    alone = hasty.latest(offset)
+    assert alone.positions == {A: 280}
+    world.unknown, world.ends[B] = set(), ends
+    assert hasty.latest(alone).positions == {A: 280, B: goes_on_at}
 
 
 def test_nothing_new_is_the_same_offset(new_driver: NewDriver) -> None:

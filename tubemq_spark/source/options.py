@@ -210,7 +210,12 @@ MAX_PARTITIONS_PER_TASK = Option(
     shown_default="1",
 )
 COMMIT_OFFSETS = Option(
-    "commitOffsets", boolean, "true or false", "whether the group follows the query's committed micro-batches", True
+    "commitOffsets",
+    boolean,
+    "true or false",
+    "whether the group follows the query's committed micro-batches; else it stays where it stood, but a driver that is "
+    "killed leaves it where its micro-batch began",
+    True,
 )
 HEADS_INTERVAL_MS = Option(
     "headsIntervalMs",
