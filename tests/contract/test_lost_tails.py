@@ -16,7 +16,7 @@ from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.faults.bench import Query
 from tests.messages import Sent
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 
@@ -133,6 +133,8 @@ def test_tails_that_were_planned_to_be_read_are_lost(broker: Cluster, group: str
             story.send(2 * TAIL)
 
         story.query.planned = lose
+        with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
+            story.query.run()
         if fail:
             with pytest.raises(DataLossError) as lost:
                 story.query.run()
