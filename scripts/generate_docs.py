@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS
-from tubemq_spark.options import Option, Planned
+from tubemq_spark.options import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS
 
 FILE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
-
-Declared = Option[Any] | Planned
 
 INTRODUCTION = """\
 # Options
@@ -50,19 +48,12 @@ def document() -> str:
         if text:
             parts.append(f"{text}\n")
         parts.append(table(options))
-    planned = [(title, option) for title, _, options in sections for option in options if isinstance(option, Planned)]
-    if planned:
-        parts.append("## Not in this release\n")
-        parts.append("These names are kept for later; only the default is accepted.\n")
-        parts.append("\n".join(f"- {later(title, option)}" for title, option in planned) + "\n")
     return "\n".join(parts)
 
 
-def table(options: Iterable[Declared]) -> str:
+def table(options: Iterable[Option[Any]]) -> str:
     rows = [["option", "default", "value", "meaning"], ["---"] * 4]
-    for option in options:
-        if isinstance(option, Option):
-            rows.append([f"`{option.name}`", default(option), option.expects, option.meaning])
+    rows += [[f"`{option.name}`", default(option), option.expects, option.meaning] for option in options]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
 
 
@@ -74,11 +65,6 @@ def default(option: Option[Any]) -> str:
     if option.default is None:
         return "none"
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
-
-
-def later(section: str, option: Planned) -> str:
-    only = f" (default `{option.default}`)" if option.default is not None else ""
-    return f"{section.lower()}: `{option.name}`{only}: {option.meaning}"
 
 
 def difference(new: str) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing.
+"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing;
+errors <- compression <- source, sink.
 
 Every import statement counts, wherever it stands: inside a function, under `TYPE_CHECKING`, relative or not.
 """
@@ -20,15 +21,16 @@ LEAVES = {"errors", "options"}
 ARROWS = {
     "errors": set[str](),
     "options": {"errors"},
+    "compression": {"errors"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
-    "source": LEAVES | {"protocol", "client"},
-    "sink": LEAVES | {"protocol", "client"},
+    "source": LEAVES | {"compression", "protocol", "client"},
+    "sink": LEAVES | {"compression", "protocol", "client"},
     "datasource": LEAVES | {"protocol", "client", "source", "sink"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"protocol", "client", "testing"},
-    "": LEAVES | {"datasource"},
+    "": LEAVES | {"datasource", "sink"},
 }
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
@@ -173,6 +175,16 @@ def test_protocol_and_client_work_without_pyspark() -> None:
     below = tuple(f"tubemq_spark.{part}" for part in ("errors", "options", "protocol", "client"))
     names = [name for name in MODULES if name.startswith(below)]
     run_python(f"import importlib, sys; sys.modules['pyspark'] = None; [*map(importlib.import_module, {names})]")
+
+
+def test_the_package_is_there_without_pyspark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import tubemq_spark; print(tubemq_spark.__version__)"
+    assert len(run_python(code)) == 1
+
+
+def test_what_the_package_offers_is_there_when_asked_for() -> None:
+    code = "import sys, tubemq_spark; print('pyspark' in sys.modules, tubemq_spark.restore.__module__)"
+    assert run_python(code) == ["False", "tubemq_spark.sink.restore"]
 
 
 def test_sparks_look_up_finds_the_source() -> None:

@@ -1,4 +1,9 @@
-"""Each option of the source has a test of what it does and one of a wrong value, and the documentation has them all."""
+"""Each option, and each column of the sink, has a test of what it does and one of wrong use, and the documentation has
+them all.
+
+Of the client's options, which source and sink share, tests of the source count for both: the same values come of them
+(`test_both_make_the_same_of_the_clients_options`), for the same connections.
+"""
 
 from __future__ import annotations
 
@@ -10,58 +15,101 @@ from pathlib import Path
 
 import pytest
 
-from tests.source.test_options import BAD_VALUES, MISFITS
+from tests.sink import test_options as of_the_sink
+from tests.sink_options.test_columns import WRONG_TYPES
+from tests.sink_options.test_failed_rows import BAD_ROWS
+from tests.source import test_options as of_the_source
+from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.options import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
+from tubemq_spark.sink.schema import Cells
 from tubemq_spark.source.options import SOURCE_OPTIONS
 
 ROOT = Path(__file__).parents[1]
-NAMES = {option.name for option in SOURCE_OPTIONS}
+SHARED = {option.name for option in CLIENT_OPTIONS}
+SOURCE = {option.name for option in SOURCE_OPTIONS}
+SINK = {option.name for option in SINK_OPTIONS}
+COLUMNS = set(Cells._fields)
 
 # As the public contract has them: none may vanish.
-CONTRACT = """
+CONTRACT_OF_CLIENTS = """
     tubemq.master tubemq.user tubemq.password tubemq.passwordFile tubemq.tls.enabled tubemq.tls.ca tubemq.tls.cert
     tubemq.tls.key tubemq.tls.keyPassword tubemq.tls.verifyHostname tubemq.rpc.timeoutMs tubemq.rpc.framing
-    tubemq.retry.maxElapsedMs tubemq.connections.idleMs tubemq.connections.shared subscribe assign tubemq.group
-    tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets endingTimestamp failOnDataLoss
-    maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxPartitionsPerTask commitOffsets headsIntervalMs
-    pushFilters corruptMessages msgTimeZone metadataIntervalMs messageFormat
+    tubemq.retry.maxElapsedMs tubemq.connections.idleMs tubemq.connections.shared
+"""
+CONTRACT_OF_THE_SOURCE = """
+    subscribe assign tubemq.group tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets
+    endingTimestamp failOnDataLoss maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxPartitionsPerTask
+    commitOffsets headsIntervalMs pushFilters corruptMessages msgTimeZone metadataIntervalMs messageFormat
+"""
+CONTRACT_OF_THE_SINK = """
+    topic tubemq.producer.maxInFlight tubemq.producer.maxInFlightBytes failedRows deadLetterTopic stampRows
+    effectivelyOnce effectivelyOnceGroup effectivelyOnceMaxOffsets effectivelyOnceUncertain receipts messageFormat
+    compression
+"""
+COLUMNS_OF_THE_SINK = """
+    value topic attributes msg_type msg_time key broker_id partition inlong_group inlong_stream inlong_time
+    inlong_attributes
 """
 
 
-def marked(file: Path) -> Iterator[str]:
-    """The options of which the file's tests show the effect: those named by `pytest.mark.option` before a test, or for
-    all tests of the file."""
+def marked(file: Path, mark: str, fixture: str | None = None) -> Iterator[str]:
+    """What a mark says before the file's tests, or for all of them: the options or columns of which these show the
+    effect. With `fixture`, before those tests alone that use it."""
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         marks: list[ast.expr] = []
         if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test_"):
-            marks = statement.decorator_list
+            if fixture is None or fixture in (argument.arg for argument in statement.args.args):
+                marks = statement.decorator_list
         elif isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark":
             marks = [statement.value]
-        for mark in marks:
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.option":
-                yield from (ast.literal_eval(name) for name in mark.args)
+        for expression in marks:
+            if isinstance(expression, ast.Call) and ast.unparse(expression.func) == f"pytest.mark.{mark}":
+                yield from (ast.literal_eval(name) for name in expression.args)
 
 
-def effects() -> set[str]:
-    return {name for file in (ROOT / "tests").rglob("test_*.py") for name in marked(file)}
+def effects(mark: str, fixture: str | None = None) -> set[str]:
+    return {name for file in (ROOT / "tests").rglob("test_*.py") for name in marked(file, mark, fixture)}
 
 
-def test_the_contracts_options_are_there() -> None:
-    assert set(CONTRACT.split()) <= NAMES
+def test_the_contracts_names_are_there() -> None:
+    assert {*CONTRACT_OF_CLIENTS.split(), *CONTRACT_OF_THE_SOURCE.split()} <= SOURCE
+    assert {*CONTRACT_OF_CLIENTS.split(), *CONTRACT_OF_THE_SINK.split()} <= SINK
+    assert set(COLUMNS_OF_THE_SINK.split()) <= COLUMNS
 
 
-def test_each_option_has_a_test_of_its_effect() -> None:
-    assert NAMES - effects() == set()
+def test_each_option_of_the_source_has_a_test_of_its_effect() -> None:
+    assert SOURCE - effects("option") == set()
 
 
-def test_no_test_is_of_an_option_that_is_not_there() -> None:
-    assert effects() - NAMES == set()
+def test_each_option_of_the_sink_has_a_test_of_its_effect_on_both_servers() -> None:
+    """The fixture `cluster` is one of each."""
+    assert SINK - SHARED - effects("sink_option", "cluster") == set()
 
 
-def test_each_option_has_a_test_of_a_wrong_value() -> None:
-    tested = {name for name, _, _ in BAD_VALUES} | {name for name, _, _ in MISFITS}
-    assert NAMES - tested == set()
+def test_each_column_of_the_sink_has_a_test_of_its_effect_on_both_servers() -> None:
+    assert COLUMNS - effects("column", "cluster") == set()
+
+
+def test_no_test_is_of_what_is_not_there() -> None:
+    assert effects("option") - SOURCE == set()
+    assert effects("sink_option") - SINK == set()
+    assert effects("column") - COLUMNS == set()
+
+
+@pytest.mark.parametrize(("tables", "names"), [(of_the_source, SOURCE), (of_the_sink, SINK)], ids=["source", "sink"])
+def test_each_option_has_a_test_of_a_wrong_value(tables: object, names: set[str]) -> None:
+    tested = {name for table in ("BAD_VALUES", "MISFITS") for name, _, _ in getattr(tables, table)}
+    assert names - tested == set()
+
+
+def test_each_column_has_a_test_of_a_wrong_type() -> None:
+    assert {name for name, _, _ in WRONG_TYPES} == COLUMNS
+
+
+def test_each_column_has_a_test_of_a_wrong_cell() -> None:
+    """But where each cell of the type will do."""
+    assert {bad.column for bad in BAD_ROWS.values()} == COLUMNS - {"key", "inlong_time"}
 
 
 def test_tests_are_found_by_what_they_say(tmp_path: Path) -> None:
@@ -71,8 +119,11 @@ def test_tests_are_found_by_what_they_say(tmp_path: Path) -> None:
         'pytestmark = pytest.mark.option("all")\n'
         '@pytest.mark.option("one", "two")\n@pytest.mark.timeout(1)\ndef test_x(): ...\n'
         '@pytest.mark.option("three")\ndef helper(): ...\n'
+        '@pytest.mark.option("four")\n@pytest.mark.column("five")\ndef test_y(cluster, x): ...\n'
     )
-    assert set(marked(file)) == {"all", "one", "two"}
+    assert set(marked(file, "option")) == {"all", "one", "two", "four"}
+    assert set(marked(file, "option", "cluster")) == {"all", "four"}
+    assert set(marked(file, "column")) == {"five"}
 
 
 # The documentation
@@ -81,9 +132,8 @@ def test_tests_are_found_by_what_they_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [*SOURCE_OPTIONS, *SINK_OPTIONS], ids=lambda option: str(option.name))
 def test_each_option_says_what_it_is(option: Option[object]) -> None:
     assert option.meaning
+    assert option.expects
     assert not option.meaning.endswith(".")
-    if isinstance(option, Option):
-        assert option.expects
 
 
 def test_the_documentation_is_up_to_date() -> None:

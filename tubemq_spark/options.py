@@ -57,21 +57,6 @@ class Option(Generic[T]):
         return value
 
 
-@dataclass(frozen=True)
-class Planned:
-    """An option of the public contract that this release does not have yet; only its default is accepted."""
-
-    name: str
-    meaning: str
-    default: str | None = None
-
-    def check(self, raw: Mapping[str, str]) -> None:
-        text = _lower(raw).get(self.name.lower())
-        if text is not None and text.strip().lower() != self.default:
-            instead = f"leave it out or at {self.default}" if self.default else "leave it out"
-            raise ConfigError(f"option '{self.name}' is not available in this release of tubemq-spark: {instead}")
-
-
 # What users of Spark's Kafka source may type out of habit, and what to type here.
 _KAFKAS: Mapping[str, str] = {
     "subscribepattern": "name the topics in option 'subscribe'",
@@ -86,19 +71,14 @@ _KAFKAS: Mapping[str, str] = {
 _ALIKE = 0.845  # of difflib's ratio: from here on a key without prefix counts as a misspelling
 
 
-def check_names(raw: Mapping[str, str], known: Iterable[Option[Any] | Planned], elsewhere: Iterable[str] = ()) -> None:
-    """Refuses planned options that are set, and keys that are none of `known`: those with `tubemq.` in front, those of
-    Spark's Kafka source, and those that look like a misspelling. `elsewhere` names options that are known, but not
-    read here."""
-    options = list(known)
-    names = {option.name.lower(): option.name for option in options}
+def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere: Iterable[str] = ()) -> None:
+    """Refuses keys that are none of `known`: those with `tubemq.` in front, those of Spark's Kafka source, and those
+    that look like a misspelling. `elsewhere` names options that are known, but not read here."""
+    names = {option.name.lower(): option.name for option in known}
     accepted = {*names, *(name.lower() for name in elsewhere)}
     for key in raw:
         if key.lower() not in accepted:
             _check_unknown(key, names.values())
-    for option in options:
-        if isinstance(option, Planned):
-            option.check(raw)
 
 
 def _check_unknown(key: str, names: Collection[str]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -8,7 +9,9 @@ from tests import messages
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import settings
-from tubemq_spark.client.link import Link, Outgoing, wait_for
+from tubemq_spark.client.link import Link, wait_for
+from tubemq_spark.client.outgoing import Outgoing
+from tubemq_spark.client.pool import POOL
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.metadata import Partition
@@ -27,7 +30,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 def link_to(cluster: EmbeddedCluster, max_in_flight: int) -> Link:
-    return Link(settings(cluster), messages.broker(cluster, 1), max_in_flight)
+    broker, lease = messages.broker(cluster, 1), ExitStack()
+    connection = lease.enter_context(POOL.lease(broker.address, settings(cluster)))
+    return Link(broker, connection, lease, settings(cluster).rpc_timeout, max_in_flight)
 
 
 def message(size: int) -> Outgoing:

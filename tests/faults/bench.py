@@ -15,7 +15,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.write import write_batches
+from tubemq_spark.sink.write import Plan, write_batches
 from tubemq_spark.source.driver import StreamDriver
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -166,7 +166,7 @@ def write(
 ) -> int:
     """A task of the sink; how many rows it says are stored."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
-    given = SinkOptions(settings(tubemq, **client), topic, max_in_flight)
+    given = Plan(SinkOptions(settings(tubemq, **client), topic, max_in_flight))
     return sum(write_batches(given, [batch]).rows.values())
 
 

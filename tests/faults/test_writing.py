@@ -5,6 +5,7 @@ all rows.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import NamedTuple
 
@@ -43,6 +44,14 @@ DONE_UNHEARD = {
 
 def once_each(*doubled: bytes) -> Counter[bytes]:
     return Counter(ROWS) + Counter(doubled)
+
+
+def acknowledged(error: BaseException) -> int:
+    """How many rows are stored for certain, as the error says at its end."""
+    told = re.search(r"; (\d+) of (\d+) rows of the task are acknowledged$", str(error))
+    assert told is not None, error
+    assert int(told[1]) < int(told[2]) <= len(ROWS)
+    return int(told[1])
 
 
 def check(
@@ -226,7 +235,8 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
         rf"tries on all brokers of the topic that could be used; the last one, to partition 1:pair:[01]: {case.last}"
     )
     assert caught.match(words)
-    assert told.endswith("or give them longer with option 'tubemq.retry.maxElapsedMs'")
+    assert "or give them longer with option 'tubemq.retry.maxElapsedMs'; " in told
+    assert acknowledged(caught.value) == 0
     before = counts(tubemq)
     if str(case.kind) in DONE_UNHEARD:
         assert before.total() == fault.fired
@@ -241,21 +251,37 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
 def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> None:
     with (
         code(400).befall(tubemq.on("send_message", nth=20, times=times)) as fault,
-        pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}$") as caught,
+        pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}; ") as caught,
     ):
         write(tubemq, ROWS, max_in_flight=1)
     assert "row 19 " in str(caught.value)
     assert caught.value.code == 400
     assert fault.fired == 1
     assert counts(tubemq) == Counter(ROWS[:19])
+    assert acknowledged(caught.value) == 19
+
+
+@pytest.mark.parametrize("kind", [code(400), code(420)], ids=str)
+def test_a_refusal_among_many_tells_of_all_that_were_answered_before(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+    with (
+        kind.befall(tubemq.on("send_message", nth=150, times=1)) as fault,
+        pytest.raises(ServerError, match=r"^sending row 149 ") as caught,
+    ):
+        write(tubemq, ROWS)
+    assert fault.fired == 1
+    assert ROWS[149] not in counts(tubemq)
+    assert 149 <= acknowledged(caught.value) <= counts(tubemq).total()
 
 
 def test_credentials_that_stay_wrong_are_told(tubemq: EmbeddedTubeMQ) -> None:
     """Once may be a token that was changed: see above."""
     with (
         code(415).befall(tubemq.on("send_message")) as fault,
-        pytest.raises(AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}$"),
+        pytest.raises(
+            AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}; "
+        ) as caught,
     ):
         write(tubemq, ROWS, max_in_flight=1)
     assert fault.fired == 2
     assert not counts(tubemq)
+    assert acknowledged(caught.value) == 0

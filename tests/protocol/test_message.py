@@ -150,6 +150,7 @@ def test_any_bytes_are_attributes(data: bytes, head: bytes) -> None:
         ({"": "1"}, None, None, "an empty key"),
         ({"$msgType$": "x"}, None, None, "use the columns msg_type and msg_time"),
         ({"$msgTime$": "x"}, None, None, "use the columns msg_type and msg_time"),
+        ({"spark_compression": "gzip"}, None, None, "is reserved: use option 'compression'"),
         (None, "", None, "msg_type '' must have"),
         (None, " ", None, "msg_type ' ' must have"),
         (None, " a", None, "msg_type ' a' must have"),

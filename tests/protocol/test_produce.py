@@ -34,20 +34,5 @@ def test_every_partition_has_its_turn(partitions: list[Partition], start: int, r
     assert chosen[: len(partitions)] == chosen[-len(partitions) :]
 
 
-@given(
-    st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
-    st.frozensets(st.sampled_from(PARTITIONS)),
-    st.integers(0, 99),
-)
-def test_the_avoided_are_left_out_unless_there_are_no_others(
-    partitions: list[Partition], avoided: frozenset[Partition], start: int
-) -> None:
-    deal = RoundRobin(start)
-    chosen = {deal.choose(partitions, avoided) for _ in range(len(partitions))}
-    good = set(partitions) - avoided
-    assert chosen <= (good or set(partitions))
-    assert len(chosen) == len(good or chosen)
-
-
 def test_begins_anywhere() -> None:
     assert len({RoundRobin().choose(PARTITIONS) for _ in range(200)}) > 1

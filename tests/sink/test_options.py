@@ -1,18 +1,31 @@
+"""The sink's options: what each may be, what it is without, and how a bad one is refused."""
+
 from __future__ import annotations
 
 import pickle
 
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
+from tests.source.test_options import BAD_VALUES as BAD_VALUES_OF_THE_SOURCE
+from tests.source.test_options import MISFITS as MISFITS_OF_THE_SOURCE
+from tests.source.test_options import REQUIRED, assert_is_for_users
+from tubemq_spark.client.settings import CLIENT_OPTIONS
+from tubemq_spark.compression import CODECS
+from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, OnceOptions, SinkOptions
+from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions, check_options
 
 MASTER = {"tubemq.master": "127.0.0.1:8715"}
+ONCE = {"effectivelyOnce": "true", "checkpointLocation": "/here"}
+SHARED = {option.name for option in CLIENT_OPTIONS}
 
 
 def test_defaults() -> None:
     options = SinkOptions.from_options(MASTER)
-    assert (options.topic, options.max_in_flight) == (None, 1000)
+    assert (options.topic, options.max_in_flight, options.max_bytes) == (None, 1000, 64 << 20)
+    assert (options.stamp_rows, options.once, options.receipts) == (False, None, None)
 
 
 @pytest.mark.parametrize(
@@ -30,35 +43,214 @@ def test_options_that_change_nothing(others: dict[str, str]) -> None:
 
 
 def test_options_that_count() -> None:
-    options = SinkOptions.from_options({**MASTER, "topic": " demo ", "tubemq.producer.maxinflight": "5"})
-    assert (options.topic, options.max_in_flight) == ("demo", 5)
+    options = SinkOptions.from_options(
+        {
+            **MASTER,
+            "topic": " demo ",
+            "tubemq.producer.maxinflight": "5",
+            "TUBEMQ.PRODUCER.MAXINFLIGHTBYTES": "6",
+            "stampRows": "TRUE",
+            "receipts": " /folder ",
+        }
+    )
+    assert (options.topic, options.max_in_flight, options.max_bytes) == ("demo", 5, 6)
+    assert (options.stamp_rows, options.receipts) == (True, "/folder")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({}, ("fail", None)),
+        ({"failedRows": "drop"}, ("drop", None)),
+        ({"failedRows": "deadLetter", "deadLetterTopic": " dead "}, ("deadletter", "dead")),
+        ({"failedrows": "DEADLETTER", "deadlettertopic": "dead"}, (DEAD_LETTER, "dead")),
+    ],
+    ids=str,
+)
+def test_what_becomes_of_rows_that_cannot_be_sent(raw: dict[str, str], expected: tuple[str, str | None]) -> None:
+    options = SinkOptions.from_options({**MASTER, **raw})
+    assert (options.failed_rows, options.dead_letter_topic) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"effectivelyOnceGroup": " mine "}, OnceOptions("mine")),
+        ({"effectivelyOnceGroup": "a-B_9", "effectivelyOnceMaxOffsets": "7"}, OnceOptions("a-B_9", 7)),
+        ({"effectivelyOnceGroup": "mine", "stampRows": "true"}, OnceOptions("mine")),
+        ({"effectivelyOnceGroup": "mine", "effectivelyOnceUncertain": "Fail"}, OnceOptions("mine")),
+        (
+            {"effectivelyOnceGroup": "mine", "effectivelyOnceUncertain": "SENDAGAIN"},
+            OnceOptions("mine", fails_when_uncertain=False),
+        ),
+    ],
+    ids=str,
+)
+def test_what_stores_each_row_once(given: dict[str, str], expected: OnceOptions) -> None:
+    """Rows are stamped then."""
+    options = SinkOptions.from_options({**MASTER, "effectivelyOnce": "true", **given})
+    assert (options.once, options.stamp_rows) == (expected, True)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_options_of_payloads(codec: str) -> None:
+    options = SinkOptions.from_options({**MASTER, "messageformat": "InLongMsg", "compression": codec.upper()})
+    assert (options.message_format, options.compression) == ("inlongmsg", codec)
+
+
+def test_a_codec_that_pyarrow_lacks_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tubemq_spark.sink.options.is_available", lambda codec: codec != "zstd")
+    with pytest.raises(ConfigError, match=r"'compression' is 'zstd'; .*pyarrow was built without zstd here"):
+        SinkOptions.from_options({**MASTER, "compression": "zstd"})
+
+
+# What source and sink share
+
+
+def test_both_make_the_same_of_the_clients_options() -> None:
+    """So tests that read show what these do when rows are written."""
+    given = {
+        "tubemq.master": "a,b:1",
+        "tubemq.user": "ann",
+        "tubemq.password": "p",
+        "tubemq.rpc.timeoutMs": "101",
+        "tubemq.rpc.framing": "prefixed",
+        "tubemq.retry.maxElapsedMs": "102",
+        "tubemq.connections.idleMs": "1003",
+        "tubemq.connections.shared": "false",
+        "tubemq.tls.enabled": "true",
+        "tubemq.tls.verifyHostname": "false",
+    }
+    sink = SinkOptions.from_options(given)
+    assert sink.client == SourceOptions.read({**REQUIRED, **given}, streaming=True).client
+    assert sink.client != SinkOptions.from_options(MASTER).client
+
+
+def test_one_configuration_may_be_for_both() -> None:
+    """What the other one reads is not wrong, where it cannot be mistaken."""
+    for option in SOURCE_OPTIONS:
+        if option.name not in {*MASTER, *SHARED, "messageFormat"}:
+            SinkOptions.from_options({**MASTER, option.name: "x"})
+    for option in SINK_OPTIONS:
+        if option.name not in {*MASTER, *SHARED, "messageFormat"}:
+            check_options({**REQUIRED, option.name: "x"})
+
+
+# Values that cannot be used
+
+NUMBER, NAME = "a number", "the name of a topic"
+GROUP = "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most"
+
+BAD_VALUES: list[tuple[str, str, str]] = [
+    *((name, text, expects) for name, text, expects in BAD_VALUES_OF_THE_SOURCE if name in SHARED),
+    ("topic", "", NAME),
+    ("topic", " ", NAME),
+    ("tubemq.producer.maxInFlight", "0", "a number, 1 to 1000000"),
+    ("tubemq.producer.maxInFlight", "1000001", "a number, 1 to 1000000"),
+    ("tubemq.producer.maxInFlight", "many", "a number, 1 to 1000000"),
+    ("tubemq.producer.maxInFlight", "", "a number, 1 to 1000000"),
+    ("tubemq.producer.maxInFlightBytes", "0", "a number of bytes, 1 or more"),
+    ("tubemq.producer.maxInFlightBytes", "64m", "a number of bytes, 1 or more"),
+    ("tubemq.producer.maxInFlightBytes", "1e6", "a number of bytes, 1 or more"),
+    ("failedRows", "skip", "fail, drop or deadLetter"),
+    ("failedRows", "", "fail, drop or deadLetter"),
+    ("deadLetterTopic", "", NAME),
+    ("stampRows", "yes", "true or false"),
+    ("stampRows", "", "true or false"),
+    ("effectivelyOnce", "1", "true or false"),
+    ("effectivelyOnce", "exactly", "true or false"),
+    ("effectivelyOnceGroup", "", GROUP),
+    ("effectivelyOnceGroup", "1a", GROUP),
+    ("effectivelyOnceGroup", "a b", GROUP),
+    ("effectivelyOnceGroup", "a,b", GROUP),
+    ("effectivelyOnceGroup", "a:b", GROUP),
+    ("effectivelyOnceGroup", "日本", GROUP),
+    ("effectivelyOnceGroup", "g" * 201, GROUP),
+    ("effectivelyOnceMaxOffsets", "0", NUMBER),
+    ("effectivelyOnceMaxOffsets", "-1", NUMBER),
+    ("effectivelyOnceMaxOffsets", "all", NUMBER),
+    ("effectivelyOnceUncertain", "", "fail or sendAgain"),
+    ("effectivelyOnceUncertain", "send", "fail or sendAgain"),
+    ("receipts", "", "a folder"),
+    ("receipts", " ", "a folder"),
+    ("messageFormat", "pb", "raw or inlongmsg"),
+    ("messageFormat", "", "raw or inlongmsg"),
+    ("compression", "brotli", "none, gzip, zstd, snappy or lz4"),
+    ("compression", "", "none, gzip, zstd, snappy or lz4"),
+    ("compression", "gzip,zstd", "none, gzip, zstd, snappy or lz4"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expects"), BAD_VALUES)
+def test_a_bad_value_is_refused(name: str, text: str, expects: str) -> None:
+    """Naming option, value and what was expected, before any server is asked."""
+    raw = {**MASTER, "topic": "demo", **({} if name == "effectivelyOnce" else ONCE), name: text}
+    with pytest.raises(ConfigError) as caught:
+        SinkOptions.from_options(raw)
+    problem = str(caught.value)
+    assert problem.startswith(f"option '{name}' is {text!r}; expected ")
+    assert expects in problem
+    assert_is_for_users(problem.replace(repr(text), ""))
+    with pytest.raises(ConfigError) as at_start:
+        TubeMQDataSource(raw).streamWriter(StructType().add("value", BinaryType()), False)
+    assert str(at_start.value) == problem
+
+
+MISFITS: list[tuple[str, dict[str, str], str]] = [
+    *(
+        (name, {key: text for key, text in given.items() if text is not None}, sentence)
+        for name, given, sentence in MISFITS_OF_THE_SOURCE
+        if name in SHARED
+    ),
+    (
+        "failedRows",
+        {"failedRows": "deadLetter"},
+        "option 'failedRows' is deadLetter, and option 'deadLetterTopic' does",
+    ),
+    ("deadLetterTopic", {"deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failedRows=deadLetter: give"),
+    ("deadLetterTopic", {"failedRows": "drop", "deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failed"),
+    ("effectivelyOnce", {"effectivelyOnce": "true"}, "option 'effectivelyOnce' needs option 'checkpointLocation' on"),
+    ("effectivelyOnce", {**ONCE, "checkpointLocation": " /"}, "option 'effectivelyOnce' needs option 'checkpointLocat"),
+    (
+        "stampRows",
+        {**ONCE, "stampRows": "false"},
+        "option 'effectivelyOnce' needs the stamps of rows: leave 'stampRows'",
+    ),
+    *(
+        (
+            f"effectivelyOnce{name}",
+            {**given, f"effectivelyOnce{name}": text},
+            f"option 'effectivelyOnce{name}' goes with",
+        )
+        for name, text in [("Group", "g"), ("MaxOffsets", "1"), ("Uncertain", "fail")]
+        for given in ({}, {**ONCE, "effectivelyOnce": "false"})
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "sentence"), MISFITS)
+def test_values_that_do_not_fit_each_other(name: str, given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SinkOptions.from_options({**MASTER, **given})
+    problem = str(caught.value)
+    assert problem.startswith(sentence)
+    assert f"'{name}'" in problem
 
 
 @pytest.mark.parametrize(
     ("raw", "error"),
     [
         ({"topic": "demo"}, r"'tubemq\.master' is required: host:port"),
-        ({**MASTER, "topic": " "}, "'topic' is ' '; expected the name of a topic"),
-        (
-            {**MASTER, "tubemq.producer.maxInFlight": "0"},
-            "'tubemq.producer.maxInFlight' is '0'; expected a number, 1 to 1000000",
-        ),
-        ({**MASTER, "tubemq.producer.maxInFlight": "many"}, "'many'; expected a number, 1 to 1000000"),
         ({**MASTER, "tubemq.producer.maxFlight": "1"}, "unknown; did you mean 'tubemq.producer.maxInFlight'"),
-        ({**MASTER, "tubemq.tls.ca": "ca.pem"}, r"'tubemq\.tls\.ca' .*'tubemq\.tls\.enabled'"),
         ({**MASTER, "topics": "demo"}, "option 'topics' is unknown; did you mean 'topic'"),
+        ({**MASTER, "effectivlyOnce": "true"}, "option 'effectivlyOnce' is unknown; did you mean 'effectivelyOnce'"),
+        ({**MASTER, "stampRow": "true"}, "option 'stampRow' is unknown; did you mean 'stampRows'"),
+        ({**MASTER, "receipt": "/x"}, "option 'receipt' is unknown; did you mean 'receipts'"),
         ({**MASTER, "kafka.bootstrap.servers": "m"}, "is of Spark's Kafka source"),
-        ({**MASTER, "failedRows": "drop"}, "'failedRows' is not available in this release"),
-        ({**MASTER, "deadLetterTopic": "dead"}, "'deadLetterTopic' is not available in this release"),
-        ({**MASTER, "stampRows": "true"}, "'stampRows' is not available in this release"),
-        ({**MASTER, "effectivelyOnce": "true"}, "'effectivelyOnce' is not available in this release"),
-        ({**MASTER, "receipts": "/somewhere"}, "'receipts' is not available in this release"),
-        ({**MASTER, "messageFormat": "inlongmsg"}, "'messageFormat' is not available in this release"),
-        ({**MASTER, "compression": "gzip"}, "'compression' is not available in this release"),
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else None,
 )
-def test_options_that_cannot_be_used(raw: dict[str, str], error: str) -> None:
+def test_names_that_are_not_known(raw: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         SinkOptions.from_options(raw)
 
@@ -67,3 +259,8 @@ def test_the_password_travels_but_does_not_show() -> None:
     options = SinkOptions.from_options({**MASTER, "tubemq.user": "me", "tubemq.password": "geheim"})
     assert "geheim" not in repr(options)
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_secrets_of_a_folder_do_not_show() -> None:
+    options = SinkOptions.from_options({**MASTER, "receipts": "s3://me:geheim@bucket/x"})
+    assert "geheim" not in repr(options)

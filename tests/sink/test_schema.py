@@ -62,8 +62,11 @@ def test_columns_that_are_taken(columns: StructType) -> None:
         (schema("value", msg_type=INT), "column 'msg_type' has the type int; expected string"),
         (schema("value", msg_time=LongType()), "column 'msg_time' has the type bigint; expected timestamp, or string"),
         (schema("value", msg_time=TimestampNTZType()), "column 'msg_time' has the type timestamp_ntz; expected"),
-        (schema("value", "key"), "column 'key' is not available in this release"),
-        (schema("value", partition=INT, broker_id=INT), "columns 'broker_id', 'partition' are not available in this"),
+        (schema("value", key=INT), "column 'key' has the type int; expected binary or string"),
+        (schema("value", "partition", broker_id=INT), "column 'partition' has the type string; expected int"),
+        (schema("value", partition=LongType(), broker_id=INT), "'partition' has the type bigint; expected int"),
+        (schema("value", partition=INT), "column 'partition' is there without column 'broker_id'; a target needs both"),
+        (schema("value", broker_id=INT), "column 'broker_id' is there without column 'partition'; a target needs both"),
         (schema("value", "offset", "Value"), "columns 'offset', 'Value' are unknown to the sink, which takes value"),
         (schema("value", "value"), "column 'value' is there more than once"),
     ],
@@ -72,6 +75,56 @@ def test_columns_that_are_taken(columns: StructType) -> None:
 def test_columns_that_are_refused(columns: StructType, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         check_columns(columns, "demo")
+
+
+PACKED = {"inlong_group": STRING, "inlong_stream": STRING}
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"inlong_time": TimestampType(), "inlong_attributes": TEXTS, "msg_type": STRING}], ids=len
+)
+def test_columns_of_packs_that_are_taken(columns: dict[str, DataType]) -> None:
+    check_columns(schema("value", **PACKED, **columns), "demo", "inlongmsg")
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        (
+            schema("value"),
+            "columns 'inlong_group', 'inlong_stream' are missing; messageFormat=inlongmsg needs inlong_gr",
+        ),
+        (schema("value", "inlong_group"), "column 'inlong_stream' is missing; messageFormat=inlongmsg needs"),
+        (schema("value", inlong_group=INT, inlong_stream=STRING), "'inlong_group' has the type int; expected string"),
+        (schema("value", **PACKED, inlong_time=STRING), "'inlong_time' has the type string; expected timestamp"),
+        (schema("value", **PACKED, inlong_attributes=STRING), "'inlong_attributes' has the type string; expected map"),
+        (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a place in a pack that was read; drop it"),
+        (
+            schema("value", "city", **PACKED),
+            "column 'city' is unknown to the sink, which takes value .*inlong_attributes",
+        ),
+    ],
+    ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
+)
+def test_columns_of_packs_that_are_refused(columns: StructType, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        check_columns(columns, "demo", "inlongmsg")
+
+
+@pytest.mark.parametrize(
+    ("columns", "error"),
+    [
+        (
+            PACKED,
+            "columns 'inlong_group', 'inlong_stream' are only taken with messageFormat=inlongmsg; set that, or drop",
+        ),
+        ({"inlong_index": INT}, "column 'inlong_index' is a place in a pack that was read; drop it before the write"),
+    ],
+    ids=["packs", "index"],
+)
+def test_columns_of_packs_need_the_message_format(columns: dict[str, DataType], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        check_columns(schema("value", **columns), "demo")
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
@@ -101,6 +154,28 @@ def test_times_become_minutes_since_the_epoch(zone: str, moment: datetime, minut
         [pa.array([b"a", b"b"]), pa.array([moment, None], pa.timestamp("us", tz=zone))], names=["value", "msg_time"]
     )
     assert [cells.msg_time for cells in cells_of_batch(batch)] == [minutes, None]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_times_of_packs_become_milliseconds(zone: str) -> None:
+    early = datetime(1969, 12, 31, 23, 59, 59, 999_001, timezone.utc)
+    times = pa.array([MOMENT, early, None], pa.timestamp("us", tz=zone))
+    batch = pa.record_batch([pa.array([b"a", b"b", b"c"]), times], names=["value", "inlong_time"])
+    assert [cells.inlong_time for cells in cells_of_batch(batch)] == [MINUTES * 60_000 + 59_999, -1, None]
+    row = Row(value=b"", inlong_time=early.astimezone().replace(tzinfo=None))
+    assert cells_of_row(row) == Cells(b"", inlong_time=-1)
+
+
+def test_cells_of_packs() -> None:
+    texts = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
+    batch = pa.record_batch(
+        {"value": [b"x", b"y"], "inlong_group": ["g", None], "inlong_stream": ["s", "t"], "inlong_attributes": texts}
+    )
+    first, second = cells_of_batch(batch)
+    assert first == Cells(b"x", inlong_group="g", inlong_stream="s", inlong_attributes=[("a", "1")])
+    assert second == Cells(b"y", inlong_stream="t")
+    row = Row(value=b"x", inlong_group="g", inlong_stream="s", inlong_attributes={"a": "1"})
+    assert cells_of_row(row) == first._replace(inlong_attributes={"a": "1"})
 
 
 def test_cells_of_a_batch_in_any_order_of_columns() -> None:

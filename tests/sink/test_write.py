@@ -22,7 +22,7 @@ from tubemq_spark.sink.batch import TubeMQWriter
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
-from tubemq_spark.sink.write import plan, write_batches, write_rows
+from tubemq_spark.sink.write import Plan, plan, write_batches, write_rows
 from tubemq_spark.testing import ServerConfig, StoredMessage
 
 TYPES = {
@@ -54,8 +54,8 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
 
 
-def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> SinkOptions:
-    return SinkOptions(settings(cluster), topic)
+def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> Plan:
+    return Plan(SinkOptions(settings(cluster), topic))
 
 
 def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessage]:
@@ -139,7 +139,7 @@ def test_a_bad_row_is_named_and_those_before_it_are_stored(
     cluster: EmbeddedCluster, row: dict[str, Any], column: str, error: str
 ) -> None:
     good = [{"value": b"%d" % n} for n in range(30)]
-    given = SinkOptions(settings(cluster, retry_for=0.3), "demo")
+    given = Plan(SinkOptions(settings(cluster, retry_for=0.3), "demo"))
     with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
         write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
     assert column in str(caught.value)
@@ -187,7 +187,7 @@ def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
 
 def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
     planned = plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert planned.topic == "demo"
+    assert planned.options.topic == "demo"
     with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
         plan(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
     with pytest.raises(ConfigError, match="column 'value' has the type int"):
@@ -223,7 +223,7 @@ def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog:
         writer = TubeMQWriter(given, SCHEMA, False)
         writer.commit(done)
         writer.abort(done)
-        stream = TubeMQStreamRowWriter(writer._options)
+        stream = TubeMQStreamRowWriter(writer._plan)
         stream.commit(done, 5)
         stream.abort([], 6)
     assert [record.levelname for record in caplog.records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.inlong_packs import pack_3, pack_4, pack_grouped, sized
-from tests.source.test_rows import HERE, MINUTE, message
+from tests.source.test_rows import HERE, MINUTE, batch_of, message
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.source.rows import RowFormat, RowMaker
 from tubemq_spark.source.schema import SPARK_SCHEMA, arrow_schema, spark_schema
@@ -24,7 +24,7 @@ def maker(**given: Any) -> RowMaker:
 
 
 def rows(maker: RowMaker, messages: list[Any], positions: list[int] | None = None) -> list[dict[str, Any]]:
-    batch = maker.batch(HERE, messages, positions)
+    batch = batch_of(maker, HERE, messages, positions)
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
     return found
@@ -38,7 +38,7 @@ def test_columns(corrupt: str) -> None:
     assert all(field.nullable for field in spark)
     assert to_arrow_schema(spark, timezone="UTC") == arrow_schema(corrupt, "inlongmsg")
     for messages in ([], [message(pack_grouped(1, []))], [message(pack_grouped(1, [(ONE, b"body")]))]):
-        assert maker(corrupt=corrupt).batch(HERE, messages, None).schema == arrow_schema(corrupt, "inlongmsg")
+        assert batch_of(maker(corrupt=corrupt), HERE, messages, None).schema == arrow_schema(corrupt, "inlongmsg")
 
 
 def test_each_message_inside_is_a_row_of_its_pack() -> None:
@@ -98,7 +98,7 @@ def test_what_is_no_pack_fails() -> None:
     with pytest.raises(
         ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is no InLongMsg.*'corruptMessages'"
     ):
-        maker().batch(HERE, good_and_bad()[:2], None)
+        batch_of(maker(), HERE, good_and_bad()[:2], None)
 
 
 def test_what_is_no_pack_is_skipped_and_counted() -> None:

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tubemq_spark import compression
+from tubemq_spark.compression import CODECS, compress
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
+from tubemq_spark.source import rows as source_rows
 from tubemq_spark.source.rows import RowFormat, RowMaker
 from tubemq_spark.source.schema import (
     ARROW_SCHEMA,
@@ -42,8 +45,14 @@ def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: 
     )
 
 
+def batch_of(maker: RowMaker, *args: Any) -> Any:
+    """The only one."""
+    (batch,) = maker.batches(*args)
+    return batch
+
+
 def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    batch = RowMaker(RowFormat()).batch(HERE, messages, positions)
+    batch = batch_of(RowMaker(RowFormat()), HERE, messages, positions)
     assert batch.schema == ARROW_SCHEMA
     batch.validate(full=True)
     found: list[dict[str, Any]] = batch.to_pylist()
@@ -149,7 +158,7 @@ def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
     with pytest.raises(
         ProtocolError, match=r"^3:clicks:10001: message 41: it has the check sum \d+, but .*'corruptMessages'"
     ):
-        RowMaker(RowFormat()).batch(HERE, [message(b"fine"), bad], None)
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +167,12 @@ def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
 def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)
     with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
-        RowMaker(RowFormat()).batch(HERE, [message(b"fine", b"k=v"), bad], None)
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine", b"k=v"), bad], None)
 
 
 def test_positions_must_fit_the_messages() -> None:
     with pytest.raises(ValueError, match="length"):
-        RowMaker(RowFormat()).batch(HERE, [message(b"a"), message(b"b")], [28])
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"a"), message(b"b")], [28])
 
 
 # Corrupt messages, and types that are not wanted
@@ -178,12 +187,12 @@ def corrupt_pair() -> list[Any]:
 
 def test_corrupt_messages_are_skipped_and_counted() -> None:
     maker = RowMaker(RowFormat(corrupt="skip"))
-    batch = maker.batch(
-        HERE, [message(b"fine", message_id=1), *corrupt_pair(), message(b"z", message_id=4)], [0, 28, 56, 84]
+    batch = batch_of(
+        maker, HERE, [message(b"fine", message_id=1), *corrupt_pair(), message(b"z", message_id=4)], [0, 28, 56, 84]
     )
     assert batch.column("message_id").to_pylist() == [1, 4]
     assert batch.column("offset").to_pylist() == [0, 84]
-    maker.batch(HERE, corrupt_pair()[:1], [112])
+    batch_of(maker, HERE, corrupt_pair()[:1], [112])
     (told,) = maker.corrupt()
     assert told.startswith(
         "3:clicks:10001: 3 corrupt messages were skipped; the first: message 2: it has the check sum"
@@ -193,7 +202,7 @@ def test_corrupt_messages_are_skipped_and_counted() -> None:
 def test_corrupt_messages_are_kept_as_they_came() -> None:
     maker = RowMaker(RowFormat(corrupt="keep"))
     bad = corrupt_pair()
-    batch = maker.batch(HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
+    batch = batch_of(maker, HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
     assert batch.schema == arrow_schema("keep")
     found = batch.to_pylist()
     assert [row["corrupt"] for row in found] == [False, True, True]
@@ -214,22 +223,22 @@ def test_only_wanted_types(positions: list[int] | None) -> None:
     """The broker compares hashes; `Aa` and `BB` have the same."""
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
     messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
-    batch = maker.batch(HERE, messages, positions)
+    batch = batch_of(maker, HERE, messages, positions)
     assert batch.column("msg_type").to_pylist() == ["Aa", "c"]
     assert batch.column("offset").to_pylist() == ([None, None] if positions is None else [0, 56])
-    assert maker.batch(Partition(3, "other", 0), messages, positions).num_rows == 4
+    assert batch_of(maker, Partition(3, "other", 0), messages, positions).num_rows == 4
 
 
 @pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
 def test_the_type_of_a_corrupt_message_is_unknown(mode: str, ids: list[int]) -> None:
     maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
-    batch = maker.batch(HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
+    batch = batch_of(maker, HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
     assert batch.column("message_id").to_pylist() == ids
 
 
 def test_times_are_in_the_producers_zone() -> None:
     maker = RowMaker(RowFormat(zone=ZoneInfo("Asia/Shanghai")))
-    batch = maker.batch(HERE, [message(b"", b"$msgTime$=202403010759")], None)
+    batch = batch_of(maker, HERE, [message(b"", b"$msgTime$=202403010759")], None)
     assert batch.column("msg_time").to_pylist() == [MINUTE]
 
 
@@ -247,3 +256,106 @@ def test_columns_of_the_users_own_are_refused(asked: StructType, reader: str) ->
     source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
     with pytest.raises(ConfigError, match=r"has columns of its own .*: leave out \.schema"):
         getattr(source, reader)(asked)
+
+
+# Compressed bodies
+
+
+def compressed(codec: str, body: bytes, attributes: bytes = b"", **given: Any) -> Any:
+    own = attributes + b"," if attributes else b""
+    return message(compress(codec, body), own + b"spark_compression=" + codec.encode(), **given)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("body", [b"", b"body " * 50], ids=len)
+def test_compressed_bodies_are_given_as_they_were(codec: str, body: bytes) -> None:
+    attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
+    (found,) = rows([compressed(codec, body, attributes)])
+    assert [found] == rows([message(body, attributes)])
+
+
+def test_nobody_sees_the_attribute_of_the_compression() -> None:
+    found = rows([compressed("gzip", b"a"), compressed("gzip", b"b", b"$msgType$=t"), compressed("gzip", b"c", b"k=v")])
+    assert [row["attributes"] for row in found] == [None, None, [("k", "v")]]
+    assert [row["msg_type"] for row in found] == [None, "t", None]
+
+
+def test_compressed_and_plain_ones_mix() -> None:
+    mixed = [compressed("lz4", b"a"), message(b"b", b"k=v"), compressed("zstd", b"c"), message(b"d")]
+    assert [row["value"] for row in rows(mixed)] == [b"a", b"b", b"c", b"d"]
+
+
+BAD_BODIES = {
+    "damaged": (b"spark_compression=zstd", "it has damaged zstd data"),
+    "too long": (b"spark_compression=gzip", "it becomes larger than"),
+    "unknown": (b"k=v,spark_compression=brotli", "it is compressed with 'brotli', which is none of"),
+}
+
+
+def bad_body(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(compression, "MAX_PLAIN", 1000)
+    return message(compress("gzip", bytes(1001)), BAD_BODIES[name][0], message_id=5)
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_bodies_that_cannot_be_undone_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = bad_body(name, monkeypatch)
+    with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine"), bad], None)
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_or_are_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = RowMaker(RowFormat(corrupt="skip"))
+    sent = [compressed("gzip", b"a"), bad_body(name, monkeypatch), message(b"b")]
+    batch = batch_of(maker, HERE, sent, [0, 28, 56])
+    assert batch.column("value").to_pylist() == [b"a", b"b"]
+    assert batch.column("offset").to_pylist() == [0, 56]
+    (told,) = maker.corrupt()
+    assert f"1 corrupt messages were skipped; the first: message 5: {BAD_BODIES[name][1]}" in told
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+@pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
+def test_or_are_kept_as_received(name: str, message_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the header of their attributes, which says how they were compressed."""
+    bad = bad_body(name, monkeypatch)
+    maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format))
+    (row,) = batch_of(maker, HERE, [bad], None).to_pylist()
+    assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
+
+
+def test_what_is_not_wanted_is_not_undone() -> None:
+    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
+    damaged = message(b"no gzip", b"$msgType$=Aa,spark_compression=gzip")
+    batch = batch_of(maker, HERE, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
+    assert batch.column("value").to_pylist() == [b"body"]
+
+
+def test_a_codec_that_is_missing_here_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = compressed("zstd", b"body")
+    monkeypatch.setattr(compression, "is_available", lambda codec: False)
+    with pytest.raises(ConfigError, match="was built without zstd"):
+        batch_of(RowMaker(RowFormat(corrupt="skip")), HERE, [sent], None)
+
+
+@pytest.mark.parametrize("positions", [None, [28 * n for n in range(7)]])
+def test_bodies_that_become_long_together_come_in_several_batches(
+    positions: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_rows, "_PLAIN", 1000)
+    sent = [compressed("zstd", bytes(600), message_id=n) for n in range(5)]
+    sent.insert(1, message(bytes(9999), b"k=v", message_id=7))  # what is long on the wire counts there
+    sent.append(message(b"", message_id=8))
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, positions))
+    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 7, 1], [2, 3], [4, 8]]
+    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == ([None] * 7 if positions is None else positions)
+    for batch in batches:
+        batch.validate(full=True)
+
+
+def test_one_body_may_be_longer_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_rows, "_PLAIN", 1000)
+    batches = RowMaker(RowFormat()).batches(HERE, [compressed("zstd", bytes(5000))] * 2, None)
+    assert [batch.num_rows for batch in batches] == [1, 1]

@@ -7,50 +7,19 @@ from collections.abc import Collection
 from contextlib import ExitStack
 
 from tubemq_spark.client.connection import Connection, wait_for_any
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
+from tubemq_spark.client.outgoing import Outgoing
+from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.produce import SEND, SendEvent, SendState
+from tubemq_spark.protocol.produce import SendEvent
 
-_CONNECT_WITHIN = 3.0  # seconds; the other brokers' messages wait that long for one that is not there
 _MAX_UNANSWERED_BYTES = 16 << 20  # however many messages may be unanswered, they stay in memory
 _GRACE = 1.0  # seconds
 
 Answer = broker_pb.SendMessageResponseB2P
 Outcome = Answer | Failure | TransportError | ProtocolError
-
-
-class Outgoing(Lifecycle[SendState, SendEvent]):
-    """A message from its row to its broker. `content` is `protocol.send.encode_content`'s, `row` its number if it has
-    one.
-
-    What a message that never fails does not need stands in the class.
-    """
-
-    partition: Partition  # where it went last, or was to go …
-    deadline: float  # … and when an answer is due
-    tries = 0  # that failed
-    failing_since: float | None = None
-    problem: TubeMQError | None = None  # why the last try failed
-    authorized_anew = False
-
-    def __init__(self, topic: str, content: bytes, row: int | None) -> None:
-        super().__init__("a message", SendState.WAITING, SEND)
-        self.topic = topic
-        self.content = content
-        self.row = row
-
-    def failed(self, problem: TubeMQError, now: float) -> None:
-        """Notes another try that came to nothing; `now` is on the monotonic clock."""
-        self.tries += 1
-        self.problem = problem
-        if self.failing_since is None:
-            self.failing_since = now
 
 
 class Link:
@@ -60,21 +29,23 @@ class Link:
     messages back then.
     """
 
-    def __init__(self, settings: ClientSettings, broker: Broker, max_in_flight: int) -> None:
-        """`TransportError` when the broker cannot be reached."""
+    def __init__(
+        self, broker: Broker, connection: Connection, lease: ExitStack, rpc_timeout: float, max_in_flight: int
+    ) -> None:
+        """`lease` gives the connection back when it is closed; `rpc_timeout` is in seconds."""
         self.broker = broker
+        self.connection = connection
         self.full = False
         self.broken = False
-        self._timeout = settings.rpc_timeout
+        self._lease = lease
+        self._broke: TransportError | ProtocolError | None = None  # why there is nothing more to expect
+        self._timeout = rpc_timeout
         self._max_in_flight = max_in_flight
         self._unanswered: dict[int, Outgoing] = {}
         self._bytes = 0
         self._attended = time.monotonic()
+        self._listening_since = self._attended  # without a long break
         self._patience = self._attended + _GRACE
-        self._lease = ExitStack()
-        timeout = min(_CONNECT_WITHIN, settings.rpc_timeout)
-        lease = POOL.lease(broker.address, settings, timeout)
-        self.connection: Connection = self._lease.enter_context(lease)
 
     def __repr__(self) -> str:
         return f"<Link to {self.broker}, {len(self._unanswered)} unanswered>"
@@ -83,6 +54,13 @@ class Link:
     def unanswered(self) -> int:
         return len(self._unanswered)
 
+    @property
+    def owing(self) -> float | None:
+        """Since when the broker has owed its oldest answer, as far as anybody listened; None when it owes none."""
+        for oldest in self._unanswered.values():
+            return max(oldest.sent_at, self._listening_since)
+        return None
+
     def submit(self, message: Outgoing, partition: Partition, target: bytes) -> None:
         """Queues `message` for the next `pump`; `ProtocolError` when it is too long for the wire."""
         serial_no = self.connection.submit_bytes(
@@ -90,18 +68,23 @@ class Link:
         )
         message.on(SendEvent.SENT)
         message.partition = partition
-        message.deadline = time.monotonic() + self._timeout
+        message.sent_at = time.monotonic()
         self._unanswered[serial_no] = message
         self._bytes += len(message.content)
         self.full = len(self._unanswered) >= self._max_in_flight or self._bytes >= _MAX_UNANSWERED_BYTES
 
-    def pump(self) -> list[tuple[Outgoing, Outcome]]:
-        """Writes and reads without waiting; the messages that were answered, or never will be."""
-        error: TransportError | ProtocolError | None = None
+    def push(self) -> None:
+        """Writes as much as goes without waiting; what goes wrong, the next `pump` tells."""
         try:
             self.connection.flush()
         except (TransportError, ProtocolError) as cause:
-            error = cause
+            self._broke = cause
+
+    def pump(self) -> list[tuple[Outgoing, Outcome]]:
+        """Writes and reads without waiting; the messages that were answered, or never will be."""
+        if self._broke is None:
+            self.push()
+        error = self._broke
         outcomes = [(self._answered(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
         if error is None and self._is_silent(bool(outcomes)):
             error = TransportError(f"{self.broker} did not answer within {self._timeout:g} s")
@@ -120,7 +103,7 @@ class Link:
     def silent_after(self) -> float:
         """The moment from which on a broker that has not answered is given up; far away when it owes nothing."""
         for oldest in self._unanswered.values():
-            return max(oldest.deadline, self._patience)
+            return max(oldest.sent_at + self._timeout, self._patience)
         return float("inf")
 
     def _answered(self, serial_no: int) -> Outgoing:
@@ -132,7 +115,9 @@ class Link:
         # Who feeds the producer may be busy for longer than the timeout: an answer may have waited in the socket, or
         # the request in this process. So nobody is silent before he was listened to for a moment.
         now = time.monotonic()
-        if answered or now - self._attended > _GRACE:
+        if now - self._attended > _GRACE:
+            self._listening_since = now
+        if answered or self._listening_since == now:
             self._patience = now + _GRACE
         self._attended = now
         return now >= self.silent_after()

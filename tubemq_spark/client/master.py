@@ -365,6 +365,7 @@ class ProducerSession(MasterSession):
         super().__init__(settings, "producer")
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self._topics: frozenset[str] = frozenset()
+        self._listed: Mapping[tuple[str, int], TopicOnBroker] = {}
         self._broker_check_sum = -1
         self._config_id = UNKNOWN_ID
 
@@ -393,6 +394,11 @@ class ProducerSession(MasterSession):
         with self._lock:
             self._heartbeat()
             return self.cluster
+
+    def lists(self, partition: Partition) -> bool:
+        """Whether the master, when it was asked last, had the partition among those that take messages."""
+        layout = self._listed.get((partition.topic, partition.broker_id))
+        return layout is not None and partition in layout.all_partitions()
 
     def message_limit(self, topic: str) -> int:
         """How many bytes a message's body may have: what the topic's brokers take, else the cluster's setting."""
@@ -437,7 +443,9 @@ class ProducerSession(MasterSession):
         self._check(reply.errCode, reply.errMsg, what)
         self._known()
         self._note(reply)
-        self._learn((), [layout for text in reply.topicInfos for layout in parse_producer_topic(text)])
+        layouts = [layout for text in reply.topicInfos for layout in parse_producer_topic(text)]
+        self._learn((), layouts)
+        self._listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
         return reply
 
     def _beat(self) -> None:

@@ -56,6 +56,11 @@ class ConnectionPool:
             with self._lock:
                 self._idle.setdefault(key, []).append(connection)
 
+    def has_idle(self, address: Address, settings: ClientSettings) -> bool:
+        """Whether a lease would most likely not have to connect."""
+        with self._lock:
+            return settings.shared_connections and (address, settings.framing, settings.tls) in self._idle
+
     def close(self) -> None:
         with self._lock:
             connections = [c for idle in self._idle.values() for c in idle]

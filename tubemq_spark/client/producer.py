@@ -1,9 +1,12 @@
 """Sends messages and says when all of them are stored.
 
 Sends are pipelined over one connection to each broker. A message that meets trouble (no answer, a broken connection, an
-answer that another partition or a later moment may not give) is sent again elsewhere, until `settings.retry_for`
-seconds have gone by since its first failure. So a message may be stored twice, but none counts as stored that no broker
-has acknowledged.
+answer that another partition or a later moment may not give) is sent again, elsewhere if it may go elsewhere, until
+`settings.retry_for` seconds have gone by since its first failure. So a message may be stored twice, but none counts as
+stored that no broker has acknowledged.
+
+With a `Ledger` nothing is stored twice: a message whose send may have been heard is looked for in its partition before
+it is sent again.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Protocol
 
-from tubemq_spark.client.link import Answer, Link, Outcome, Outgoing, wait_for
-from tubemq_spark.client.routing import FAILING_PARTITION, REFUSING_BROKER, UNREACHABLE_BROKER, Router
+from tubemq_spark.client.dial import Dial
+from tubemq_spark.client.doubts import Doubts
+from tubemq_spark.client.link import Answer, Link, Outcome, wait_for
+from tubemq_spark.client.outgoing import LaneId, Lanes, Outgoing, Stored
+from tubemq_spark.client.routing import Router
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.targets import Targets
@@ -26,7 +33,7 @@ from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_elsewhere
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.produce import SendEvent, send_event
+from tubemq_spark.protocol.produce import SendEvent, SendState, may_be_stored, send_event
 from tubemq_spark.protocol.send import encode_content
 
 _log = logging.getLogger(__name__)
@@ -36,9 +43,28 @@ _log = logging.getLogger(__name__)
 _BATCH = 128
 _BATCH_BYTES = 1 << 20
 
+_MOST_WAITING = 1000  # messages that have not left yet
+MAX_BYTES = 64 << 20  # of messages that are not acknowledged, unless told otherwise
+_DIAL_TOGETHER = 0.3  # seconds that messages for anywhere wait for connections that are being made
+_TICK = 0.02  # seconds between two looks at things that no socket tells of
+
 # The broker takes some bytes more, and gives such a message out only when it is in a file: as long as it is in memory,
 # readers are led past it (wire: MsgMemStore.getMessages compares the whole record with the limit of the payload).
 _MOST_AROUND_A_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
+
+
+class Ledger(Protocol):
+    """Knows of messages that must not be stored twice; each has a mark that is its own."""
+
+    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+        """Those of `partitions` to which messages may go; asked before the first one does. `TransportError` where all
+        are `needed` and one is not usable."""
+        ...
+
+    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
+        """Those of `marks` whose messages stand in the partition at or behind `floor`, None for anywhere the task may
+        have written. Called when no send of them is under way. `TransportError` when that cannot be told now."""
+        ...
 
 
 class Producer:
@@ -52,27 +78,48 @@ class Producer:
     may be stored or not.
     """
 
-    def __init__(self, settings: ClientSettings, max_in_flight: int = 1000, rows_of: str = "") -> None:
-        """At most `max_in_flight` messages of each connection are unanswered. Errors call a message
-        `row <number> <rows_of>`."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        max_in_flight: int = 1000,
+        rows_of: str = "",
+        *,
+        max_bytes: int = MAX_BYTES,
+        ledger: Ledger | None = None,
+        on_stored: Callable[[Outgoing, Stored], None] | None = None,
+    ) -> None:
+        """At most `max_in_flight` messages of each connection are unanswered, and not more than `max_bytes` of all
+        messages taken are in memory, but for the last. Errors call a message `row <number> <rows_of>`. `on_stored` is
+        told of each message that is stored."""
         self._settings = settings
         self._max_in_flight = max_in_flight
+        self._max_bytes = max_bytes
         self._rows_of = rows_of
+        self._on_stored = on_stored
+        self._tells = ledger is not None or on_stored is not None
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
-        self._router = Router(self._session)
+        self._router = Router(self._session, ledger.usable if ledger is not None else None)
+        self._doubts = None if ledger is None else Doubts(ledger.find)
         self._targets = Targets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
-        self._waiting: deque[Outgoing] = deque()
-        self._waiting_bytes = 0
+        self._unknown: dict[str, str] = {}  # topics, and what was said of them: the next of many rows need not ask
+        self._anywhere: dict[str, deque[Outgoing]] = {}  # waiting messages that may go to any partition of their topic
+        self._lanes = Lanes()
+        self._named: set[Partition] = set()  # by targets, and found to be there
+        self._waiting = 0  # messages, in lanes too
+        self._bytes = 0  # of messages that are not stored yet
+        self._fresh = self._fresh_bytes = 0  # since anything was done about messages
+        self._taken = 0
+        self._failing: set[Outgoing] = set()
         self._links: dict[int, Link] = {}
+        self._dials: dict[int, Dial] = {}
+        self._dialled_at = float("-inf")
         self._stored: Counter[Partition] = Counter()
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"<Producer {sum(self._stored.values())} stored, {len(self._waiting)} waiting, {[*self._links.values()]}>"
-        )
+        return f"<Producer {self._stored.total()} stored, {self._waiting} waiting, {[*self._links.values()]}>"
 
     def __enter__(self) -> Producer:
         return self
@@ -86,6 +133,31 @@ class Producer:
         finally:
             self.close()
 
+    @property
+    def acknowledged(self) -> int:
+        """How many messages are stored for certain."""
+        return self._stored.total()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an error has ended it."""
+        return self._error is not None
+
+    def prepare(self, topic: str) -> None:
+        """Begins to connect to the brokers of `topic`, if any producer of this process has asked for it before."""
+        if not self._session.cluster.missing([topic]):
+            self._look_around()
+            self._dial({one.broker_id for one in self._session.cluster.partitions(topic)}, needed=False)
+
+    def limit(self, topic: str) -> int:
+        """How many bytes a message's body may have; raises as `send` does for an unknown topic."""
+        known = self._limits.get(topic)
+        return self._learn_topic(topic, None) if known is None else known
+
+    def has_partition(self, partition: Partition) -> bool:
+        """Whether its topic, which must be known, has this partition."""
+        return partition in self._session.cluster.partitions(partition.topic)
+
     def send(
         self,
         topic: str,
@@ -94,12 +166,18 @@ class Producer:
         msg_type: str | None = None,
         msg_time: str | None = None,
         row: int | None = None,
+        *,
+        key: bytes | None = None,
+        target: tuple[int, int] | None = None,
+        mark: int | None = None,
     ) -> None:
         """Takes a message over; waits while too many are on their way.
 
-        `attributes` are `encode_attributes`'s; `msg_type` and `msg_time` are said once more, for the broker.
-        `ConfigError` when the topic is unknown or the message longer than it takes. Any message taken before may be the
-        cause of another error: `ServerError`, `AuthError`, `TransportError`, `ProtocolError`, which name it.
+        `attributes` are `encode_attributes`'s; `msg_type` and `msg_time` are said once more, for the broker. Messages
+        of one `key` go to one partition, in their order; `target` is the broker's and the partition's id. The ledger
+        knows the message by its `mark`. `ConfigError` when the topic or the target is unknown or the message longer
+        than the topic takes, `TransportError` when the target's broker may just be down. Any message taken before may
+        be the cause of another error: `ServerError`, `AuthError`, `TransportError`, `ProtocolError`, which name it.
         """
         limit = self._limits.get(topic)
         if limit is None:
@@ -107,16 +185,27 @@ class Producer:
         payload, flag = encode_payload(body, attributes)
         if not payload or len(body) > limit or len(payload) > limit + _MOST_AROUND_A_BODY:
             raise ConfigError(f"{self._name(row)}: {_size_problem(topic, body, attributes, limit)}")
-        message = Outgoing(topic, encode_content(payload, flag, msg_type, msg_time), row)
-        self._waiting.append(message)
-        self._waiting_bytes += len(message.content)
-        while len(self._waiting) >= _BATCH or self._waiting_bytes >= _BATCH_BYTES:
+        message = Outgoing(topic, encode_content(payload, flag, msg_type, msg_time), row, self._taken)
+        message.mark = mark
+        if key is None and target is None:
+            self._anywhere.setdefault(topic, deque()).append(message)
+        else:
+            self._into_lane(message, key, target)
+        size = len(message.content)
+        self._taken += 1
+        self._waiting += 1
+        self._bytes += size
+        self._fresh += 1
+        self._fresh_bytes += size
+        if self._fresh >= _BATCH or self._fresh_bytes >= _BATCH_BYTES:
+            self._work()
+        while self._waiting > _MOST_WAITING or self._bytes > self._max_bytes:
             if not self._work():
                 self._wait()
 
     def flush(self) -> Mapping[Partition, int]:
         """Returns when all messages are stored, with how many each partition has stored so far. Raises as `send`."""
-        while self._waiting or any(link.unanswered for link in self._links.values()):
+        while self._waiting or self._doubts or any(link.unanswered for link in self._links.values()):
             if not self._work():
                 self._wait()
         if self._error is not None:
@@ -126,17 +215,56 @@ class Producer:
     def close(self) -> None:
         """Lets the connections go; messages that are not acknowledged are not waited for."""
         links, self._links = self._links, {}
+        dials, self._dials = self._dials, {}
         for link in links.values():
             link.close()
+        for dial in dials.values():
+            dial.close()
         self._leases.close()
+
+    def _into_lane(self, message: Outgoing, key: bytes | None, target: tuple[int, int] | None) -> None:
+        partition = None
+        if target is not None:
+            partition = Partition(target[0], message.topic, target[1])
+            if partition not in self._named:
+                if not self.has_partition(partition):
+                    self._targets.refresh()
+                if not self.has_partition(partition):
+                    raise self._no_such_target(message, partition)
+                self._router.need(partition)
+                self._named.add(partition)
+        lane = self._lanes.get(LaneId(message.topic, key, partition))
+        if lane.partition is None and key is not None:
+            lane.partition = self._router.of_key(message.topic, key)
+        message.lane = lane
+        lane.waiting.append(message)
+        self._lanes.changed(lane)
+
+    def _no_such_target(self, message: Outgoing, partition: Partition) -> TubeMQError:
+        cluster = self._session.cluster
+        if partition.broker_id in cluster.brokers and cluster.layout(partition) is None:
+            return TransportError(
+                f"{self._name(message.row)}: broker {partition.broker_id} takes no messages of topic {message.topic} "
+                "now, and has not since this process began to write: is it down, or the topic not on it?"
+            )
+        return ConfigError(
+            f"{self._name(message.row)}: topic {message.topic} has no partition {partition.partition_id} on a broker "
+            f"{partition.broker_id}; see which there are, or leave broker_id and partition out"
+        )
+
+    # Work: hear what was answered, then send what may go
 
     def _work(self) -> bool:
         """Does what can be done without waiting; whether that led to more."""
         if self._error is not None:
             raise self._error
+        self._fresh = self._fresh_bytes = 0
         try:
-            self._dispatch()
-            return self._listen()
+            heard = self._listen()
+            self._check_patience()
+            settled = self._doubts is not None and self._settle(self._doubts)
+            sent = self._dispatch()
+            return heard or settled or sent
         except BaseException as error:
             self._error = error  # messages are lost from sight now: this must not end as a success
             raise
@@ -144,76 +272,206 @@ class Producer:
     def _wait(self) -> None:
         busy = [link for link in self._links.values() if link.unanswered]
         moments = [link.silent_after() for link in busy]
-        if self._router.paused_until is not None:
-            moments.append(self._router.paused_until)
-        seconds = max(0.0, min(moments, default=0.0) - time.monotonic())
+        seconds = max(0.0, min(moments, default=_TICK) - time.monotonic())
+        if not busy or self._dials or self._failing or self._doubts or (self._waiting and self._router.has_trouble):
+            seconds = min(seconds, _TICK)
         if busy:
             wait_for(busy, seconds)
         else:
             time.sleep(seconds)
 
-    def _dispatch(self) -> None:
-        """Hands messages to connections as far as these take them."""
-        self._router.begin(broker_id for broker_id, link in self._links.items() if link.full)
+    def _dispatch(self) -> bool:
+        """Hands messages to connections as far as these take them; whether any went."""
+        if not self._waiting:
+            return False
+        self._look_around()
         self._targets.renew()
-        while self._waiting:
-            message = self._waiting[0]
-            if message.failing_since is not None:
-                self._check_patience(message)
-            partition = self._router.choose(message.topic)
-            if partition is None:
-                return
-            link = self._links.get(partition.broker_id) or self._connect(partition, message)
-            if link is None:
-                continue
-            self._waiting.popleft()
-            self._waiting_bytes -= len(message.content)
-            try:
-                link.submit(message, partition, self._targets[partition])
-            except ProtocolError as cause:
-                message.on(SendEvent.REFUSED)
-                raise ConfigError(f"{self._name(message.row)} is too long for {link.broker}: {cause}") from None
-            if link.full:
-                self._router.filled(partition.broker_id)
+        before = self._waiting
+        self._connect()
+        for broker_id in self._lanes.brokers():
+            self._dispatch_lanes(broker_id)
+        if not self._dials or time.monotonic() - self._dialled_at > _DIAL_TOGETHER:
+            for topic, waiting in self._anywhere.items():
+                while waiting and (partition := self._router.choose(topic)) is not None:
+                    self._submit(waiting.popleft(), partition)
+        if self._waiting < before:
+            for link in self._links.values():
+                link.push()
+        return self._waiting < before
+
+    def _dispatch_lanes(self, broker_id: int) -> None:
+        ready = self._lanes.ready(broker_id)
+        link = self._links.get(broker_id)
+        resting = []
+        while ready and link is not None and not link.full:
+            lane = ready.popleft()
+            assert lane.partition is not None
+            if not lane.is_ready:  # something of it came to be in doubt meanwhile
+                self._lanes.unlisted(lane)
+            elif self._router.takes(lane.partition):
+                self._submit(lane.leave(), lane.partition)
+                self._lanes.unlisted(lane)
+            else:
+                resting.append(lane)
+        ready.extendleft(reversed(resting))
+
+    def _look_around(self) -> None:
+        if not self._router.begin(self._links):
+            return
+        for lane in self._lanes.relist():
+            if lane.id.target is None and lane.id.key is not None:
+                lane.partition = self._router.of_key(lane.id.topic, lane.id.key)
+            self._lanes.changed(lane)
+
+    def _submit(self, message: Outgoing, partition: Partition) -> None:
+        link = self._links[partition.broker_id]
+        self._waiting -= 1
+        if message.mark is not None and self._doubts is not None:
+            message.floor = self._doubts.floor(partition)
+        try:
+            link.submit(message, partition, self._targets[partition])
+        except ProtocolError as cause:
+            message.on(SendEvent.REFUSED)
+            raise ConfigError(f"{self._name(message.row)} is too long for {link.broker}: {cause}") from None
+        if link.full or self._router.is_on_trial(partition.broker_id):
+            self._router.filled(partition.broker_id)
 
     def _listen(self) -> bool:
         """Hears what became of messages; whether anything did."""
         heard = 0
         failed: list[Outgoing] = []
+        refusal: TubeMQError | None = None
         for broker_id, link in list(self._links.items()):
             outcomes = link.pump()
             heard += len(outcomes)
+            if link.broken and outcomes:  # a connection that had nothing to do may end: another one is made
+                self._router.broker_trouble(broker_id, "lost")
             for message, outcome in outcomes:
                 if isinstance(outcome, Answer) and outcome.errCode == ErrCode.SUCCESS:
                     message.on(SendEvent.ACKNOWLEDGED)
-                    self._stored[message.partition] += 1
+                    self._router.success(message.partition)
+                    self._note(message)
+                    if self._tells:
+                        where = message.partition, outcome.messageId, outcome.appendOffset, outcome.appendTime
+                        self._tell(message, Stored(*where))
                 else:
-                    self._fail(message, link, outcome)
+                    try:
+                        self._fail(message, link, outcome)
+                    except TubeMQError as error:
+                        refusal = refusal or error
                     failed.append(message)
             if link.broken:
                 self._links.pop(broker_id).close()
-                self._router.avoid_broker(broker_id, UNREACHABLE_BROKER)
-        if failed:
-            self._waiting.extendleft(reversed(failed))
-            self._waiting_bytes += sum(len(message.content) for message in failed)
-            self._router.back_off()
-        if heard > len(failed):
-            self._router.progress()
+                if self._doubts is not None:
+                    self._doubts.forget_ends(broker_id)
+        if refusal is not None:  # after all that is known to be stored was counted
+            raise self._with_count(refusal)
+        for message in reversed(failed):
+            self._take_back(message)
         return heard > 0
 
-    def _connect(self, partition: Partition, message: Outgoing) -> Link | None:
-        broker = self._session.cluster.brokers[partition.broker_id]
+    def _note(self, message: Outgoing) -> None:
+        """The message stands."""
+        self._stored[message.partition] += 1
+        self._bytes -= len(message.content)
+        if message.tries:
+            self._failing.discard(message)
+        if (lane := message.lane) is not None:
+            lane.arrived(message)
+            self._lanes.changed(lane)
+
+    def _tell(self, message: Outgoing, stored: Stored) -> None:
+        if self._doubts is not None and stored.offset is not None:
+            self._doubts.stored_at(stored.partition, stored.offset)
+        if self._on_stored is not None:
+            self._on_stored(message, stored)
+
+    def _take_back(self, message: Outgoing) -> None:
+        """One that failed: it waits again, or is looked for first."""
+        self._failing.add(message)
+        if self._doubts is not None and self._doubts.concern(message):
+            return
+        self._waiting += 1
+        lane = message.lane
+        if lane is None:
+            self._anywhere.setdefault(message.topic, deque()).appendleft(message)
+            return
+        lane.come_back(message)
+        if lane.id.target is None and lane.id.key is not None and not lane.listed:
+            lane.partition = self._router.of_key(lane.id.topic, lane.id.key)
+        self._lanes.changed(lane)
+
+    def _settle(self, doubts: Doubts) -> bool:
+        """Finds out which messages in doubt are stored; whether that could be told of any."""
+        found, missed = doubts.settle(self._rest_of)
+        for message, stored in found:
+            self._note(message)
+            self._tell(message, stored)
+        for message in reversed(missed):
+            self._take_back(message)
+        return bool(found or missed)
+
+    def _rest_of(self, partition: Partition) -> bool:
+        return self._router.may_dial(partition.broker_id, needed=True)
+
+    # Connections
+
+    def _connect(self) -> None:
+        """Takes over the connections that were made, and has those made that messages need."""
+        for broker_id, dial in list(self._dials.items()):
+            if dial.done:
+                del self._dials[broker_id]
+                self._take_over(dial)
+        self._dial(self._lanes.brokers(), needed=True)
+        for topic, waiting in self._anywhere.items():
+            if waiting:
+                brokers = self._router.brokers(topic)
+                self._dial(brokers, needed=False)
+                if not brokers & (self._links.keys() | self._dials.keys()):
+                    self._dial(brokers, needed=True)
+
+    def _dial(self, brokers: Iterable[int], *, needed: bool) -> None:
+        known = self._session.cluster.brokers
+        for broker_id in brokers:
+            if (
+                broker_id not in self._links
+                and broker_id not in self._dials
+                and self._router.may_dial(broker_id, needed=needed)
+            ):
+                dial = Dial(self._settings, known[broker_id])
+                if dial.done:
+                    self._take_over(dial)
+                else:
+                    self._dials[broker_id] = dial
+                    if not self._router.is_on_trial(broker_id):
+                        self._dialled_at = time.monotonic()
+
+    def _take_over(self, dial: Dial) -> None:
+        broker = dial.broker
         try:
-            link = Link(self._settings, broker, self._max_in_flight)
+            connection, lease = dial.take()
         except (TransportError, ProtocolError) as error:
             _log.warning("%s cannot be reached: %s", broker, error)
-            message.partition = partition
-            message.failed(error, time.monotonic())
-            self._router.avoid_broker(partition.broker_id, UNREACHABLE_BROKER)
-            self._router.back_off()
-            return None
-        self._links[partition.broker_id] = link
-        return link
+            self._router.broker_trouble(broker.broker_id, "lost")
+            for message in self._waiting_for(broker.broker_id):
+                message.failed(error, time.monotonic())
+                self._failing.add(message)
+            return
+        self._links[broker.broker_id] = Link(broker, connection, lease, self._settings.rpc_timeout, self._max_in_flight)
+
+    def _waiting_for(self, broker_id: int) -> list[Outgoing]:
+        """The first message of each queue that cannot go on without the broker."""
+        found = []
+        for lane in self._lanes:
+            if lane.waiting and lane.partition is not None and lane.partition.broker_id == broker_id:
+                lane.waiting[0].partition = lane.partition
+                found.append(lane.waiting[0])
+        for topic, waiting in self._anywhere.items():
+            partitions = [one for one in self._router.partitions(topic) if one.broker_id == broker_id]
+            if waiting and partitions and not self._router.brokers(topic) & self._links.keys():
+                waiting[0].partition = partitions[0]
+                found.append(waiting[0])
+        return found
 
     # What to do about a failure
 
@@ -229,47 +487,75 @@ class Producer:
         else:
             problem = outcome
         event = SendEvent.FAILED if code is None else send_event(code)
+        if event is SendEvent.FAILED and self._doubts is not None and message.mark is not None:
+            is_certain = is_elsewhere(outcome) if isinstance(outcome, Failure) else code and not may_be_stored(code)
+            event = SendEvent.FAILED if is_certain else SendEvent.DOUBTED
         message.on(event)
         if event is SendEvent.REFUSED:
             raise problem
         message.failed(problem, time.monotonic())
+        broker_id = message.partition.broker_id
         if code == ErrCode.CERTIFICATE_FAILURE:
             # The visit token of the master changes every few minutes, and a broker knows the last ones.
             if message.authorized_anew:
                 raise problem
             message.authorized_anew = self._targets.refresh()
+            if not message.authorized_anew:
+                self._router.broker_trouble(broker_id, "refused")
         elif code == ErrCode.SERVICE_UNAVAILABLE or (isinstance(outcome, Failure) and is_elsewhere(outcome)):
-            self._router.avoid_broker(message.partition.broker_id, REFUSING_BROKER)
+            self._router.broker_trouble(broker_id, "refused")
+        elif code == ErrCode.SERVER_RECEIVE_OVERFLOW:
+            self._router.broker_trouble(broker_id, "full")
         elif not link.broken:  # else the whole broker is left alone
-            self._router.avoid_partition(message.partition, FAILING_PARTITION)
+            self._router.partition_trouble(message.partition)
             if code == ErrCode.FORBIDDEN:
                 self._targets.refresh()
 
-    def _check_patience(self, message: Outgoing) -> None:
-        """Raises when the message has failed for too long."""
-        assert message.failing_since is not None
-        assert message.problem is not None
-        elapsed = time.monotonic() - message.failing_since
-        if elapsed < self._settings.retry_for:
+    def _check_patience(self) -> None:
+        """Raises when a message has failed for too long."""
+        if not self._failing:
             return
-        message.on(SendEvent.REFUSED)
+        now = time.monotonic()
+        for message in self._failing:
+            assert message.failing_since is not None
+            if now - message.failing_since >= self._settings.retry_for and message.state is not SendState.SENT:
+                self._give_up(message, now - message.failing_since)
+
+    def _give_up(self, message: Outgoing, elapsed: float) -> None:
         problem = message.problem
+        assert problem is not None
+        message.on(SendEvent.REFUSED)
+        where = "in its partition" if message.lane else "on all brokers of the topic that could be used"
         text = (
             f"{self._name(message.row)} for topic {message.topic} was not acknowledged within {elapsed:.1f} s of its "
-            f"first failure, in {message.tries} tries on all brokers of the topic that could be used; the last one, to "
-            f"partition {message.partition}: {problem}. Check that the brokers run and take messages, or give them "
-            "longer with option 'tubemq.retry.maxElapsedMs'"
+            f"first failure, in {message.tries} tries {where}; the last one, to partition {message.partition}: "
+            f"{problem}. Check that the brokers run and take messages, or give them longer with option "
+            f"'tubemq.retry.maxElapsedMs'; {self._so_far()}"
         )
         if isinstance(problem, ServerError):
             raise ServerError(text, code=problem.code, name=problem.name, message=problem.message)
         raise type(problem)(text)
 
+    def _with_count(self, problem: TubeMQError) -> TubeMQError:
+        text = f"{problem}; {self._so_far()}"
+        if isinstance(problem, ServerError):
+            return ServerError(text, code=problem.code, name=problem.name, message=problem.message)
+        return type(problem)(text)
+
+    def _so_far(self) -> str:
+        things = "rows" if self._rows_of else "messages"
+        return f"{self._stored.total()} of {self._taken} {things} {self._rows_of or 'so far'} are acknowledged"
+
     def _learn_topic(self, topic: str, row: int | None) -> int:
-        try:
-            self._session.add_topics([topic])
-        except ConfigError as error:
-            raise ConfigError(f"{self._name(row)}: {error}") from None
+        if topic not in self._unknown:
+            try:
+                self._session.add_topics([topic])
+            except ConfigError as error:
+                self._unknown[topic] = str(error)
+        if topic in self._unknown:
+            raise ConfigError(f"{self._name(row)}: {self._unknown[topic]}")
         self._limits[topic] = self._session.message_limit(topic)
+        self._look_around()
         return self._limits[topic]
 
     def _name(self, row: int | None) -> str:

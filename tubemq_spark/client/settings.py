@@ -10,7 +10,7 @@ from typing import Any
 from tubemq_spark.client.connection import tls_context
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, Planned, boolean, not_blank, one_of, whole_number
+from tubemq_spark.options import Option, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import BROKER_PORT, Framing
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
@@ -106,7 +106,7 @@ TLS_VERIFY_HOSTNAME = Option(
     shown_default="true",  # it must be known whether it was given
 )
 
-CLIENT_OPTIONS: tuple[Option[Any] | Planned, ...] = (
+CLIENT_OPTIONS: tuple[Option[Any], ...] = (
     MASTER,
     USER,
     PASSWORD,

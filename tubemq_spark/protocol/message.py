@@ -21,6 +21,8 @@ from tubemq_spark.errors import ConfigError, ProtocolError
 ATTRIBUTES_FLAG = 1
 MSG_TYPE_KEY = "$msgType$"
 MSG_TIME_KEY = "$msgTime$"
+COMPRESSION_KEY = "spark_compression"
+"""This connector's own: the codec of a body that its sink compressed."""
 MAX_MSG_TYPE = 255  # characters
 _MSG_TIME_DIGITS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -123,6 +125,8 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
     for key, value in (own or {}).items():
         if key in (MSG_TYPE_KEY, MSG_TIME_KEY):
             raise ConfigError(f"the attribute {key} is reserved: use the columns msg_type and msg_time")
+        if key == COMPRESSION_KEY:
+            raise ConfigError(f"the attribute {key} is reserved: use option 'compression'")
         if not key:
             raise ConfigError("an attribute has an empty key")
         _refuse_separators("the attribute key", key)

@@ -1,14 +1,6 @@
-"""What a task reports, and what a write promises.
+"""What a task reports, and what is left to do when a batch is written.
 
-At least once. A task succeeds only when a broker has acknowledged each of its rows, so when Spark commits a batch all
-of its rows are stored. A row may be stored more than once: when an acknowledgement was lost and the row was sent again,
-and when Spark runs a task or a batch again. Nothing is taken back: rows of a task or batch that fails in the end may be
-stored in part, and readers see them at once. TubeMQ has no transactions and no idempotent sends.
-
-Acknowledged means in the broker's memory; it writes to disk a little later and keeps no second copy. A broker that
-crashes in between loses what it acknowledged, as for every TubeMQ producer.
-
-Rows of one task are dealt to the partitions of their topic in turn; there is no order among them.
+Spark calls this on the driver, in a process of its own and with a writer made anew. All rows are stored by then.
 """
 
 from __future__ import annotations
@@ -20,28 +12,69 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from tubemq_spark.client.bookmarks import move_bookmarks
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.sink.options import OnceOptions, SinkOptions
+from tubemq_spark.sink.receipts import write_receipts
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """How many rows a task stored in each partition, by TubeMQ's partition key (`brokerId:topic:partitionId`)."""
+    """What became of a task's rows. `rows` counts messages stored, by TubeMQ's partition key
+    (`brokerId:topic:partitionId`), dead letters too; `stood` the rows that an earlier try had stored. `id` is the
+    query's or write's, `receipts` are what `Receipts.packed` gave."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
+    id: str | None = None
+    dropped: int = 0
+    dead: int = 0
+    stood: int = 0
+    receipts: bytes | None = field(default=None, repr=False)
 
 
-def note_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """All rows are stored by now; there is nothing left to do but to say so."""
-    _log.debug("%s is committed: %s", what, _summary(messages))
+def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+    """Writes the receipts, moves the query's bookmarks; `batch` is None for a batch write. Doing it again changes
+    nothing. Raises as `write_receipts`."""
+    written = [message for message in messages if isinstance(message, Written)]
+    if options.receipts is not None and written:
+        parts = [message.receipts for message in written if message.receipts is not None]
+        file = write_receipts(options.receipts, written[0].id or "local", batch, parts)
+        _log.info("%s: receipts in %s", _name(batch), file)
+    if options.once is not None and batch is not None:
+        _move_bookmarks(options, options.once, batch, written)
+    dropped = sum(message.dropped for message in written)
+    if dropped:
+        _log.warning("%s: %d rows could never be sent and were dropped (failedRows=drop)", _name(batch), dropped)
+    _log.debug("%s is committed: %s", _name(batch), _summary(messages))
 
 
-def note_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def note_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
     """What is stored stays stored."""
     _log.warning(
         "%s failed; what is stored stays, and another attempt may store it again: %s, and perhaps rows of others",
-        what,
+        _name(batch),
         _summary(messages),
     )
+
+
+def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written: Sequence[Written]) -> None:
+    topics = {key.split(":")[1] for message in written for key in message.rows}
+    if options.topic is not None:
+        topics.add(options.topic)
+    topics.discard(options.dead_letter_topic or "")
+    try:
+        with SESSIONS.lease(options.client) as session:
+            move_bookmarks(session, once.group, batch, sorted(topics))
+    except (TransportError, ServerError) as error:
+        # A bookmark that is too old only means that a retry of the next batch has more to read.
+        _log.warning("%s: not all bookmarks could be moved: %s", _name(batch), error)
+
+
+def _name(batch: int | None) -> str:
+    return "a batch write" if batch is None else f"batch {batch}"
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
+from tubemq_spark.client.producer import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
-from tubemq_spark.options import Option, Planned, check_names, not_blank, whole_number
+from tubemq_spark.compression import CODECS, is_available
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.options import Option, boolean, check_names, not_blank, one_of, whole_number
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of rows without the column `topic`")
+_GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
+
+
+def _group(text: str) -> str:
+    if not _GROUP_NAME.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is no name of a group")
+    return text.strip()
+
+
 MAX_IN_FLIGHT = Option(
     "tubemq.producer.maxInFlight",
     whole_number(1, 1_000_000),
@@ -17,22 +31,126 @@ MAX_IN_FLIGHT = Option(
     "unanswered sends per connection",
     1000,
 )
+MAX_IN_FLIGHT_BYTES = Option(
+    "tubemq.producer.maxInFlightBytes",
+    whole_number(1),
+    "a number of bytes, 1 or more",
+    "bytes of all messages of a task that are not acknowledged; a task waits while there are more",
+    MAX_BYTES,
+)
+STAMP_ROWS = Option(
+    "stampRows",
+    boolean,
+    "true or false",
+    "each message carries where it came from, in the attributes `spark_id` (query or write), `spark_batch`, "
+    "`spark_partition` and `spark_row`",
+    False,
+)
+EFFECTIVELY_ONCE = Option(
+    "effectivelyOnce",
+    boolean,
+    "true or false",
+    "for streams: a batch or task that is tried again sends only what is missing; rows are stamped, and carry "
+    "`spark_digest` as well",
+    False,
+)
+EFFECTIVELY_ONCE_GROUP = Option(
+    "effectivelyOnceGroup",
+    _group,
+    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most",
+    "of three consumer groups, with `_0`, `_1` and `_look` behind it, that keep the query's bookmarks at the brokers; "
+    "they must be the query's alone and stay the same",
+    shown_default="made of option `checkpointLocation`",
+)
+EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
+    "effectivelyOnceMaxOffsets",
+    whole_number(1, 2**62),
+    "a number, 1 or more",
+    "how many messages a task reads at most to find those that an earlier try has stored",
+    10_000_000,
+)
+FAIL, SEND_AGAIN = "fail", "sendagain"
+EFFECTIVELY_ONCE_UNCERTAIN = Option(
+    "effectivelyOnceUncertain",
+    one_of(FAIL, SEND_AGAIN),
+    "fail or sendAgain",
+    "where it cannot be told what an earlier try has stored: the task fails, or rows are sent again and may stand "
+    "twice",
+    FAIL,
+)
+RECEIPTS = Option(
+    "receipts",
+    not_blank,
+    "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
+    "where one Parquet file per batch says where each row landed",
+)
+MESSAGE_FORMAT = Option(
+    "messageFormat",
+    one_of("raw", "inlongmsg"),
+    "raw or inlongmsg",
+    "`inlongmsg`: each row becomes a pack of InLong with one message; columns `inlong_group` and `inlong_stream` are "
+    "needed then",
+    "raw",
+)
+
+
+def _codec(text: str) -> str:
+    choice = one_of("none", *CODECS)(text)
+    if choice != "none" and not is_available(choice):
+        raise ValueError(f"pyarrow was built without {choice} here")
+    return choice
+
+
+COMPRESSION = Option(
+    "compression",
+    _codec,
+    "none, gzip, zstd, snappy or lz4",
+    "of each body, undone by the source; other readers see the attribute `spark_compression` and a gzip member, a zstd "
+    "frame, a raw snappy block or an lz4 frame",
+    "none",
+)
+
+DROP, DEAD_LETTER = "drop", "deadletter"
+FAILED_ROWS = Option(
+    "failedRows",
+    one_of(FAIL, DROP, DEAD_LETTER),
+    "fail, drop or deadLetter",
+    "what becomes of rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
+    "left out, counted and logged, or go to `deadLetterTopic`",
+    FAIL,
+)
+DEAD_LETTER_TOPIC = Option(
+    "deadLetterTopic", not_blank, "the name of a topic", "where such rows go with `failedRows=deadLetter`"
+)
 
 # A configuration is often shared by a query's source and its sink: what only the source reads is not wrong here.
 _OF_THE_SOURCE = ("tubemq.group", "tubemq.claim.timeoutMs")
 
-SINK_OPTIONS: tuple[Option[Any] | Planned, ...] = (
+SINK_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     TOPIC,
     MAX_IN_FLIGHT,
-    Planned("failedRows", "what becomes of rows that can never be sent", "fail"),
-    Planned("deadLetterTopic", "where such rows go"),
-    Planned("stampRows", "each message carries where it came from", "false"),
-    Planned("effectivelyOnce", "a batch or task tried again sends only what is missing", "false"),
-    Planned("receipts", "a folder: one Parquet file per batch says where each row landed"),
-    Planned("messageFormat", "the form of messages", "raw"),
-    Planned("compression", "of each payload", "none"),
+    MAX_IN_FLIGHT_BYTES,
+    FAILED_ROWS,
+    DEAD_LETTER_TOPIC,
+    STAMP_ROWS,
+    EFFECTIVELY_ONCE,
+    EFFECTIVELY_ONCE_GROUP,
+    EFFECTIVELY_ONCE_MAX_OFFSETS,
+    EFFECTIVELY_ONCE_UNCERTAIN,
+    RECEIPTS,
+    MESSAGE_FORMAT,
+    COMPRESSION,
 )
+
+
+@dataclass(frozen=True)
+class OnceOptions:
+    """What effectively once needs: `group` is the base of the groups' names."""
+
+    group: str
+    max_offsets: int = 10_000_000
+    fails_when_uncertain: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,9 +160,67 @@ class SinkOptions:
     client: ClientSettings
     topic: str | None = None
     max_in_flight: int = 1000
+    max_bytes: int = MAX_BYTES
+    stamp_rows: bool = False
+    once: OnceOptions | None = None
+    message_format: str = "raw"
+    compression: str = "none"
+    receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
+    failed_rows: str = FAIL
+    dead_letter_topic: str | None = None
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> SinkOptions:
-        """`ConfigError` for an option that cannot be used, is not there yet, or is unknown."""
+        """`ConfigError` for an option that cannot be used, or is unknown."""
         check_names(raw, SINK_OPTIONS, _OF_THE_SOURCE)
-        return cls(client=ClientSettings.from_options(raw), topic=TOPIC.read(raw), max_in_flight=MAX_IN_FLIGHT.get(raw))
+        return cls(
+            client=ClientSettings.from_options(raw),
+            topic=TOPIC.read(raw),
+            max_in_flight=MAX_IN_FLIGHT.get(raw),
+            max_bytes=MAX_IN_FLIGHT_BYTES.get(raw),
+            stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
+            once=_once(raw),
+            message_format=MESSAGE_FORMAT.get(raw),
+            compression=COMPRESSION.get(raw),
+            receipts=RECEIPTS.read(raw),
+            failed_rows=FAILED_ROWS.get(raw),
+            dead_letter_topic=_dead_letter_topic(raw),
+        )
+
+
+def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
+    topic, wanted = DEAD_LETTER_TOPIC.read(raw), FAILED_ROWS.get(raw) == DEAD_LETTER
+    if wanted and topic is None:
+        raise ConfigError("option 'failedRows' is deadLetter, and option 'deadLetterTopic' does not say where they go")
+    if topic is not None and not wanted:
+        raise ConfigError(
+            "option 'deadLetterTopic' goes with failedRows=deadLetter: give that too, or leave the topic out"
+        )
+    return topic
+
+
+def _once(raw: Mapping[str, str]) -> OnceOptions | None:
+    others: tuple[Option[Any], ...] = (
+        EFFECTIVELY_ONCE_GROUP,
+        EFFECTIVELY_ONCE_MAX_OFFSETS,
+        EFFECTIVELY_ONCE_UNCERTAIN,
+    )
+    given = {name.lower(): text for name, text in raw.items()}
+    for option in others:
+        option.read(raw)
+        if option.name.lower() in given and not EFFECTIVELY_ONCE.get(raw):
+            raise ConfigError(f"option '{option.name}' goes with effectivelyOnce=true: give that too, or leave it out")
+    if not EFFECTIVELY_ONCE.get(raw):
+        return None
+    if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
+        raise ConfigError("option 'effectivelyOnce' needs the stamps of rows: leave 'stampRows' out, or set it to true")
+    group = EFFECTIVELY_ONCE_GROUP.read(raw)
+    if group is None:
+        checkpoint = given.get("checkpointlocation", "").strip().rstrip("/")
+        if not checkpoint:
+            raise ConfigError(
+                "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
+                "to find the query's bookmarks again"
+            )
+        group = f"spark_sink_{sha256(checkpoint.encode()).hexdigest()[:16]}"
+    return OnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
 
 from tubemq_spark.errors import ConfigError
 
-_MINUTE = 60_000_000  # microseconds
+_MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
 
 # Types by family: Spark's strings come with collations, maps and fields with null flags.
 _COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
@@ -32,48 +32,83 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
         "timestamp, or string of the form yyyyMMddHHmm",
         lambda kind: isinstance(kind, (TimestampType, StringType)),
     ),
+    "key": ("binary or string", lambda kind: isinstance(kind, (BinaryType, StringType))),
+    "broker_id": ("int", lambda kind: isinstance(kind, IntegerType)),
+    "partition": ("int", lambda kind: isinstance(kind, IntegerType)),
 }
-_PLANNED = ("key", "broker_id", "partition")
+# Where each row becomes a pack of InLong.
+_INLONG_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
+    "inlong_group": _COLUMNS["topic"],
+    "inlong_stream": _COLUMNS["topic"],
+    "inlong_time": ("timestamp", lambda kind: isinstance(kind, TimestampType)),
+    "inlong_attributes": _COLUMNS["attributes"],
+}
+_TARGET = ("broker_id", "partition")
+_INLONG_NEEDED = ("inlong_group", "inlong_stream")
 
 
 class Cells(NamedTuple):
-    """One row. `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch."""
+    """One row. `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch; `inlong_time` is milliseconds since then."""
 
     value: bytes | None
     topic: str | None = None
     attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None = None
     msg_type: str | None = None
     msg_time: str | int | None = None
+    key: bytes | None = None
+    broker_id: int | None = None
+    partition: int | None = None
+    inlong_group: str | None = None
+    inlong_stream: str | None = None
+    inlong_time: int | None = None
+    inlong_attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None = None
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """`ConfigError` when the sink cannot write rows of `schema`; `topic` is the option."""
+def check_columns(schema: StructType, topic: str | None, message_format: str = "raw") -> None:
+    """`ConfigError` when the sink cannot write rows of `schema`; `topic` and `message_format` are the options."""
     names = schema.fieldNames()
-    takes = ", ".join(f"{name} ({expected})" for name, (expected, _) in _COLUMNS.items())
-    if planned := [name for name in _PLANNED if name in names]:
-        raise ConfigError(
-            f"{_columns(planned)} not available in this release of tubemq-spark; drop it before the write"
-        )
-    if unknown := [name for name in names if name not in _COLUMNS]:
+    _check_inlong(names, message_format)
+    columns = {**_COLUMNS, **_INLONG_COLUMNS} if message_format == "inlongmsg" else _COLUMNS
+    takes = ", ".join(f"{name} ({expected})" for name, (expected, _) in columns.items())
+    if unknown := [name for name in names if name not in columns]:
         raise ConfigError(f"{_columns(unknown)} unknown to the sink, which takes {takes}; drop or rename it")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{_columns(twice)} there more than once")
     if "value" not in names:
         raise ConfigError(f"column 'value' (binary or string) is missing; there is {', '.join(names) or 'none at all'}")
     for field in schema.fields:
-        expected, fits = _COLUMNS[field.name]
+        expected, fits = columns[field.name]
         if not fits(field.dataType):
             raise ConfigError(
                 f"column '{field.name}' has the type {field.dataType.simpleString()}; expected {expected}: cast it"
             )
+    for name, other in (_TARGET, _TARGET[::-1]):
+        if name in names and other not in names:
+            raise ConfigError(f"column '{name}' is there without column '{other}'; a target needs both, or neither")
     if "topic" not in names and topic is None:
         raise ConfigError("no topic to write to: give option 'topic' or a column 'topic'")
+
+
+def _check_inlong(names: Sequence[str], message_format: str) -> None:
+    if "inlong_index" in names:
+        raise ConfigError("column 'inlong_index' is a place in a pack that was read; drop it before the write")
+    if message_format == "inlongmsg":
+        if missing := [name for name in _INLONG_NEEDED if name not in names]:
+            needed = " and ".join(_INLONG_NEEDED)
+            raise ConfigError(f"{_columns(missing)} missing; messageFormat=inlongmsg needs {needed} (string)")
+    elif packs := [name for name in _INLONG_COLUMNS if name in names]:
+        raise ConfigError(f"{_columns(packs)} only taken with messageFormat=inlongmsg; set that, or drop it")
 
 
 def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
     """The rows of an Arrow batch whose columns were checked."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    readers: Mapping[str, Callable[[Any], list[Any]]] = {"value": _bytes, "msg_time": _times}
+    readers: Mapping[str, Callable[[Any], list[Any]]] = {
+        "value": _bytes,
+        "key": _bytes,
+        "msg_time": _times,
+        "inlong_time": _milliseconds,
+    }
     cells = [
         readers.get(name, pa.Array.to_pylist)(columns[name]) if name in columns else repeat(None)
         for name in Cells._fields
@@ -84,11 +119,14 @@ def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
 def cells_of_row(row: Row) -> Cells:
     """A row as Spark gives it to writers without Arrow."""
     cells = row.asDict()
-    value, moment = cells["value"], cells.get("msg_time")
-    if value is not None:
-        cells["value"] = value.encode() if isinstance(value, str) else bytes(value)
+    moment, inlong_time = cells.get("msg_time"), cells.get("inlong_time")
+    for name in ("value", "key"):
+        if (value := cells.get(name)) is not None:
+            cells[name] = value.encode() if isinstance(value, str) else bytes(value)
     if isinstance(moment, datetime):  # Spark's are naive, in the zone of this process
         cells["msg_time"] = int((moment.astimezone(timezone.utc) - _EPOCH).total_seconds() // 60)
+    if inlong_time is not None:
+        cells["inlong_time"] = (inlong_time.astimezone(timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
     return Cells(**cells)
 
 
@@ -106,8 +144,16 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 def _times(column: pa.Array) -> list[str | int | None]:
     if not pa.types.is_timestamp(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
+    return _since_epoch(column, _MINUTE)
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    return _since_epoch(column, _MILLISECOND)
+
+
+def _since_epoch(column: pa.Array, unit: int) -> list[Any]:
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if moment is None else moment // _MINUTE for moment in micros]
+    return [None if moment is None else moment // unit for moment in micros]
 
 
 def _columns(names: Sequence[str]) -> str:

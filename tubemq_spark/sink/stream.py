@@ -12,28 +12,27 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tubemq_spark.sink.commit import Written, note_abort, note_commit
-from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.write import plan, write_batches, write_rows
+from tubemq_spark.sink.commit import Written, commit, note_abort
+from tubemq_spark.sink.write import Plan, plan, write_batches, write_rows
 
 
 class TubeMQStreamRowWriter(DataSourceStreamWriter):
     """Writes micro-batches row by row, for Spark 4.0."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+    def __init__(self, planned: Plan) -> None:
+        self._plan = planned
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._options}>"
+        return f"<{type(self).__name__} {self._plan}>"
 
     def write(self, iterator: Iterator[Row]) -> Written:
-        return write_rows(self._options, iterator)
+        return write_rows(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        note_commit(f"batch {batchId}", messages)
+        commit(self._plan.options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        note_abort(f"batch {batchId}", messages)
+        note_abort(messages, batchId)
 
 
 try:
@@ -46,7 +45,7 @@ else:
         """Writes micro-batches as Arrow brings them."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-            return write_batches(self._options, iterator)
+            return write_batches(self._plan, iterator)
 
     STREAM_WRITER = TubeMQStreamWriter
 

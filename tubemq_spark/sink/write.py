@@ -2,122 +2,234 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
+from tubemq_spark.client.bookmarks import Bookmark
+from tubemq_spark.client.outgoing import Outgoing, Stored
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import ConfigError, TubeMQError
-from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.protocol import stamp
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.dead_letter import DeadLetter
+from tubemq_spark.sink.encode import BadRowError, Parts, RowEncoder, digest_of, with_digest
+from tubemq_spark.sink.once import Once, bookmarks_of
+from tubemq_spark.sink.options import DEAD_LETTER, EFFECTIVELY_ONCE, FAIL, SinkOptions
+from tubemq_spark.sink.origin import Task, this_task
+from tubemq_spark.sink.payload import PayloadForm
+from tubemq_spark.sink.receipts import Receipts, check_folder
 from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, check_columns
 
+_log = logging.getLogger(__name__)
+
 _SLICE = 1000  # rows of a batch that are taken out of Arrow at a time
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SHOWN = 5  # failed rows of a task that are told one by one
 
 
-def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
+@dataclass(frozen=True)
+class Plan:
+    """What the driver gives to the tasks of a batch: plain values. `write_id` is None for streams."""
+
+    options: SinkOptions
+    write_id: str | None = None
+    bookmarks: Mapping[Partition, Bookmark] = field(default_factory=dict, repr=False)
+
+
+def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> Plan:
     """All that can be checked before a task runs. `ConfigError` for options, columns, a mode or a topic that cannot be
-    used, `AuthError`, `TransportError` when no master answers."""
+    used, `AuthError`, `TransportError` when no master answers, or, with `effectivelyOnce`, a broker does not."""
     if overwrite:
         raise ConfigError("TubeMQ only appends: write with mode('append'), or stream with outputMode('append')")
+    if write_id is not None and EFFECTIVELY_ONCE.get(raw):
+        raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
     options = SinkOptions.from_options(raw)
-    check_columns(schema, options.topic)
-    if options.topic is not None:
+    check_columns(schema, options.topic, options.message_format)
+    if options.receipts is not None:
+        check_folder(options.receipts)
+    topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
+    bookmarks: Mapping[Partition, Bookmark] = {}
+    if topics:
         with SESSIONS.lease(options.client) as session:
-            session.add_topics([options.topic])
-    return options
+            session.add_topics(topics)
+            if options.once is not None and options.topic is not None:
+                bookmarks = bookmarks_of(session, options.once, options.topic)
+    return Plan(options, write_id, bookmarks)
 
 
-def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
+def write_batches(planned: Plan, batches: Iterable[pa.RecordBatch]) -> Written:
     """Sends all rows; returns when they are stored. For a row that can never be sent a `ConfigError` that names it,
-    after the rows before it are stored; else raises as `Producer.send` and `flush` do."""
+    after the rows before it are stored, unless option `failedRows` says otherwise; else raises as `Producer.send` and
+    `flush` do."""
     slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
-    return _write(options, (cells for part in slices for cells in cells_of_batch(part)))
+    return _TaskWriter(planned, this_task(planned.write_id)).write(
+        cells for part in slices for cells in cells_of_batch(part)
+    )
 
 
-def write_rows(options: SinkOptions, rows: Iterable[Row]) -> Written:
+def write_rows(planned: Plan, rows: Iterable[Row]) -> Written:
     """As `write_batches`, for rows as Spark gives them to writers without Arrow."""
-    return _write(options, map(cells_of_row, rows))
+    return _TaskWriter(planned, this_task(planned.write_id)).write(map(cells_of_row, rows))
 
 
-def _write(options: SinkOptions, rows: Iterator[Cells]) -> Written:
-    context = TaskContext.get()
-    task = f"of task partition {context.partitionId()}" if context is not None else "of the task"
-    with Producer(options.client, options.max_in_flight, rows_of=task) as producer:
+class _TaskWriter:
+    """Writes the rows of one task, once."""
+
+    def __init__(self, planned: Plan, task: Task) -> None:
+        self._options = options = planned.options
+        self._planned = planned
+        self._task = task
+        self._name = f"of task partition {task.partition}" if task.id is not None else "of the task"
+        self._encoder = RowEncoder(
+            options.topic, PayloadForm(options.message_format, options.compression), stamped=options.stamp_rows
+        )
+        self._stamp = b"," + stamp.encode(task.origin) if options.stamp_rows else b""
+        self._receipts = Receipts(task.partition) if options.receipts is not None else None
+        self._once: Once | None = None
+        self._dropped = self._dead = self._stood = 0
+
+    def write(self, rows: Iterator[Cells]) -> Written:
+        options = self._options
+        with SESSIONS.lease(options.client) as session:
+            if options.once is not None:
+                self._once = Once(options.once, session, self._task, self._planned.bookmarks)
+            with Producer(
+                options.client,
+                options.max_in_flight,
+                rows_of=self._name,
+                max_bytes=options.max_bytes,
+                ledger=self._once,
+                on_stored=self._note if self._receipts is not None else None,
+            ) as producer:
+                if options.topic is not None:
+                    producer.prepare(options.topic)
+                try:
+                    self._send(producer, rows)
+                except ConfigError:
+                    # The rows before the bad one are on their way: let what is stored not depend on chance.
+                    with suppress(TubeMQError):
+                        producer.flush()
+                    raise
+                stored = producer.flush()
+        if self._once is not None:
+            self._once.finish()
+        if self._dropped:
+            _log.warning("%d rows %s can never be sent and were dropped (failedRows=drop)", self._dropped, self._name)
+        return Written(
+            {str(partition): count for partition, count in sorted(stored.items())},
+            self._task.id,
+            dropped=self._dropped,
+            dead=self._dead,
+            stood=self._stood,
+            receipts=self._receipts.packed() if self._receipts is not None else None,
+        )
+
+    def _send(self, producer: Producer, rows: Iterator[Cells]) -> None:
+        parts_of, once, mark_of = self._encoder.parts, self._once, self._stamp
+        for row, cells in enumerate(rows):
+            try:
+                parts = parts_of(cells)
+                mark = None
+                attributes = parts.attributes
+                if once is not None:
+                    _check_topic(producer, parts.topic)
+                    digest = digest_of(cells)
+                    mark, stored = once.place(parts.topic, row, digest)
+                    if stored is not None:
+                        self._note_standing(mark, stored)
+                        continue
+                    attributes += mark_of + with_digest(mark, digest)
+                elif mark_of:
+                    attributes += b"%b%d" % (mark_of, row)
+            except BadRowError as bad:
+                self._fail(producer, row, cells, str(bad))
+                continue
+            self._hand_over(producer, row, cells, parts, attributes, mark)
+
+    def _hand_over(
+        self, producer: Producer, row: int, cells: Cells, parts: Parts, attributes: bytes, mark: int | None
+    ) -> None:
         try:
-            _send(producer, rows, options.topic, task)
-        except ConfigError:
-            # The rows before the bad one are on their way: let what is stored not depend on chance.
-            with suppress(TubeMQError):
-                producer.flush()
-            raise
-        stored = producer.flush()
-    return Written({str(partition): count for partition, count in sorted(stored.items())})
-
-
-def _send(producer: Producer, rows: Iterator[Cells], topic: str | None, task: str) -> None:
-    for number, cells in enumerate(rows):
-        value, topic_cell, attributes, msg_type, msg_time = cells
-        to = topic if topic_cell is None else topic_cell
-        column = "value"
-        try:
-            if value is None:
-                raise ConfigError("it is null")
-            column = "topic"
-            if not to:
-                raise ConfigError("it is empty" if to == "" else "it is null, and option 'topic' is not given")
-            column = "msg_time"
-            time_text = msg_time if isinstance(msg_time, str) else _time_text(_now() if msg_time is None else msg_time)
-            encoded = _time_attribute(time_text)
-            if msg_type is not None:
-                column = "msg_type"
-                encoded = _type_attribute(msg_type) + b"," + encoded
-            if attributes:
-                column = "attributes"
-                encoded += b"," + _own_attributes(dict(attributes))
+            producer.send(
+                parts.topic,
+                parts.body,
+                attributes,
+                parts.msg_type,
+                parts.msg_time,
+                row,
+                key=parts.key,
+                target=parts.target,
+                mark=mark,
+            )
         except ConfigError as error:
-            raise ConfigError(f"row {number} {task}, column '{column}': {error}") from None
-        producer.send(to, value, encoded, msg_type, time_text, number)
+            if producer.has_failed:
+                raise
+            self._fail(producer, row, cells, str(error).removeprefix(f"row {row} {self._name}: "))
+
+    # Rows that can never be sent
+
+    def _fail(self, producer: Producer, row: int, cells: Cells, reason: str) -> None:
+        if self._options.failed_rows == FAIL:
+            joint = ", " if reason.startswith("column '") else ": "
+            raise ConfigError(f"row {row} {self._name}{joint}{reason}")
+        if self._dropped + self._dead < _SHOWN:
+            _log.warning("row %d %s can never be sent: %s", row, self._name, reason)
+        if self._options.failed_rows != DEAD_LETTER:
+            self._dropped += 1
+            return
+        topic = self._options.dead_letter_topic
+        assert topic is not None
+        task = self._task
+        letter = DeadLetter(
+            cells._replace(topic=self._options.topic) if cells.topic is None else cells,
+            reason,
+            time.time(),
+            task.id,
+            task.batch if self._planned.write_id is None else None,
+            task.partition,
+            row,
+        )
+        for body, attributes in letter.messages(producer.limit(topic)):
+            producer.send(topic, body, attributes, row=row)
+        self._dead += 1
+
+    # What became of them
+
+    def _note(self, message: Outgoing, stored: Stored) -> None:
+        assert self._receipts is not None
+        row = message.row if message.mark is None else message.mark
+        if row is not None and message.topic != self._options.dead_letter_topic:
+            self._receipts.add(row, *_place(stored))
+
+    def _note_standing(self, number: int, stored: Stored) -> None:
+        self._stood += 1
+        if self._receipts is not None:
+            self._receipts.add(number, *_place(stored))
 
 
-def _own_attributes(attributes: Mapping[str, str | None]) -> bytes:
-    texts = {key: text for key, text in attributes.items() if text is not None}
-    if len(texts) < len(attributes):
-        nulls = [key for key, text in attributes.items() if text is None]
-        raise ConfigError(f"attribute {', '.join(nulls)} is null; TubeMQ has only texts, leave it out")
-    return encode_attributes(texts, None, None)
-
-
-# Most rows of a task have few different types and times.
-
-
-@lru_cache(maxsize=4096)
-def _type_attribute(msg_type: str) -> bytes:
-    return encode_attributes(None, msg_type, None)
-
-
-@lru_cache(maxsize=4096)
-def _time_attribute(msg_time: str) -> bytes:
-    return encode_attributes(None, None, msg_time)
-
-
-@lru_cache(maxsize=4096)
-def _time_text(minutes: int) -> str:
+def _check_topic(producer: Producer, topic: str) -> None:
+    """`BadRowError` for one that is unknown."""
     try:
-        return format_msg_time(_EPOCH + timedelta(minutes=minutes))
-    except OverflowError:
-        raise ConfigError(f"{minutes} minutes since 1970 are outside the years 1 to 9999") from None
+        producer.limit(topic)
+    except ConfigError as error:
+        raise BadRowError("", str(error).removeprefix("a message: ")) from None
 
 
-def _now() -> int:
-    return int(time.time() // 60)
+def _place(stored: Stored) -> tuple[str, int, int, int | None, int, int | None]:
+    partition = stored.partition
+    return (
+        partition.topic,
+        partition.broker_id,
+        partition.partition_id,
+        stored.offset,
+        stored.message_id,
+        stored.append_time,
+    )

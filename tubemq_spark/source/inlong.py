@@ -26,17 +26,15 @@ from datetime import timezone, tzinfo
 from itertools import groupby
 from operator import itemgetter
 
-import pyarrow as pa
-
+from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import parse_msg_time
 
-MAX_UNPACKED = 256 << 20
+MAX_UNPACKED = MAX_PLAIN
 """The most a pack may become, in bytes: its data without compression, and its messages' attributes. What is longer than
 that is damaged, or made to fill somebody's memory."""
 
 _A_MESSAGE = _AN_ENTRY = 64  # bytes that a message counts in any case, and an attribute besides its text
-_SNAPPY_RATIO = 22  # no byte of snappy stands for more: its longest copy is 64 bytes, said in 3
 
 _MAGIC = 0x0F
 _SNAPPY = 1
@@ -153,16 +151,8 @@ class _Unpacking:
             return data
         if compressed != _SNAPPY:
             raise ProtocolError(f"its InLongMsg is compressed in a way that is not known: {compressed}")
-        size = _snappy_size(data)
-        if size > _SNAPPY_RATIO * len(data):
-            raise ProtocolError(f"its InLongMsg says that {len(data)} bytes of snappy are {size}, which cannot be")
-        self._take(size)
-        try:
-            # The size must be exact: to a longer buffer pyarrow adds bytes of its own.
-            plain: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
-        except (OSError, pa.ArrowException):
-            raise ProtocolError("its InLongMsg has damaged snappy data") from None
-        return plain
+        self._take(snappy_size(data))
+        return decompress("snappy", data)
 
     def _parts(self, data: bytes, text: str) -> list[bytes]:
         """Sizes and what has them, one behind the other; a row for each repeats `text`."""
@@ -268,12 +258,3 @@ def _java_text(data: bytes) -> str:
 def _with_surrogates(data: bytes) -> str:
     units = data.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "replace")
-
-
-def _snappy_size(data: bytes) -> int:
-    size = 0
-    for place, byte in enumerate(data[:5]):
-        size |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return size
-    raise ProtocolError("its InLongMsg has snappy data without its size")

@@ -15,7 +15,7 @@ from pyspark.sql import datasource
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, Planned, boolean, check_names, duration, not_blank, one_of, whole_number
+from tubemq_spark.options import Option, boolean, check_names, duration, not_blank, one_of, whole_number
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import partition_from_text, positions_from_json
@@ -235,8 +235,8 @@ CORRUPT_MESSAGES = Option(
     "corruptMessages",
     one_of("fail", "skip", "keep"),
     "fail, skip or keep",
-    "messages with a wrong check sum or attribute header: `keep` gives their bytes as received and adds the column "
-    "`corrupt`",
+    "messages with a wrong check sum, attribute header or compressed body: `keep` gives their bytes as received and "
+    "adds the column `corrupt`",
     "fail",
 )
 MSG_TIME_ZONE: Option[tzinfo] = Option(
@@ -264,11 +264,11 @@ MESSAGE_FORMAT = Option(
 )
 
 # A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
-_OF_THE_SINK = ("tubemq.producer.maxInFlight",)
+_OF_THE_SINK = ("tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes")
 
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
-SOURCE_OPTIONS: tuple[Option[Any] | Planned, ...] = (
+SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     SUBSCRIBE,
     ASSIGN,

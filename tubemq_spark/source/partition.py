@@ -37,7 +37,7 @@ class TubeMQInputPartition(InputPartition):
     rows: RowFormat = field(default_factory=RowFormat)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batch` do."""
+        """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batches` do."""
         maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
         for wanted in self.wanted:
@@ -61,10 +61,10 @@ class TubeMQInputPartition(InputPartition):
             rows += len(piece.messages)
             size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
             if rows >= _ROWS or size >= _BYTES:
-                yield _batch(maker, wanted, gathered)
+                yield from _batches(maker, wanted, gathered)
                 gathered, rows, size = [], 0, 0
         if gathered:
-            yield _batch(maker, wanted, gathered)
+            yield from _batches(maker, wanted, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         context = TaskContext.get()
@@ -73,12 +73,12 @@ class TubeMQInputPartition(InputPartition):
         return replace(self.claim, task=context.partitionId(), attempt=context.taskAttemptId())
 
 
-def _batch(maker: RowMaker, wanted: RangeToRead, pieces: Sequence[Piece]) -> pa.RecordBatch:
+def _batches(maker: RowMaker, wanted: RangeToRead, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
     messages = [message for piece in pieces for message in _of_the_wire(piece)]
     positions: list[int] | None = None
     if wanted.sole:
         positions = [position for piece in pieces for position in piece.positions or ()]
-    return maker.batch(wanted.partition, messages, positions)
+    return maker.batches(wanted.partition, messages, positions)
 
 
 def _of_the_wire(piece: Piece) -> Sequence[Any]:

@@ -13,8 +13,15 @@ from zlib import crc32
 
 import pyarrow as pa
 
+from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.message import NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
+from tubemq_spark.protocol.message import (
+    COMPRESSION_KEY,
+    NO_ATTRIBUTES,
+    Attributes,
+    decode_attributes,
+    split_payload,
+)
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.inlong import unpack
 from tubemq_spark.source.inlong_rows import InlongColumns
@@ -22,7 +29,25 @@ from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
 _log = logging.getLogger(__name__)
 
-_decode = lru_cache(maxsize=1024)(decode_attributes)  # msgType and msgTime make the same bytes again and again
+_PLAIN = 64 << 20  # bytes that compressed bodies of one Arrow batch become, about
+
+
+@dataclass(frozen=True)
+class _Compressed(Attributes):
+    """Of a message whose body the sink compressed; `own` does not tell."""
+
+    codec: str = ""
+
+
+@lru_cache(maxsize=1024)  # msgType and msgTime make the same bytes again and again
+def _decode(header: bytes, zone: tzinfo) -> Attributes:
+    found = decode_attributes(header, zone)
+    if found.own is None or COMPRESSION_KEY not in found.own:
+        return found
+    own = dict(found.own)
+    codec = own.pop(COMPRESSION_KEY)
+    return _Compressed(own or None, found.msg_type, found.msg_time, codec)
+
 
 # In place of the attributes of a message that cannot be taken apart; known by identity.
 _KEPT, _SKIPPED = Attributes(), Attributes()
@@ -51,13 +76,34 @@ class RowMaker:
         self._counts: dict[Partition, int] = {}
         self._examples: dict[Partition, str] = {}
 
-    def batch(self, partition: Partition, messages: Sequence[Any], positions: Sequence[int] | None) -> pa.RecordBatch:
+    def batches(
+        self, partition: Partition, messages: Sequence[Any], positions: Sequence[int] | None
+    ) -> Iterator[pa.RecordBatch]:
         """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
 
-        `ProtocolError`, naming the message, for one whose check sum or attribute header is wrong, or that is no pack
-        where packs are wanted, unless the format says otherwise. Messages whose type is not wanted are left out.
+        One batch, or more where compressed bodies become very long. `ProtocolError`, naming the message, for one whose
+        check sum, attribute header or compressed body is wrong, or that is no pack where packs are wanted, unless the
+        format says otherwise; `ConfigError` for a codec that this process does not have. Messages whose type is not
+        wanted are left out.
         """
-        bodies, attributes = self._take_apart(partition, messages)
+        while True:
+            bodies, attributes = self._take_apart(partition, messages)
+            count = len(bodies)
+            if count == len(messages):
+                yield self._batch(partition, messages, bodies, attributes, positions)
+                return
+            here = None if positions is None else positions[:count]
+            yield self._batch(partition, messages[:count], bodies, attributes, here)
+            messages, positions = messages[count:], None if positions is None else positions[count:]
+
+    def _batch(
+        self,
+        partition: Partition,
+        messages: Sequence[Any],
+        bodies: list[bytes],
+        attributes: list[Attributes],
+        positions: Sequence[int] | None,
+    ) -> pa.RecordBatch:
         wanted = self._is_wanted(partition.topic, attributes)
         if wanted is not None:
             messages, bodies = list(compress(messages, wanted)), list(compress(bodies, wanted))
@@ -65,9 +111,10 @@ class RowMaker:
             positions = None if positions is None else list(compress(positions, wanted))
         count = len(messages)
         plain = all(found is NO_ATTRIBUTES for found in attributes)
+        own = () if plain else [found.own and list(found.own.items()) for found in attributes]
         columns = [
             pa.array(bodies, pa.binary()),
-            _column(count, () if plain else [_items(found) for found in attributes], ATTRIBUTES),
+            _column(count, own, ATTRIBUTES),
             _column(count, () if plain else [found.msg_type for found in attributes], pa.string()),
             _column(count, () if plain else [found.msg_time for found in attributes], TIMESTAMP),
             pa.repeat(pa.scalar(partition.topic, pa.string()), count),
@@ -92,7 +139,10 @@ class RowMaker:
             yield f"{partition}: {count} corrupt messages were {done}; the first: {self._examples[partition]}"
 
     def _take_apart(self, partition: Partition, messages: Sequence[Any]) -> tuple[list[bytes], list[Attributes]]:
+        """Of the first messages, at least one: as many as do not become too long together."""
         zone = self._form.zone
+        types = self._form.msg_types.get(partition.topic)
+        plain = 0
         bodies: list[bytes] = []
         attributes: list[Attributes] = []
         for message in messages:
@@ -104,7 +154,13 @@ class RowMaker:
                 try:
                     header, body = split_payload(payload, message.flag)
                     found = _decode(header, zone) if header else NO_ATTRIBUTES
+                    if type(found) is _Compressed and (types is None or found.msg_type in types):
+                        if plain > _PLAIN:
+                            break
+                        body = decompress(found.codec, body)
+                        plain += len(body)
                 except ProtocolError as error:
+                    body = payload
                     found = self._bad(partition, message, str(error))
             bodies.append(body)
             attributes.append(found)
@@ -143,10 +199,6 @@ class RowMaker:
         if self._form.corrupt == "skip" and any(found is _SKIPPED for found in attributes):
             return [found is not _SKIPPED for found in attributes]
         return None
-
-
-def _items(found: Attributes) -> list[tuple[str, str]] | None:
-    return None if found.own is None else list(found.own.items())
 
 
 def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -35,6 +35,7 @@ public class Packs {
             save("v4-attributes" + form, binary(compressed, 0x5, bodiesWithAttributes(), "groupId=g_bin&streamId=s_bin"));
         }
         save("v0-plain", asVersion0(grouped(1, false)));
+        save("v1-single", single());
         save("v1-empty", InLongMsg.newInLongMsg(false, 1).buildArray(CREATED));
     }
 
@@ -45,6 +46,14 @@ public class Packs {
         pack.addMsg(ONE, new byte[0]);
         pack.addMsg(ONE, bytes("again ".repeat(200)));
         return pack.buildArray(CREATED);
+    }
+
+    /** One message, as the sink writes them. */
+    private static byte[] single() {
+        InLongMsg pack = InLongMsg.newInLongMsg(false, 1);
+        pack.addMsg("groupId=g_one&streamId=s_one&dt=1709251140123&cnt=1&NodeIP=127.0.0.1"
+                + "&note=\0gr\u00f6\u00dfer \u503c \ud83d\ude00", bytes("single"));
+        return pack.buildArray(1709251140123L);
     }
 
     private static byte[] withAttributes(boolean compressed) {

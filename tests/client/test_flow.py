@@ -1,0 +1,382 @@
+"""How messages flow when brokers are slow, refuse, cannot be reached, come and go: evenly, and never into memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, settings
+from tests.waiting import wait_until
+from tubemq_spark.client import connection as connection_module
+from tubemq_spark.client import link as link_module
+from tubemq_spark.client import pool as pool_module
+from tubemq_spark.client import routing as routing_module
+from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.errors import ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.metadata import Address, Partition
+from tubemq_spark.testing import Calls, Fault
+
+SPEC = TopicSpec(partitions=3)
+AGES = 1000.0  # seconds by the cluster's clock
+PATIENT = 2 * AGES  # seconds to wait for an answer
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with a topic of three partitions."""
+    with embedded_cluster(topics={"demo": SPEC}) as running:
+        yield running
+
+
+class Later:
+    """The time as some modules see it, for which it may be later than it is."""
+
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.late
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """By which brokers and partitions are left alone, and answers are owed."""
+    clock = Later()
+    monkeypatch.setattr(routing_module, "time", clock)
+    monkeypatch.setattr(link_module, "time", clock)
+    return clock
+
+
+def send_all(producer: Producer, count: int, topic: str = "demo") -> Mapping[Partition, int]:
+    """What each partition has stored then."""
+    for row in range(count):
+        producer.send(topic, b"body %d" % row, row=row)
+    return dict(producer.flush())
+
+
+def by_broker(stored: Mapping[Partition, int]) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for partition, count in stored.items():
+        counts[partition.broker_id] += count
+    return counts
+
+
+def connections(cluster: EmbeddedCluster, broker_id: int) -> set[object]:
+    """Those that the broker has open."""
+    tubemq = cluster.tubemq
+    return tubemq._on_thread(lambda: set(tubemq._servers.broker(broker_id).plain.connections))
+
+
+# Spread
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_messages_are_spread_evenly(brokers: int) -> None:
+    with embedded_cluster(topics={"demo": SPEC}, brokers=brokers) as cluster, Producer(settings(cluster)) as producer:
+        stored = send_all(producer, 6000)
+    even = 6000 / (3 * brokers)
+    assert len(stored) == 3 * brokers
+    assert max(abs(count - even) for count in stored.values()) < even / 2
+
+
+def test_a_slow_broker_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+    """It takes nothing up until the other has 4000 of 5000 messages, with whatever the slow one could get."""
+    slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(AGES)
+    advance = cluster.tubemq.on("send_message", broker=2, nth=4000, times=1).run(
+        lambda: cluster.tubemq.clock.advance(AGES), after=True
+    )
+    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
+        stored = by_broker(send_all(producer, 5000))
+    assert slow.fired == advance.fired == 1
+    assert stored[2] >= 4000
+    assert 0 < stored[1] <= 1000
+    assert set(bodies_in(cluster).values()) == {1}
+
+
+# Brokers that fail
+
+
+def fail_with(calls: Calls, kind: str) -> Fault:
+    return calls.close_connection() if kind == "closed" else calls.fail(int(kind))
+
+
+@pytest.mark.parametrize("kind", ["503", "419", "closed"])
+def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
+    cluster: EmbeddedCluster, clock: Later, kind: str
+) -> None:
+    fault = fail_with(cluster.tubemq.on("send_message", broker=1), kind)
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        met = fault.fired
+        assert met > 0
+        send_all(producer, 300)
+        assert fault.fired == met, "it is avoided"
+        for tried in (1, 2):
+            clock.late += 130.0
+            while fault.fired < met + tried:  # it may have to be connected before
+                send_all(producer, 300)
+            assert fault.fired == met + tried, "one message tries it"
+        assert set(by_broker(producer.flush())) == {2}
+        fault.remove()
+        clock.late += 130.0
+        while not by_broker(send_all(producer, 300))[1]:
+            pass
+        before = by_broker(producer.flush())[1]
+        assert by_broker(send_all(producer, 300))[1] == before + 150
+    assert bodies_in(cluster).total() == producer.acknowledged
+
+
+@pytest.mark.parametrize("kind", ["503", "419", "closed"])
+def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
+    with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:
+        faults = [fail_with(cluster.tubemq.on("send_message", broker=n, times=4), kind) for n in cluster.broker_ids]
+        with Producer(settings(cluster)) as producer:
+            assert sum(send_all(producer, 300).values()) == 300
+        assert all(fault.fired for fault in faults)
+        assert set(bodies_in(cluster).values()) == {1}
+
+
+def test_an_idle_connection_that_its_broker_ends_is_no_trouble(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+        cluster.stop_broker(1)
+        cluster.start_broker(1)
+        wait_until(lambda: not connections(cluster, 1))
+        assert by_broker(send_all(producer, 300)) == {1: 300, 2: 300}
+
+
+# Connecting
+
+
+@pytest.fixture
+def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who connects to broker 2 hears nothing at all until the test is over."""
+    released, opened = threading.Event(), connection_module._open
+    host, port = cluster.broker_address(2).split(":")
+    black_hole = Address(host, int(port))
+
+    def open_or_wait(address: Address, *others: object) -> object:
+        if address == black_hole:
+            released.wait(60)
+            raise TransportError(f"cannot connect to {address}: timed out")
+        return opened(address, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(connection_module, "_open", open_or_wait)
+    yield
+    released.set()
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_broker_that_cannot_be_reached_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        assert by_broker(send_all(producer, 2000)) == {1: 2000}
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster) -> None:
+    producer = Producer(settings(cluster))
+    for row in range(100):
+        producer.send("demo", b"far %d" % row, target=(2, 0))
+        for other in range(20):
+            producer.send("demo", b"near %d %d" % (row, other), target=(1, 1))
+    assert producer.acknowledged > 500
+    producer.close()
+
+
+def test_connections_are_made_ahead(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        producer.limit("demo")
+        sends = cluster.tubemq.on("send_message").count()
+        producer.prepare("demo")
+        wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
+        assert sends.fired == 0
+        ahead = [connections(cluster, n) for n in (1, 2)]
+        assert by_broker(send_all(producer, 300)) == {1: 150, 2: 150}
+        assert [connections(cluster, n) for n in (1, 2)] == ahead
+
+
+def test_connections_that_nobody_wants_go_to_the_next(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        producer.limit("demo")
+        producer.prepare("demo")
+    wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
+    ahead = [connections(cluster, n) for n in (1, 2)]
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+    assert [connections(cluster, n) for n in (1, 2)] == ahead
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["for too long", "not for long"])
+def test_connections_are_used_again_unless_they_were_idle(
+    cluster: EmbeddedCluster, idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "time", clock := Later())
+    same = settings(cluster, idle_for=60.0)
+    with Producer(same) as producer:
+        send_all(producer, 300)
+    before = connections(cluster, 1) | connections(cluster, 2)
+    clock.late += 61.0 if idle else 59.0
+    with Producer(same) as producer:
+        send_all(producer, 300)
+    wait_until(lambda: len(connections(cluster, 1)) == len(connections(cluster, 2)) == 1)
+    after = connections(cluster, 1) | connections(cluster, 2)
+    assert not before & after if idle else before == after
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("size", "max_bytes", "max_in_flight", "most"),
+    [(100_000, 2_000_000, 1000, 20), (100_000, 50_000, 1000, 1), (10, 64 << 20, 50, 1000 + 2 * 50 + 1)],
+    ids=["by bytes", "one that is longer than all", "by number"],
+)
+def test_memory_is_bounded_while_nobody_answers(
+    cluster: EmbeddedCluster, size: int, max_bytes: int, max_in_flight: int, most: int
+) -> None:
+    """Rows are taken only as others are stored."""
+    held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(AGES) for n in cluster.broker_ids]
+    pulled, unstored = Counter[str](), list[int]()
+
+    def rows(producer: Producer) -> Iterator[bytes]:
+        for _ in range(3 * most):
+            unstored.append(pulled.total() - producer.acknowledged)
+            pulled["rows"] += 1
+            yield bytes(size)
+
+    def write() -> None:
+        same = settings(cluster, rpc_timeout=PATIENT)
+        with Producer(same, max_in_flight, max_bytes=max_bytes) as producer:
+            for body in rows(producer):
+                producer.send("demo", body)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    reached = most if max_bytes > size else 1
+    wait_until(lambda: pulled.total() >= reached and any(fault.fired for fault in held))
+    while writing.is_alive():
+        cluster.tubemq.clock.advance(AGES)
+        writing.join(0.05)
+    assert len(unstored) == 3 * most == bodies_in(cluster).total()
+    assert 0 < max(unstored) <= most
+
+
+# Partitions that come and go
+
+
+def news(cluster: EmbeddedCluster) -> None:
+    """What a heartbeat brings."""
+    with SESSIONS.lease(settings(cluster)) as session:
+        session.refresh_once()
+
+
+def test_partitions_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        assert len(send_all(producer, 600)) == 6
+        cluster.create("demo", TopicSpec(partitions=5))
+        news(cluster)
+        before = dict(producer.flush())
+        stored = send_all(producer, 1000)
+    assert {partition: count - before.get(partition, 0) for partition, count in stored.items()} == {
+        Partition(broker, "demo", number): 100 for broker in (1, 2) for number in range(5)
+    }
+
+
+def test_brokers_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 60)
+        third = cluster.tubemq.add_broker()
+        cluster.create("demo", SPEC)
+        news(cluster)
+        while third not in by_broker(send_all(producer, 600)):
+            pass
+        assert set(by_broker(producer.flush())) == {1, 2, third}
+
+
+def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: Later) -> None:
+    closed = cluster.tubemq.on("send_message", broker=1, partition=2).fail(403, "closed")
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        met = closed.fired
+        assert met > 0
+        send_all(producer, 300)
+        assert closed.fired == met
+        clock.late += 3.5
+        send_all(producer, 30)
+        assert closed.fired > met, "it may be open again"
+        closed.remove()
+        clock.late += 3.5
+        stored = send_all(producer, 300)
+    assert stored[Partition(1, "demo", 2)] > 0
+
+
+def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: EmbeddedCluster, clock: Later) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
+        cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
+        send_all(producer, 300)
+        met = closed.fired
+        assert met > 0
+        for _ in range(3):
+            clock.late += 100.0
+            assert by_broker(send_all(producer, 30))[2] == 15
+    assert closed.fired == met
+
+
+def test_a_topic_that_is_taken_away_in_the_middle(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message", nth=101, times=1).run(lambda: cluster.tubemq.delete_topic("demo"))
+    producer = Producer(settings(cluster, retry_for=0.3), max_in_flight=1, rows_of="of task partition 4")
+    with pytest.raises(
+        ServerError,
+        match=r"^row 100 of task partition 4 for topic demo was not acknowledged .*403 FORBIDDEN: .*not existed.*"
+        r"; 100 of 300 rows of task partition 4 are acknowledged$",
+    ):
+        send_all(producer, 300)
+    assert producer.acknowledged == 100
+    producer.close()
+
+
+@pytest.mark.parametrize("code", [403, 419])
+def test_a_topic_that_takes_no_more(cluster: EmbeddedCluster, code: int) -> None:
+    """It is closed, or its brokers' disks are full."""
+    for broker_id in cluster.broker_ids:
+        cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
+    producer = Producer(settings(cluster, retry_for=0.4), max_in_flight=1)
+    with pytest.raises(
+        ServerError, match=rf"tries on all brokers .* {code} .*; 100 of 300 messages so far are acknowledged$"
+    ) as caught:
+        send_all(producer, 300)
+    assert caught.value.code == code
+    assert bodies_in(cluster).total() == producer.acknowledged == 100
+    producer.close()
+
+
+# Sizes
+
+
+def test_a_topic_may_have_a_limit_of_its_own(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.create_topic("small", 1, max_msg_size=2000)
+    with ExitStack() as stack:
+        producer = stack.enter_context(Producer(settings(cluster), rows_of="of task partition 4"))
+        assert producer.limit("small") == 2000 < producer.limit("demo")
+        sends = stack.enter_context(cluster.tubemq.on("send_message").count())
+        for how in ({}, {"key": b"k"}, {"target": (1, 0)}):
+            with pytest.raises(
+                ConfigError, match=r"^row 3 of task partition 4: value has 2001 bytes, and topic small takes 2000 at "
+            ):
+                producer.send("small", bytes(2001), row=3, **how)  # type: ignore[arg-type]
+        producer.flush()
+        assert sends.fired == 0
+        producer.send("small", bytes(2000), row=4)
+        producer.send("demo", bytes(2001), row=5)
+        assert sum(producer.flush().values()) == 2

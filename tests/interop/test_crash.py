@@ -1,0 +1,118 @@
+"""What the official Java client finds of rows that were written while a broker was killed and came back."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+from tests.clusters import Cluster
+from tests.clusters.servers import BOTH, running
+from tests.interop.java_client import JavaClient
+from tests.real.topics import FLUSH_SOON, TopicSpec
+from tubemq_spark.sink.commit import commit
+from tubemq_spark.sink.write import plan, write_batches
+
+TASKS = 4
+FLUSHED, KILLED, RESTARTED, ROWS = 5_000, 10_000, 16_000, 25_000  # of each task: what happens after so many
+BATCH = 500
+IN_FLIGHT = 1000
+SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.fixture(params=BOTH)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with running(request.param, topics={"rows": TopicSpec(partitions=2, settings=FLUSH_SOON)}) as own:
+        yield own
+
+
+class Crash:
+    """Tasks that write at the same time meet at each of these events, which the last of them brings about."""
+
+    def __init__(self, events: dict[int, Callable[[], None]]) -> None:
+        self._barriers = {row: threading.Barrier(TASKS, event, timeout=120) for row, event in events.items()}
+
+    def batches(self, task: int, rows: range) -> Iterator[pa.RecordBatch]:
+        for row in rows[::BATCH]:
+            if row in self._barriers:
+                self._barriers[row].wait()
+            values = [value(task, number) for number in range(row, row + BATCH)]
+            yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+
+
+def value(task: int, row: int) -> bytes:
+    return b"task %d row %d" % (task, row)
+
+
+def test_rows_that_were_written_while_a_broker_was_killed_and_came_back(
+    cluster: Cluster, java_at: Callable[..., JavaClient], group: str, tmp_path: Path
+) -> None:
+    """Without stamps. The broker loses what it had acknowledged and not written to its files; those rows are the only
+    ones that may be missing. What it stored and could not answer is sent again, and may stand twice."""
+    crash = Crash({KILLED: lambda: cluster.kill_broker(1), RESTARTED: lambda: cluster.start_broker(1)})
+    receipts = write(cluster, crash, range(FLUSHED), tmp_path)
+    cluster.wait_flushed("rows")
+    receipts |= write(cluster, crash, range(FLUSHED, ROWS), tmp_path)
+    assert len(receipts) == TASKS * ROWS
+
+    received = java_at(cluster.master, cluster.framing).consume("rows", group)
+    found = Counter(message.body for message in received)
+    places = {(message.body, message.partition, message.message_id) for message in received}
+    missing = receipts.keys() - found.keys()
+    twice = {body: count for body, count in found.items() if count > 1}
+    before = {value(task, row) for task in range(TASKS) for row in range(FLUSHED, KILLED)}  # the crash, after the flush
+    by_the_dead = {body for body in before if receipts[body]["broker_id"] == 1}
+    print(
+        f"{len(receipts)} rows acknowledged, {len(missing)} of them lost with broker 1, which had acknowledged at most "
+        f"{len(by_the_dead)} since the last flush; {len(twice)} rows stand twice"
+    )
+
+    assert found.keys() <= receipts.keys(), "what nobody wrote"
+    assert missing <= by_the_dead, "lost although flushed, or not by the crash"
+    assert len(by_the_dead) > 0
+    for partition in {receipts[body]["partition"] for body in missing}:  # the end of what was there, and no hole in it
+        tail = min(receipts[body]["offset"] for body in missing if receipts[body]["partition"] == partition)
+        kept = {body for body in by_the_dead - missing if receipts[body]["partition"] == partition}
+        assert all(receipts[body]["offset"] < tail for body in kept)
+    unanswered = TASKS * IN_FLIGHT
+    assert len(twice) <= unanswered
+    assert twice.keys() <= before, "twice, and not for the crash"
+    assert set(twice.values()) <= {2}
+    copies = {body: [place for place in places if place[0] == body] for body in twice}
+    assert all(any(partition.startswith("1:") for _, partition, _ in found_at) for found_at in copies.values())
+    told = {(body, place(row), row["message_id"]) for body, row in receipts.items() if body not in missing}
+    assert told <= places, "a receipt points at nothing"
+
+
+def write(cluster: Cluster, crash: Crash, rows: range, folder: Path) -> dict[bytes, dict[str, Any]]:
+    """Writes those rows of each task, and gives the receipts by value."""
+    options = {
+        "tubemq.master": cluster.master,
+        "tubemq.rpc.framing": cluster.framing,
+        "topic": "rows",
+        "receipts": str(folder),
+        "tubemq.producer.maxInFlight": str(IN_FLIGHT),
+    }
+    plans = [plan(options, SCHEMA, False, str(uuid.uuid4())) for _ in range(TASKS)]
+    with ThreadPoolExecutor(TASKS) as threads:
+        done = list(threads.map(lambda task: write_batches(plans[task], crash.batches(task, rows)), range(TASKS)))
+    receipts = {}
+    for task, (made, written) in enumerate(zip(plans, done, strict=True)):
+        assert sum(written.rows.values()) == len(rows)
+        commit(made.options, [written], None)
+        for row in pq.read_table(folder / f"{made.write_id}.parquet").to_pylist():
+            receipts[value(task, rows[row["spark_row"]])] = row
+    return receipts
+
+
+def place(row: dict[str, Any]) -> str:
+    return f"{row['broker_id']}:{row['topic']}:{row['partition']}"

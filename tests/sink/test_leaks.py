@@ -1,0 +1,91 @@
+"""A thousand micro-batches in one process leave no more behind than a few: Spark's workers live as long as the query."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted
+from tests.sink_options.bench import Task, Writing, schema
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.once import RUNS
+
+BATCHES = 1000
+WARM = 20  # batches after which there is all that there ever will be
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    RUNS.forget()
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}) as running:
+        yield running
+    RUNS.forget()
+
+
+class Kept(NamedTuple):
+    """What a process and the servers have of a query."""
+
+    threads: int
+    files: int
+    producers: int
+    connections: int
+    groups: tuple[str, ...]
+
+
+def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
+    servers = cluster.tubemq._servers
+
+    def collect() -> tuple[int, tuple[str, ...]]:
+        listeners = [server.plain for server in (*servers.masters, *servers.brokers.values())]
+        groups = {
+            key.group
+            for server in servers.brokers.values()
+            for records in (server.service.offsets._records,)
+            for key in records
+        }
+        return sum(len(listener.connections) for listener in listeners), tuple(sorted(groups))
+
+    connections, groups = cluster.tubemq._on_thread(collect)
+    files = len(os.listdir("/proc/self/fd"))
+    return Kept(threading.active_count(), files, registered.fired - closed.fired, connections, groups)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
+@pytest.mark.parametrize("once", [False, True], ids=["stamped", "once"])
+def test_nothing_grows(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, once: bool) -> None:
+    """Each tenth task fails, in the middle of its rows or at a bad one, and is tried again."""
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.0)
+    registered, closed = counted(cluster, "producer_register"), counted(cluster, "producer_close")
+    given = {"effectivelyOnce": True, "checkpointLocation": str(tmp_path)} if once else {"stampRows": True}
+    task = Task()
+    written: Counter[bytes] = Counter()
+    early: Kept | None = None
+    for batch in range(BATCHES):
+        rows = [{"value": b"%d %d" % (batch, row), "key": b"k" if row else None} for row in range(3)]
+        writing = Writing(cluster, schema(rows), "demo", streaming=True, **given)
+        if batch % 10 == 9:
+            with pytest.raises(ConfigError, match="row 1 of task partition 0, column 'value': it is null"):
+                writing.write([rows[0], {"value": None, "key": None}, rows[2]], task)
+            written[rows[0]["value"]] += not once  # type: ignore[index]
+            done = writing.write(rows, task.again())
+        else:
+            done = writing.write(rows, task)
+        writing.commit([done], batch)
+        written.update(row["value"] for row in rows)  # type: ignore[misc]
+        task = task.next()
+        if batch == WARM:
+            early = kept(cluster, registered, closed)
+    assert bodies_in(cluster) == written
+    late = kept(cluster, registered, closed)
+    print(late)
+    assert late == early
+    assert late.producers == 1
+    assert len(late.groups) == (3 if once else 0)

@@ -1,0 +1,152 @@
+"""Makes histories from seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tests.histories.script import TopicShape
+from tests.sink_histories.hooks import HOWS
+from tests.sink_histories.jobs import OutRow
+from tests.sink_histories.script import COMMITTED, ONCE, PLAIN, PLANNED, STAMPED, WRITTEN, Event, History, Setting
+from tubemq_spark.protocol.metadata import Partition
+
+SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
+REAL_SHAPES = [TopicShape(1, 1), TopicShape(3, 1), TopicShape(2, 2)]  # which are declared there beforehand
+
+OPTIONS: Mapping[str, list[str | None]] = {
+    "tubemq.producer.maxInFlight": [None, None, "1", "4"],
+    "tubemq.producer.maxInFlightBytes": [None, None, "200"],
+    "tubemq.connections.shared": [None, None, "false"],
+}
+CONFIG: Mapping[str, list[float | None]] = {
+    "transfer_size": [512, None],
+    "max_index_segment_entries": [8, 40, None],
+    "mem_cache_msg_count": [5, 20, None],
+}
+METHODS = ["send_message", "send_message", "send_message", "partition_register", "partition_unregister", "get_message"]
+FAULTS = ["close_connection", "close_mid_frame", "drop_reply", "drop_request", "delay", "fail", "fail_overflow"]
+FAULTS += ["fail_forbidden", "fail_internal"]
+_KEYS = [b"red", b"green", b"blue"]
+
+
+def _hook(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+    role = r.choice(["task", "task", "task", "task", "plan", "commit"])
+    args: dict[str, Any] = {"role": role, "how": r.choice(HOWS), "nth": r.choice([1, 2, 3, 5, 8, 12, 16, 20, 25, 30])}
+    return "hook", {**args, "task": r.randrange(3), "attempt": r.choice([0, 0, 0, 1, 2])}
+
+
+def _fault(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+    method, how = r.choice(METHODS), r.choice(FAULTS)
+    if method != "send_message" and how in ("fail_overflow", "fail_forbidden", "fail_internal"):
+        how = "fail"
+    args = {"method": method, "how": how, "nth": r.choice([1, 2, 3, 6, 12]), "times": r.choice([1, 1, 2, 5])}
+    return "fault", {**args, "broker": r.choice([None, 0, 1])}
+
+
+def _down(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return r.choice(["crash", "stop"]), {"broker": r.randrange(3), "back": r.choice([0.0, 0.1, 0.4, 3.0])}
+
+
+def _topic(r: random.Random) -> tuple[str, dict[str, Any]]:
+    what = r.choice(["grow", "foreign", "foreign", "flush", "flush"])
+    args: dict[str, Any] = {"topic": r.randrange(2)}
+    if what == "grow":
+        args |= {"partitions": r.choice([2, 3]), "stores": r.choice([1, 2])}
+    elif what == "foreign":
+        args |= {"count": r.choice([1, 10, 40])}
+    return what, args
+
+
+def _expire(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return "expire", {"topic": r.randrange(2), "keep": r.choice([0, 3, 20])}
+
+
+def _during(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+    what, args = r.choice([_down, _topic, lambda _: ("die", {}), lambda _: ("die", {})])(r)
+    method, nth = r.choice(METHODS), r.choice([1, 2, 3, 5, 9, 15])
+    return "during", {"method": method, "nth": nth, "after": r.random() < 0.5, "what": what, "args": args}
+
+
+def _die(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+    return "die", {"at": r.choice([PLANNED, WRITTEN, COMMITTED])}
+
+
+_MAKERS = [(_hook, 10), (_fault, 6), (_during, 5), (_die, 4)]
+_CHANGES = [(_down, 2), (_topic, 3), (_expire, 1), (lambda r: ("switch_master", {}), 1)]
+
+
+def generate(name: str, server: str = "embedded") -> History:
+    """The history of that name, which is its seed."""
+    r = random.Random(name)
+    shapes = SHAPES if server == "embedded" else REAL_SHAPES
+    mode = r.choice([ONCE, ONCE, ONCE, STAMPED, PLAIN])
+    sizes = [0, 1, 3, 10, 30] if server == "embedded" else [1, 10, 40]
+    setting = Setting(
+        brokers=r.choice([1, 2, 2, 3]) if server == "embedded" else 2,
+        topics={letter: r.choice(shapes) for letter in "ab"[: r.choice([1, 1, 2])]},
+        tasks=[[r.choice(sizes) for _ in range(r.choice([1, 2, 3]))] for _ in range(r.choice([2, 3, 4]))],
+        mode=mode,
+        topic_column=r.random() < 0.3,
+        receipts=r.random() < 0.4,
+        arrow=r.random() < 0.6,
+        shuffled=r.random() < 0.2,
+        equal=r.random() < 0.3,
+        config={name: size for name, sizes in CONFIG.items() if (size := r.choice(sizes)) is not None},
+        options={name: value for name, values in OPTIONS.items() if (value := r.choice(values)) is not None},
+        width=r.choice([1, 2, 3]),
+        tries=r.choice([1, 2, 4, 4]),
+    )
+    events = tuple(_event(r, setting, server) for _ in range(r.choice([2, 4, 6, 9])))
+    return History(name, setting, events)
+
+
+def _event(r: random.Random, setting: Setting, server: str) -> Event:
+    batch, run = r.randrange(len(setting.tasks)), r.choice([0, 0, 0, 1, 1, 2])
+    if r.random() < 0.25:
+        change = r.choices([make for make, _ in _CHANGES], [weight for _, weight in _CHANGES])[0]
+        kind, args = change(r)
+    else:
+        make = r.choices([make for make, _ in _MAKERS], [weight for _, weight in _MAKERS])[0]
+        kind, args = make(r, setting)
+    if server == "real":
+        kind, args = _for_real(r, kind, args)
+    return Event(kind, batch, run, args)
+
+
+def _for_real(r: random.Random, kind: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Real servers cannot be told to fail, and keep their partitions."""
+    if kind in ("crash", "foreign", "hook", "die"):
+        return kind, args
+    if kind == "stop":
+        return "restart", args
+    return _hook(r, None)  # type: ignore[arg-type]
+
+
+def rows(history: History, batch: int, task: int, topics: list[str], partitions: list[Partition]) -> list[OutRow]:
+    """Of one task, the same whenever it is tried. Bodies are unique, unless the setting has `equal` ones."""
+    setting = history.setting
+    r = random.Random(f"{history.name}:{batch}:{task}")
+    made = []
+    for number in range(setting.tasks[batch][task]):
+        topic = r.choice(topics) if setting.topic_column else topics[0]
+        body = b"%d.%d.%d" % (batch, task, number)
+        if setting.equal and r.random() < 0.4:
+            body = b"%d.%d.equal" % (batch, task)
+        kind = r.random()
+        key = r.choice(_KEYS) if kind < 0.4 or kind > 0.95 else None
+        target = None
+        if kind > 0.8:
+            chosen = r.choice([one for one in partitions if one.topic == topic])
+            target = chosen.broker_id, chosen.partition_id
+        made.append(OutRow(topic, body, key, target))
+    return made
+
+
+def order(history: History, batch: int, task: int, nth: int, count: int) -> list[int]:
+    """In which the rows come in the `nth` try: the first one's is their own."""
+    numbers = list(range(count))
+    if history.setting.shuffled and nth:
+        random.Random(f"{history.name}:{batch}:{task}:{nth}").shuffle(numbers)
+    return numbers

@@ -1,0 +1,108 @@
+"""In a process that is to die: when. Counts the calls to servers, and kills or cuts off at the chosen one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tubemq_spark.client.connection import Connection
+from tubemq_spark.protocol.envelope import Request
+
+# What befalls the process, and when: before the call is written, when it is written, when its answer has come. A cut
+# connection has lost what was on its way.
+HOWS = ("kill_before", "kill_sent", "kill_answered", "cut_before", "cut_sent", "cut_answered")
+_PATIENCE = 2.0  # seconds for an answer
+
+
+@dataclass(frozen=True)
+class Hook:
+    how: str
+    nth: int
+
+
+class Calls:
+    """Those of this process's main thread; heartbeats are not counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hook: Hook | None = None
+
+    def begin(self, hook: Hook | None) -> None:
+        self.count = 0
+        self.hook = hook
+
+    def met(self) -> str | None:
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        self.count += 1
+        return self.hook.how if self.hook is not None and self.count == self.hook.nth else None
+
+
+CALLS = Calls()
+
+
+def install() -> None:
+    submit = Connection._submit
+
+    def hooked(connection: Connection, request: Request) -> int:
+        how = CALLS.met()
+        if how == "kill_before":
+            die()
+        serial_no = submit(connection, request)
+        if how is None:
+            return serial_no
+        if how != "cut_before":
+            _write_all(connection)
+            if how.endswith("answered"):
+                _wait_for_answer(connection)
+        if how.startswith("kill"):
+            die()
+        _cut(connection)
+        return serial_no
+
+    Connection._submit = hooked  # type: ignore[method-assign]
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it lives")
+
+
+def _write_all(connection: Connection) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while connection._to_write and time.monotonic() < deadline:
+        try:
+            connection._write()
+        except OSError:
+            return
+        select.select([], [connection._socket], [], 0.05)
+
+
+def _wait_for_answer(connection: Connection) -> None:
+    """To all that was written; takes the answers away."""
+    deadline = time.monotonic() + _PATIENCE
+    owed = len(connection._deadlines)
+    heard: dict[int, object] = {}
+    while len(heard) < owed and time.monotonic() < deadline:
+        if not select.select([connection._socket], [], [], 0.05)[0]:
+            continue
+        try:
+            data = connection._socket.recv(1 << 16)
+            if not data:
+                return
+            heard.update(connection._rpc.receive(data))
+        except (OSError, ValueError):
+            return
+
+
+def _cut(connection: Connection) -> None:
+    try:
+        connection._socket.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

@@ -1,0 +1,170 @@
+"""What the processes of a query do, through the sink's public doors; each job is done in one of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import random
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Row as SparkRow
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+
+from tests.sink_histories.hooks import CALLS, Hook
+from tubemq_spark.client import doubts
+from tubemq_spark.sink import once
+from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
+
+SCHEMA = (
+    StructType()
+    .add("value", BinaryType())
+    .add("key", BinaryType())
+    .add("broker_id", IntegerType())
+    .add("partition", IntegerType())
+)
+_COLUMNS = [
+    pa.field("value", pa.binary()),
+    pa.field("key", pa.binary()),
+    pa.field("broker_id", pa.int32()),
+    pa.field("partition", pa.int32()),
+]
+
+
+@dataclass(frozen=True)
+class OutRow:
+    """`target` is (broker id, partition id)."""
+
+    topic: str
+    body: bytes
+    key: bytes | None = None
+    target: tuple[int, int] | None = None
+
+    def cells(self, with_topic: bool) -> dict[str, Any]:
+        broker_id, partition = self.target or (None, None)
+        cells = {"value": self.body, "key": self.key, "broker_id": broker_id, "partition": partition}
+        return {**cells, "topic": self.topic} if with_topic else cells
+
+
+class Job(Protocol):
+    hook: Hook | None
+
+    def do(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Begin:
+    """How long a process waits for what may still be on its way, in seconds; None for as long as it would."""
+
+    once_settling: float | None
+    doubts_settling: float | None
+    hook: Hook | None = None
+
+    def do(self) -> None:
+        if self.once_settling is not None:
+            once.SETTLING = self.once_settling
+        if self.doubts_settling is not None:
+            doubts.SETTLING = self.doubts_settling
+
+
+def schema(with_topic: bool) -> StructType:
+    return StructType(SCHEMA.fields).add("topic", StringType()) if with_topic else SCHEMA
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Gives the pickled writer."""
+
+    options: Mapping[str, str]
+    with_topic: bool
+    hook: Hook | None = None
+
+    def do(self) -> bytes:
+        return pickle.dumps(stream_writer(self.options, schema(self.with_topic), False))
+
+
+@dataclass(frozen=True)
+class Where:
+    """A task's try."""
+
+    query: str
+    run: str
+    batch: int
+    task: int
+    attempt: int
+
+    def enter(self) -> None:
+        context = TaskContext._getOrCreate()  # type: ignore[attr-defined]
+        context._partitionId, context._attemptNumber = self.task, self.attempt
+        context._localProperties = {
+            "sql.streaming.queryId": self.query,
+            "streaming.sql.batchId": str(self.batch),
+            "spark.jobGroup.id": self.run,
+        }
+
+
+@dataclass(frozen=True)
+class Write:
+    """Gives the task's commit message."""
+
+    writer: bytes
+    where: Where
+    rows: Sequence[OutRow]
+    with_topic: bool
+    arrow: bool
+    hook: Hook | None = None
+
+    def do(self) -> Any:
+        self.where.enter()
+        writer = pickle.loads(self.writer)
+        cells = [row.cells(self.with_topic) for row in self.rows]
+        if not self.arrow:
+            return TubeMQStreamRowWriter(writer._plan).write(iter([SparkRow(**one) for one in cells]))
+        columns = pa.schema([*_COLUMNS, pa.field("topic", pa.string())] if self.with_topic else _COLUMNS)
+        size = random.Random(str(self.where)).choice([1, 3, 1000])
+        parts = [cells[start : start + size] for start in range(0, len(cells), size)]
+        return writer.write(iter([pa.RecordBatch.from_pylist(part, schema=columns) for part in parts]))
+
+
+@dataclass(frozen=True)
+class Commit:
+    options: Mapping[str, str]
+    with_topic: bool
+    messages: Sequence[Any]
+    batch: int
+    hook: Hook | None = None
+
+    def do(self) -> None:
+        stream_writer(self.options, schema(self.with_topic), False).commit(list(self.messages), self.batch)
+
+
+@dataclass(frozen=True)
+class Done:
+    """`calls` is how many calls to servers it took. With an `error` (class and text) there is no `value`."""
+
+    value: Any = None
+    calls: int = 0
+    error: str | None = None
+    kind: str = ""
+
+
+def do(job: Job) -> Done:
+    CALLS.begin(job.hook)
+    try:
+        return Done(job.do(), CALLS.count)
+    except Exception as error:
+        return Done(None, CALLS.count, "".join(traceback.format_exception(error)), type(error).__name__)
+
+
+def quiet() -> None:
+    """Warnings of accidents are expected; TUBEMQ_HISTORIES_LOG shows them."""
+    if os.environ.get("TUBEMQ_HISTORIES_LOG"):
+        logging.basicConfig(level=logging.INFO, format="%(process)d %(asctime)s %(message)s")
+    else:
+        logging.getLogger("tubemq_spark").addHandler(logging.NullHandler())
+        logging.getLogger("tubemq_spark").propagate = False

@@ -1,0 +1,201 @@
+"""What must stand on the servers when all batches are committed."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tests.sink_histories.jobs import OutRow
+from tests.sink_histories.play import Committed
+from tests.sink_histories.script import ONCE, PLAIN, Setting
+from tests.sink_histories.world import FOREIGN, Message
+from tubemq_spark.protocol.metadata import Partition
+
+_STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
+
+
+class BrokenError(AssertionError):
+    """A promise that was not kept."""
+
+
+@dataclass
+class Case:
+    """`stored` stands there now, `lost` went in crashes, `expired` by retention. `accidents` are of the cluster,
+    `exempt` the batches of which doubles were allowed."""
+
+    setting: Setting
+    query: str
+    committed: Mapping[int, Sequence[Committed]]
+    stored: Sequence[Message]
+    lost: Sequence[Message] = ()
+    expired: Sequence[Message] = ()
+    accidents: frozenset[str] = frozenset()
+    exempt: frozenset[int] = frozenset()
+    receipts: Path | None = None
+    doubles: int = field(default=0, init=False)
+
+
+def judge(case: Case) -> None:
+    """`BrokenError` for the first promise that was not kept; counts `doubles` where they are allowed."""
+    _check_presence(case)
+    _check_targets(case)
+    if case.setting.mode != PLAIN:
+        _check_stamps(case)
+    _check_keys(case)
+    _check_batches(case)
+    _check_reports(case)
+    if case.receipts is not None:
+        _check_receipts(case, case.receipts)
+
+
+def _all_rows(case: Case) -> Iterable[tuple[int, int, OutRow]]:
+    for batch, tasks in case.committed.items():
+        for task, done in enumerate(tasks):
+            for row in done.rows:
+                yield batch, task, row
+
+
+def _own(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if not message.body.startswith(FOREIGN)]
+
+
+def _check_presence(case: Case) -> None:
+    wanted = Counter((row.topic, row.body) for _, _, row in _all_rows(case))
+    batches = {(row.topic, row.body): batch for batch, _, row in _all_rows(case)}
+    there = Counter((one.partition.topic, one.body) for one in _own([*case.stored, *case.expired]))
+    lost = Counter((one.partition.topic, one.body) for one in _own(case.lost))
+    for what in there | lost:
+        if what not in wanted:
+            raise BrokenError(f"{what} stands there, and was never sent")
+    for what, count in wanted.items():
+        if there[what] + lost[what] < count:
+            raise BrokenError(f"{what} stands there {there[what]} times (lost {lost[what]}), and was written {count} times")
+        if there[what] > count:
+            if case.setting.mode == ONCE and batches[what] not in case.exempt:
+                raise BrokenError(f"{what} stands there {there[what]} times, and was written {count} times only")
+            case.doubles += there[what] - count
+
+
+def _check_targets(case: Case) -> None:
+    allowed: dict[tuple[str, bytes], set[tuple[int, int] | None]] = defaultdict(set)
+    for _, _, row in _all_rows(case):
+        allowed[row.topic, row.body].add(row.target)
+    for one in _own(case.stored):
+        places = allowed[one.partition.topic, one.body]
+        if None not in places and (one.partition.broker_id, one.partition.partition_id) not in places:
+            raise BrokenError(f"{one.body!r} was for {places}, and stands in {one.partition}")
+
+
+def _check_stamps(case: Case) -> None:
+    """Every message says whence it is, and with `effectivelyOnce` no two say the same."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for one in _own([*case.stored, *case.expired]):
+        stamp = _stamp(one)
+        query, batch, task, row = stamp
+        if query != case.query:
+            raise BrokenError(f"{one.body!r} has the stamp {stamp}, and the query is {case.query}")
+        done = case.committed[int(batch)][int(task)]
+        number = int(row) & 0xFFFFFFFF
+        if case.setting.shuffled:
+            is_right = one.body in {other.body for other in done.rows}
+        else:
+            is_right = number < len(done.rows) and done.rows[number].body == one.body
+        if not is_right:
+            raise BrokenError(f"{one.body!r} has the stamp {stamp}, which is another row's")
+        seen[stamp] += 1
+        if seen[stamp] > 1 and case.setting.mode == ONCE and int(batch) not in case.exempt:
+            raise BrokenError(f"{seen[stamp]} messages have the stamp {stamp}")
+
+
+def _stamp(message: Message) -> tuple[str, ...]:
+    attributes = dict(message.attributes)
+    try:
+        return tuple(attributes[name] for name in _STAMP)
+    except KeyError as missing:
+        raise BrokenError(f"{message.body!r} has no {missing}: {attributes}") from None
+
+
+def _check_keys(case: Case) -> None:
+    """Rows of a key are in their order, and in one partition as long as there are the same ones."""
+    first = _first_places(case.stored)
+    homes: dict[tuple[str, bytes], set[Partition]] = defaultdict(set)
+    for batch, tasks in case.committed.items():
+        for task, done in enumerate(tasks):
+            counts = Counter(row.body for row in done.rows)
+            last: dict[tuple[Partition, bytes], tuple[int, OutRow]] = {}
+            for row in done.rows:
+                if row.key is None or counts[row.body] > 1:
+                    continue
+                for partition, place in first.get((row.topic, row.body), {}).items():
+                    if row.target is None:
+                        homes[row.topic, row.key].add(partition)
+                    lane = partition, repr((row.key, row.target)).encode()
+                    before = last.get(lane, (-1, row))
+                    is_in_order = case.setting.shuffled or "crash" in case.accidents or before[0] < place
+                    if not is_in_order:
+                        raise BrokenError(f"{row} of batch {batch}, task {task} came before {before[1]} in {partition}")
+                    last[lane] = place, row
+    if not case.accidents & {"grow", "crash", "stop"}:
+        for (topic, key), partitions in homes.items():
+            if len(partitions) > 1:
+                raise BrokenError(f"rows of key {key!r} of topic {topic} are in {sorted(partitions)}")
+
+
+def _first_places(messages: Iterable[Message]) -> dict[tuple[str, bytes], dict[Partition, int]]:
+    first: dict[tuple[str, bytes], dict[Partition, int]] = defaultdict(dict)
+    for one in messages:
+        places = first[one.partition.topic, one.body]
+        places[one.partition] = min(one.place, places.get(one.partition, one.place))
+    return first
+
+
+def _check_batches(case: Case) -> None:
+    """In each partition a batch stands behind the one before."""
+    if "crash" in case.accidents:
+        return
+    batches = {(row.topic, row.body): batch for batch, _, row in _all_rows(case)}
+    last: dict[Partition, tuple[int, int]] = {}
+    for one in sorted(_own(case.stored), key=lambda one: (one.partition, one.place)):
+        batch = batches[one.partition.topic, one.body]
+        if batch < last.get(one.partition, (0, 0))[0]:
+            raise BrokenError(f"{one.body!r} of batch {batch} stands behind batch {last[one.partition][0]}")
+        last[one.partition] = batch, one.place
+
+
+def _check_reports(case: Case) -> None:
+    for batch, tasks in case.committed.items():
+        for task, done in enumerate(tasks):
+            written = done.written
+            total = sum(written.rows.values()) + written.stood + written.dropped + written.dead
+            if total != len(done.rows) or written.dropped or written.dead:
+                raise BrokenError(f"task {task} of batch {batch} had {len(done.rows)} rows, and reports {written}")
+            if written.id != case.query:
+                raise BrokenError(f"task {task} of batch {batch} reports the query {written.id}")
+
+
+def _check_receipts(case: Case, folder: Path) -> None:
+    known = {one.identity: one for one in [*case.stored, *case.lost, *case.expired]}
+    for batch, tasks in case.committed.items():
+        if not tasks:
+            continue
+        rows = pq.read_table(folder / f"{uuid.UUID(case.query)}-{batch:010d}.parquet").to_pylist()
+        named = Counter((row["spark_partition"], row["spark_row"] & 0xFFFFFFFF) for row in rows)
+        wanted = {(task, number) for task, done in enumerate(tasks) for number in range(len(done.rows))}
+        exact = named.keys() == wanted if not case.setting.shuffled else True
+        if named.total() != len(wanted) or not exact:
+            raise BrokenError(f"receipts of batch {batch} name {sorted(named)}, and the rows are {sorted(wanted)}")
+        for row in rows:
+            done = tasks[row["spark_partition"]]
+            partition = Partition(row["broker_id"], row["topic"], row["partition"])
+            bodies = [one.body for one in done.rows]
+            if not case.setting.shuffled:
+                bodies = [bodies[row["spark_row"] & 0xFFFFFFFF]]
+            elif case.setting.mode != ONCE:
+                bodies = [bodies[done.order[row["spark_row"]]]]
+            if not any((partition, row["message_id"], body) in known for body in bodies):
+                raise BrokenError(f"a receipt of batch {batch} names what is not there: {row}, for {bodies[:3]}")

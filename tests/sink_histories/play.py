@@ -1,0 +1,275 @@
+"""Plays a history: the part of Spark's driver, and of fate."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections import Counter, deque
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from tests.sink_histories import generate
+from tests.sink_histories.hooks import Hook
+from tests.sink_histories.jobs import Begin, Commit, Done, Job, OutRow, Plan, Where, Write
+from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WRITTEN, Event, History
+from tests.sink_histories.world import World
+from tests.sink_histories.zygote import Child, Zygote
+
+RUNS = 8  # of one batch; from the fourth on there is peace
+_TICK = 0.02
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: how long the sink tries, waits for an answer, and settles; and the longest that a history may take."""
+
+    retry: float
+    rpc: float
+    begin: Begin
+    limit: float
+
+
+class FailedError(Exception):
+    """A run of a batch came to nothing. `is_death` when the driver died; `kind` is the class of a task's error."""
+
+    def __init__(self, text: str, *, is_death: bool = False, kind: str = "") -> None:
+        super().__init__(text)
+        self.is_death = is_death
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a task of a committed batch wrote, in the order of the try that counts, and what it reported."""
+
+    rows: list[OutRow]
+    order: list[int]
+    written: Any
+
+
+class Player:
+    def __init__(self, history: History, world: World, zygote: Zygote, pace: Pace, folder: Path) -> None:
+        self.history, self.world = history, world
+        self._zygote, self._pace = zygote, pace
+        setting = history.setting
+        self.query = str(uuid.uuid5(uuid.NAMESPACE_OID, history.name + str(world.topics)))
+        self.receipts = folder / "receipts" if setting.receipts else None
+        self._options = {
+            "tubemq.master": world.master,
+            "tubemq.rpc.framing": world.framing.value,
+            "tubemq.rpc.timeoutMs": str(int(pace.rpc * 1000)),
+            "tubemq.retry.maxElapsedMs": str(int(pace.retry * 1000)),
+            **setting.options,
+        }
+        if not setting.topic_column:
+            self._options["topic"] = world.topics[0]
+        if setting.mode == STAMPED:
+            self._options["stampRows"] = "true"
+        if setting.mode == ONCE:
+            self._options |= {"effectivelyOnce": "true", "effectivelyOnceGroup": f"once_{self.query[:8]}"}
+        if self.receipts is not None:
+            self._options["receipts"] = str(self.receipts)
+        self.committed: dict[int, list[Committed]] = {}
+        self.exempt: set[int] = set()  # batches of which it could not be told what stands, as documented
+        self.stats: Counter[str] = Counter()
+        self.calls: dict[tuple[int, str, int], int] = {}  # by batch, role and task, of those that went well
+        self._tries: Counter[tuple[int, int]] = Counter()
+        self._workers: list[Child] = []
+        self._children: set[Child] = set()  # all that live, as far as known
+        self._dead = False
+        self._run = ""
+        self._deadline = 0.0
+
+    def play(self) -> None:
+        self._deadline = time.monotonic() + self._pace.limit
+        try:
+            self._restart(hard=True)
+            for batch in range(len(self.history.setting.tasks)):
+                self._play_batch(batch)
+        finally:
+            for child in list(self._children):
+                self._end(child)
+        self.world.calm()
+
+    def _play_batch(self, batch: int) -> None:
+        for run in range(RUNS):
+            if run > 2:
+                self.world.calm()
+            for event in self.history.events:
+                if (event.batch, event.run) == (batch, run):
+                    self._meet(event)
+            try:
+                self._try_batch(batch, run)
+                self.stats["batches"] += 1
+                return
+            except FailedError as failed:
+                self.stats["runs that failed"] += 1
+                last = failed
+                self._restart(hard=failed.is_death or random.Random(f"{self.history.name}:{batch}:{run}").random() < 0.5)
+            if last.kind == "DataLossError" and "expire" in self.world.accidents and run > 1:
+                self._options["effectivelyOnceUncertain"] = "sendAgain"  # what a user would do
+                self.exempt.add(batch)
+        raise AssertionError(f"batch {batch} never ended: {last}")
+
+    def _meet(self, event: Event) -> None:
+        args = event.args
+        if event.kind in ("hook", "die"):
+            return
+        self.stats[event.kind] += 1
+        if event.kind == "fault":
+            self.world.fault(args)
+        elif event.kind == "during":
+            self.world.at_call(args, lambda: self._happens(args["what"], args["args"]))
+        else:
+            self.world.change(event.kind, args)
+
+    def _happens(self, what: str, args: dict[str, Any]) -> None:
+        """On the servers' thread."""
+        self.stats[what] += 1
+        if what != "die":
+            self.world.change(what, args)
+            return
+        self._dead = True
+        for child in list(self._children):
+            child.kill()
+
+    # A batch
+
+    def _try_batch(self, batch: int, run: int) -> None:
+        with_topic = self.history.setting.topic_column
+        hook = self._hook(batch, run, "plan")
+        writer = self._call(Plan(self._options, with_topic, hook), batch, "plan")
+        self._die_at(batch, run, PLANNED)
+        tasks = self._write(batch, run, writer)
+        self._die_at(batch, run, WRITTEN)
+        messages = [task.written for task in tasks]
+        self._call(Commit(self._options, with_topic, messages, batch, self._hook(batch, run, "commit")), batch, "commit")
+        self._die_at(batch, run, COMMITTED)
+        self.committed[batch] = tasks
+
+    def _write(self, batch: int, run: int, writer: bytes) -> list[Committed]:
+        history, setting = self.history, self.history.setting
+        topics, partitions = list(self.world.topics), list(self.world.partitions)
+        rows = [generate.rows(history, batch, task, topics, partitions) for task in range(len(setting.tasks[batch]))]
+        waiting = deque((task, 0) for task in range(len(rows)))
+        running: dict[Child, tuple[int, int, list[int]]] = {}
+        ended: dict[int, Committed] = {}
+        try:
+            while len(ended) < len(rows):
+                while waiting and len(running) < setting.width:
+                    task, attempt = waiting.popleft()
+                    order = generate.order(history, batch, task, self._tries[batch, task], len(rows[task]))
+                    self._tries[batch, task] += 1
+                    where = Where(self.query, self._run, batch, task, attempt)
+                    hook = self._hook(batch, run, "task", task, attempt)
+                    child = self._worker([*running])
+                    child.start(Write(writer, where, [rows[task][n] for n in order], setting.topic_column, setting.arrow, hook))
+                    running[child] = task, attempt, order
+                for child in self._first_of([*running]):
+                    task, attempt, order = running.pop(child)
+                    done = child.outcome()
+                    if done is not None and done.error is None:
+                        self.calls[batch, "task", task] = done.calls
+                        ended[task] = Committed(rows[task], order, done.value)
+                        continue
+                    if done is None:
+                        self._end(child)
+                        if self._dead:
+                            raise FailedError("the driver died", is_death=True)
+                    self.stats["tasks that died" if done is None else "tasks that failed"] += 1
+                    if attempt + 1 == setting.tries:
+                        self._check_error(done)
+                        text = "it died" if done is None else done.error
+                        raise FailedError(f"task {task} failed {attempt + 1} times, at last: {text}", kind=done.kind if done else "")
+                    self._check_error(done)
+                    waiting.append((task, attempt + 1))
+        finally:
+            for child in running:  # tasks of a job that failed are cancelled
+                self._end(child)
+        return [ended[task] for task in range(len(rows))]
+
+    def _check_error(self, done: Done | None) -> None:
+        """Only some errors may come of accidents."""
+        if done is None:
+            return
+        # A claim is lost to nobody where the cluster's clock was advanced, or a task was slower than the claim's end.
+        allowed = {"TransportError", "ServerError", "PositionMovedError", "PartitionOccupiedError", "FencedError"}
+        if "expire" in self.world.accidents:
+            allowed.add("DataLossError")
+        if "stop" in self.world.accidents and "knows no topic" in (done.error or ""):
+            allowed.add("ConfigError")  # all its brokers have said good-bye
+        assert done.kind in allowed, f"no accident may lead to this: {done.error}"
+
+    # Processes
+
+    def _worker(self, busy: list[Child]) -> Child:
+        idle = [child for child in self._workers if child not in busy and child in self._children]
+        if idle:
+            return random.Random(f"{self.history.name}:{self._tries.total()}").choice(idle)
+        child = self._new()
+        self._workers.append(child)
+        return child
+
+    def _call(self, job: Job, batch: int, role: str) -> Any:
+        """In a process of its own."""
+        child = self._new()
+        try:
+            child.start(job)
+            self._first_of([child])
+            done = child.outcome()
+        finally:
+            self._end(child)
+        if done is None:
+            self.stats[f"{role} that died"] += 1
+            raise FailedError(f"the {role} died", is_death=self._dead)
+        if done.error is not None:
+            self.stats[f"{role} that failed"] += 1
+            self._check_error(done)
+            raise FailedError(f"the {role} failed: {done.error}", kind=done.kind)
+        self.calls[batch, role, 0] = done.calls
+        return done.value
+
+    def _first_of(self, children: list[Child]) -> list[Child]:
+        """Those that have something to say, or died."""
+        while True:
+            assert time.monotonic() < self._deadline, "it takes too long"
+            self.world.tend()
+            ready = wait([child.connection for child in children], _TICK)
+            if ready:
+                return [child for child in children if child.connection in ready]
+
+    def _restart(self, *, hard: bool) -> None:
+        """Another run of the query: in a new driver, or in the one before, where idle workers live on."""
+        self._dead = False
+        self._run = str(uuid.uuid4())
+        if hard:
+            for child in list(self._children):
+                self._end(child)
+        self._workers = [child for child in self._workers if child in self._children]
+
+    def _die_at(self, batch: int, run: int, point: str) -> None:
+        if self._dead or any(event.args["at"] == point for event in self.history.at("die", batch, run)):
+            self.stats["drivers that died"] += 1
+            raise FailedError("the driver died", is_death=True)
+
+    def _new(self) -> Child:
+        child = self._zygote.child(self._pace.begin)
+        self._children.add(child)
+        return child
+
+    def _end(self, child: Child) -> None:
+        if child in self._children:
+            self._children.discard(child)
+            child.close()
+
+    def _hook(self, batch: int, run: int, role: str, task: int = 0, attempt: int = 0) -> Hook | None:
+        tasks = len(self.history.setting.tasks[batch])
+        for event in self.history.at("hook", batch, run):
+            args = event.args
+            if args["role"] == role and (role != "task" or (args["task"] % tasks, args["attempt"]) == (task, attempt)):
+                self.stats[f"hook {args['how']}"] += 1
+                return Hook(args["how"], args["nth"])
+        return None

@@ -1,0 +1,157 @@
+"""Plays histories by name; one that fails is shrunk."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.sink_histories.generate import generate
+from tests.sink_histories.jobs import Begin
+from tests.sink_histories.judge import Case, judge
+from tests.sink_histories.play import Pace, Player
+from tests.sink_histories.real_world import RealServer
+from tests.sink_histories.script import Event, History
+from tests.sink_histories.world import EmbeddedWorld, World
+from tests.sink_histories.zygote import Zygote
+
+_PACES = {
+    "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(0.15, 0.1), limit=60.0),
+    "real": Pace(retry=40.0, rpc=3.0, begin=Begin(None, None), limit=600.0),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a history; `problem` is None when all was as it must be. `calls` are those to servers, by batch,
+    role and task."""
+
+    history: History
+    problem: str | None = None
+    stats: dict[str, int] = field(default_factory=dict)
+    calls: dict[tuple[int, str, int], int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.history}\n{self.problem or 'as it must be'}"
+
+
+class Stage:
+    """Where histories are played, one at a time. `spoil` changes what is judged: for tests of the judge."""
+
+    def __init__(self, server: str = "embedded", spoil: Callable[[Case], None] = lambda case: None) -> None:
+        self.server = server
+        self._spoil = spoil
+        self._zygote: Zygote | None = None
+        self._real: RealServer | None = None
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Starts what all histories share; `MissingTool` where Java or Maven is missing."""
+        self._zygote = self._zygote or Zygote()
+        if self.server == "real":
+            self._real = self._real or RealServer()
+
+    def close(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+        if self._real is not None:
+            self._real.close()
+
+    def play_named(self, name: str, *, shrinks: bool = True) -> Outcome:
+        history = generate(name, self.server)
+        return self.play_shrunk(history) if shrinks else self.play(history)
+
+    def play_shrunk(self, history: History) -> Outcome:
+        """When it fails, the smallest one found that fails likewise."""
+        outcome = self.play(history)
+        if outcome.problem is None:
+            return outcome
+        kind, last = _kind(outcome.problem), outcome
+
+        def fails(history: History) -> bool:
+            nonlocal last
+            again = self.play(history)
+            if again.problem is None or _kind(again.problem) != kind:
+                return False
+            last = again
+            return True
+
+        shrink(outcome.history, fails)
+        return last
+
+    def play(self, history: History) -> Outcome:
+        self.prepare()
+        assert self._zygote is not None
+        player: Player | None = None
+        try:
+            with self._world(history) as world, tempfile.TemporaryDirectory() as folder:
+                player = Player(history, world, self._zygote, _PACES[self.server], Path(folder))
+                player.play()
+                case = Case(
+                    history.setting,
+                    player.query,
+                    player.committed,
+                    world.messages(),
+                    [*world.lost.values()],
+                    [*world.expired.values()],
+                    frozenset(world.accidents),
+                    frozenset(player.exempt),
+                    player.receipts,
+                )
+                self._spoil(case)
+                judge(case)
+                player.stats["doubles"] += case.doubles
+                player.stats["messages"] += len(case.stored)
+        except Exception as error:
+            problem = "".join(traceback.format_exception(error))
+            return Outcome(history, problem, player.stats if player is not None else {})
+        return Outcome(history, None, player.stats, player.calls)
+
+    @contextmanager
+    def _world(self, history: History) -> Iterator[World]:
+        world: World
+        if self._real is not None:
+            world = self._real.world(history.setting)
+        else:
+            world = EmbeddedWorld(history.setting)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+def shrink(history: History, fails: Callable[[History], bool], tries: int = 40) -> None:
+    """Drops events, one after the other, as long as it `fails` without them."""
+    number = 0
+    while number < len(history.events) and tries > 0:
+        events: list[Event] = [*history.events]
+        del events[number]
+        tries -= 1
+        if fails(history.with_events(events)):
+            history = history.with_events(events)
+        else:
+            number += 1
+
+
+_stages: list[Stage] = []  # of this process
+
+
+def play_alone(history: History, shrinks: bool) -> Outcome:
+    """On an embedded server; for processes side by side."""
+    if not _stages:
+        _stages.append(Stage())
+    return _stages[0].play_shrunk(history) if shrinks else _stages[0].play(history)
+
+
+def _kind(problem: str) -> str:
+    """The error's class and the first words of its text."""
+    lines = [line for line in problem.strip().splitlines() if line and not line[0].isspace()]
+    return "".join(c for c in lines[-1] if not c.isdigit())[:40]

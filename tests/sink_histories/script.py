@@ -1,0 +1,83 @@
+"""What is played: a setting and events, plain values all, so that a history can be printed, shrunk and played again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tests.histories.script import TopicShape
+
+PLAIN, STAMPED, ONCE = "plain", "stamped", "once"
+
+# The moments at which a driver may die.
+PLANNED, WRITTEN, COMMITTED = "planned", "written", "committed"  # the last one before the commit log knows
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens in the `run`-th try, from 0, of a batch; before it unless `kind` says when.
+
+    Kinds: `hook` (a process is killed, or one of its connections cut), `fault` (calls fail at the servers), `during`
+    (a change of the cluster at a call), `die` (the driver does), and all changes of the cluster. Numbers in `args`
+    that choose something count round.
+    """
+
+    kind: str
+    batch: int
+    run: int = 0
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([f"batch {self.batch}.{self.run}: {self.kind}", *(f"{k}={v}" for k, v in self.args.items())])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`tasks` has for each batch the number of rows of each task. `config` are fields of `ServerConfig`, `options`
+    those of the sink but for where. `width` is how many workers there are, `tries` how often a task is tried."""
+
+    brokers: int
+    topics: dict[str, TopicShape]
+    tasks: list[list[int]]
+    mode: str
+    topic_column: bool = False
+    receipts: bool = False
+    arrow: bool = True
+    shuffled: bool = False
+    equal: bool = False
+    config: dict[str, float] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    width: int = 2
+    tries: int = 4
+
+
+@dataclass(frozen=True)
+class History:
+    """`name` is the seed it was made from."""
+
+    name: str
+    setting: Setting
+    events: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"history {self.name}", f"  {self.setting}"]
+        return "\n".join([*lines, *(f"  {number:3} {event}" for number, event in enumerate(self.events))])
+
+    def with_events(self, events: Iterable[Event]) -> History:
+        return replace(self, events=tuple(events))
+
+    def at(self, kind: str, batch: int, run: int) -> list[Event]:
+        return [event for event in self.events if (event.kind, event.batch, event.run) == (kind, batch, run)]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> History:
+        data = json.loads(text)
+        setting = data["setting"]
+        topics = {name: TopicShape(**shape) for name, shape in setting["topics"].items()}
+        events = tuple(Event(**event) for event in data["events"])
+        return cls(data["name"], Setting(**{**setting, "topics": topics}), events)

@@ -1,0 +1,223 @@
+"""The cluster of a history, whichever server it is, and all that ever stood there."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.histories.script import TopicShape
+from tests.histories.world import pick
+from tests.sink_histories.script import Setting
+from tubemq_spark.client import forget_servers
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import Calls, EmbeddedTubeMQ, ServerConfig
+from tubemq_spark.testing.config import Release
+
+FOREIGN = b"foreign "  # begins the messages of another writer
+
+CODES = {
+    "fail": ErrCode.SERVICE_UNAVAILABLE,
+    "fail_overflow": ErrCode.SERVER_RECEIVE_OVERFLOW,
+    "fail_forbidden": ErrCode.FORBIDDEN,
+    "fail_internal": ErrCode.INTERNAL_SERVER_ERROR,
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """`place` orders the messages of a partition."""
+
+    partition: Partition
+    place: int
+    message_id: int
+    body: bytes
+    attributes: tuple[tuple[str, str], ...]
+
+    @property
+    def identity(self) -> tuple[Partition, int, bytes]:
+        return self.partition, self.message_id, self.body
+
+
+class World(Protocol):
+    """`lost` went in crashes, `expired` was too old; what the sink must bear in mind is whether there were
+    `accidents` (a crash, a stop, growth, retention), by name."""
+
+    topics: Sequence[str]
+    partitions: Sequence[Partition]
+    lost: dict[tuple[Partition, int, bytes], Message]
+    expired: dict[tuple[Partition, int, bytes], Message]
+    accidents: set[str]
+
+    @property
+    def master(self) -> str: ...
+
+    @property
+    def framing(self) -> Framing: ...
+
+    def change(self, kind: str, args: Mapping[str, Any]) -> None:
+        """Something befalls the cluster."""
+        ...
+
+    def fault(self, args: Mapping[str, Any]) -> None: ...
+
+    def at_call(self, args: Mapping[str, Any], function: Callable[[], None]) -> None:
+        """Has `function` called at a call to the servers."""
+        ...
+
+    def tend(self) -> None:
+        """Brings back the brokers whose time has come."""
+        ...
+
+    def calm(self) -> None:
+        """Ends faults, and brings all servers back."""
+        ...
+
+    def messages(self) -> list[Message]: ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedWorld:
+    """A fresh embedded cluster."""
+
+    def __init__(self, setting: Setting) -> None:
+        # Nothing is flushed by time but what the history has flushed; what a dead process claimed is free soon.
+        config: dict[str, Any] = {"consumer_reg_timeout": 1.0, "mem_cache_flush_interval": 3600.0, **setting.config}
+        self.tubemq = EmbeddedTubeMQ(
+            brokers=setting.brokers, framing=Framing.STANDARD, release=Release.V2_5, config=ServerConfig(**config)
+        )
+        self.lost: dict[tuple[Partition, int, bytes], Message] = {}
+        self.expired: dict[tuple[Partition, int, bytes], Message] = {}
+        self.accidents: set[str] = set()
+        self._keeps_positions = setting.mode == "once"
+        self._back: dict[int, float] = {}  # brokers that are down, and when they come back
+        self._numbers = itertools.count()
+        self._shapes = dict(setting.topics)
+        for name, shape in setting.topics.items():
+            self.tubemq.create_topic(name, shape.partitions, shape.stores)
+        self.topics = sorted(setting.topics)
+        self.partitions = self._partitions()
+
+    def close(self) -> None:
+        self.tubemq.clear_faults()
+        forget_servers()
+        self.tubemq.close()
+
+    @property
+    def master(self) -> str:
+        return self.tubemq.master
+
+    @property
+    def framing(self) -> Framing:
+        return self.tubemq.framing
+
+    def change(self, kind: str, args: Mapping[str, Any]) -> None:
+        if kind in ("crash", "stop"):
+            self._take_down(kind, pick(self.tubemq.broker_ids, args["broker"]), args["back"])
+        elif kind == "expire":
+            self._gone(self.expired, lambda: self.tubemq.expire(pick(self.topics, args["topic"]), args["keep"]))
+            self.accidents.add("expire")
+        elif kind == "flush":
+            self.tubemq.flush(pick(self.topics, args["topic"]))
+        elif kind == "grow":
+            self._grow(pick(self.topics, args["topic"]), args["partitions"], args["stores"])
+        elif kind == "foreign":
+            self._send(pick(self.topics, args["topic"]), args["count"])
+        elif kind == "switch_master":
+            self.tubemq.switch_master()
+        else:
+            raise AssertionError(f"nobody knows what {kind} is")
+
+    def fault(self, args: Mapping[str, Any]) -> None:
+        calls = self._calls(args)
+        how = args["how"]
+        if how in CODES:
+            calls.fail(CODES[how], "by the history")
+        elif how == "delay":
+            calls.delay(0.02)
+        else:
+            getattr(calls, how)()
+
+    def at_call(self, args: Mapping[str, Any], function: Callable[[], None]) -> None:
+        self._calls({**args, "times": 1}).run(function, after=args["after"])
+
+    def tend(self) -> None:
+        now = time.monotonic()
+        for broker in [broker for broker, back in self._back.items() if back <= now]:
+            del self._back[broker]
+            self.tubemq.start_broker(broker)
+
+    def calm(self) -> None:
+        self.tubemq.clear_faults()
+        for broker in list(self._back):
+            del self._back[broker]
+            self.tubemq.start_broker(broker)
+
+    def messages(self) -> list[Message]:
+        return [
+            Message(
+                Partition(one.broker_id, topic, one.partition),
+                one.offset,
+                one.message_id,
+                one.body,
+                tuple(sorted((one.attributes or {}).items())),
+            )
+            for topic in self.topics
+            for one in self.tubemq.messages(topic)
+        ]
+
+    def _calls(self, args: Mapping[str, Any]) -> Calls:
+        broker = args.get("broker")
+        return self.tubemq.on(
+            args["method"],
+            nth=args["nth"],
+            times=args["times"],
+            broker=None if broker is None else pick(self.tubemq.broker_ids, broker),
+        )
+
+    def _take_down(self, kind: str, broker: int, back: float) -> None:
+        if broker in self._back:
+            return
+        self.accidents.add(kind)
+        self._back[broker] = time.monotonic() + back
+        if kind == "stop":
+            self.tubemq.stop_broker(broker)
+            return
+        if self._keeps_positions:  # a group whose first position was never written down begins anew, as documented
+            self.tubemq.clock.advance(7.0)
+        self._gone(self.lost, lambda: self.tubemq.crash_broker(broker))
+
+    def _gone(self, where: dict[tuple[Partition, int, bytes], Message], change: Callable[[], None]) -> None:
+        before = self.messages()
+        change()
+        left = {message.identity for message in self.messages()}
+        where |= {message.identity: message for message in before if message.identity not in left}
+
+    def _grow(self, topic: str, partitions: int, stores: int) -> None:
+        shape = self._shapes[topic]
+        grown = TopicShape(max(shape.partitions, partitions), max(shape.stores, stores))
+        if grown != shape:
+            self.accidents.add("grow")
+            self._shapes[topic] = grown
+            self.tubemq.create_topic(topic, grown.partitions, grown.stores)
+
+    def _send(self, topic: str, count: int) -> None:
+        up = [one for one in self._partitions() if one.topic == topic and one.broker_id not in self._back]
+        for number in range(count if up else 0):
+            partition = pick(up, number)
+            target = f"{partition.broker_id}:{partition.partition_id}"
+            self.tubemq.send(topic, FOREIGN + b"%d" % next(self._numbers), target)
+
+    def _partitions(self) -> list[Partition]:
+        return [
+            Partition(broker_id, topic, store * STORE_PARTITION_BASE + number)
+            for topic, shape in sorted(self._shapes.items())
+            for broker_id in self.tubemq.broker_ids
+            for store in range(shape.stores)
+            for number in range(shape.partitions)
+        ]

@@ -1,0 +1,1 @@
+"""What each option and column of the sink does, and what becomes of those that cannot be used."""

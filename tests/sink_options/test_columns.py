@@ -1,0 +1,131 @@
+"""Columns that the sink cannot write, and ways of writing it does not know: refused before a task runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+)
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import BINARY, INT, STRING, TEXTS, TIMESTAMP, Writing, bodies, options, save, schema
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import ConfigError
+
+PACKS: dict[str, Any] = {"messageFormat": "inlongmsg"}
+
+# Column, its types that are refused, and what is expected instead.
+WRONG_TYPES: list[tuple[str, list[DataType], str]] = [
+    ("value", [INT, DoubleType(), TEXTS, ArrayType(BINARY), StructType().add("a", BINARY)], "binary or string"),
+    ("topic", [BINARY, INT, NullType()], "string"),
+    ("attributes", [STRING, MapType(STRING, INT), MapType(BINARY, STRING), MapType(STRING, BINARY)], "map<string,stri"),
+    ("msg_type", [BINARY, INT], "string"),
+    ("msg_time", [LongType(), DateType(), TimestampNTZType()], "timestamp, or string of the form yyyyMMddHHmm"),
+    ("key", [INT, LongType(), DecimalType(10, 2)], "binary or string"),
+    ("broker_id", [LongType(), ShortType(), STRING], "int"),
+    ("partition", [LongType(), ShortType(), STRING], "int"),
+    ("inlong_group", [BINARY, INT], "string"),
+    ("inlong_stream", [BINARY, INT], "string"),
+    ("inlong_time", [STRING, LongType(), TimestampNTZType()], "timestamp"),
+    ("inlong_attributes", [STRING, MapType(STRING, LongType())], "map<string,string>"),
+]
+FLAT = [(name, kind, expected) for name, kinds, expected in WRONG_TYPES for kind in kinds]
+
+
+def problem(columns: StructType, overwrite: bool = False, **given: Any) -> str:
+    """Of a stream and of a batch write: no server is asked for it."""
+    raw = {"tubemq.master": "127.0.0.1:1", "topic": "demo", **{name.lower(): text for name, text in given.items()}}
+    said = set()
+    for make in (TubeMQDataSource(raw).writer, TubeMQDataSource(raw).streamWriter):
+        with pytest.raises(ConfigError) as caught:
+            make(columns, overwrite)
+        said.add(str(caught.value))
+    (sentence,) = said
+    assert "\n" not in sentence
+    assert not sentence.endswith(".")
+    return sentence
+
+
+@pytest.mark.parametrize(("name", "kind", "expected"), FLAT, ids=[f"{name} {kind}" for name, kind, _ in FLAT])
+def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> None:
+    is_packed = name.startswith("inlong")
+    columns: dict[str, DataType] = {"broker_id": INT, "partition": INT} if name in ("broker_id", "partition") else {}
+    columns |= {"inlong_group": STRING, "inlong_stream": STRING} if is_packed else {}
+    said = problem(schema(kinds={**columns, name: kind}), **(PACKS if is_packed else {}))
+    assert said.startswith(f"column '{name}' has the type {kind.simpleString()}; expected {expected}")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sentence"),
+    [
+        ({"offset": LongType()}, "column 'offset' is unknown to the sink, which takes value (binary or string), topic"),
+        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink, which takes value"),
+        ({"broker_id": INT}, "column 'broker_id' is there without column 'partition'; a target needs both, or neither"),
+        ({"partition": INT}, "column 'partition' is there without column 'broker_id'; a target needs both, or neither"),
+        ({"inlong_group": STRING}, "column 'inlong_group' is only taken with messageFormat=inlongmsg; set that"),
+        ({"inlong_time": TIMESTAMP, "inlong_attributes": TEXTS}, "columns 'inlong_time', 'inlong_attributes' are only"),
+    ],
+    ids=str,
+)
+def test_columns_that_are_not_there_to_be_written(kinds: Mapping[str, DataType], sentence: str) -> None:
+    names = {"value": BINARY, **kinds}
+    columns = StructType()
+    for name, kind in names.items():
+        columns.add(name, kind)
+    assert problem(columns).startswith(sentence)
+
+
+@pytest.mark.column("inlong_group", "inlong_stream")
+@pytest.mark.parametrize("name", ["inlong_group", "inlong_stream"])
+def test_packs_need_their_names(cluster: Cluster, demo: str, name: str) -> None:
+    (other,) = {"inlong_group", "inlong_stream"} - {name}
+    with pytest.raises(ConfigError, match=f"^column '{name}' is missing; messageFormat=inlongmsg needs inlong_group a"):
+        save(cluster, [{"value": b"a", other: "x"}], demo, **PACKS)
+    assert bodies(cluster, demo) == []
+
+
+@pytest.mark.column("value")
+def test_a_value_is_needed() -> None:
+    assert problem(StructType().add("key", BINARY)) == "column 'value' (binary or string) is missing; there is key"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kinds[0]) for name, kinds, _ in WRONG_TYPES], ids=[name for name, *_ in WRONG_TYPES]
+)
+def test_servers_do_not_change_that(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
+    """Nor is anything sent."""
+    columns = {"broker_id": INT, "partition": INT, "inlong_group": STRING, "inlong_stream": STRING, name: kind}
+    for streaming in (False, True):
+        with pytest.raises(ConfigError, match=f"^column '{name}' has the type {re.escape(kind.simpleString())}; "):
+            Writing(cluster, schema(kinds=columns), nobodys, streaming=streaming, **PACKS)
+    assert bodies(cluster, nobodys) == []
+
+
+@pytest.fixture(scope="module")
+def nobodys(cluster: Cluster) -> str:
+    """A topic that stays empty."""
+    return cluster.new_topic("one")
+
+
+def test_tubemq_only_appends(cluster: Cluster, nobodys: str) -> None:
+    source = TubeMQDataSource(options(cluster, nobodys))
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(
+            ConfigError, match=r"^TubeMQ only appends: write with mode\('append'\), or stream with outp"
+        ):
+            make(schema(), True)
+    assert bodies(cluster, nobodys) == []

@@ -1,0 +1,272 @@
+"""`failedRows` and `deadLetterTopic`, with each kind of row that can never be sent: nothing of it is sent."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
+from tests.stored import stored_in
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.write import write_batches
+
+LONG = 1 << 20  # bytes that a topic takes, unless it says otherwise
+
+
+class BadRow(NamedTuple):
+    """Which column is to blame, what the row has in place of a good one's cells, and what is said of it."""
+
+    column: str
+    cells: Mapping[str, Any]
+    reason: str
+    given: Mapping[str, object] = {}
+
+
+PACK = {"inlong_group": "g", "inlong_stream": "s"}
+PACKS = {"messageFormat": "inlongmsg"}
+BAD_ROWS = {
+    "null": BadRow("value", {"value": None}, "it is null"),
+    "too long": BadRow("value", {"value": bytes(LONG + 1)}, r"value has 1048577 bytes, and topic \w+ takes 1048576"),
+    "no topic": BadRow("topic", {"topic": None}, "it is null, and option 'topic' is not given", {"topic": None}),
+    "empty topic": BadRow("topic", {"topic": ""}, "it is empty"),
+    "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere"),
+    "no broker": BadRow("broker_id", {"broker_id": None, "partition": 0}, "it is null, and the other half of the targ"),
+    "no partition": BadRow("partition", {"broker_id": 1, "partition": None}, "it is null, and the other half of the"),
+    "unknown broker": BadRow(
+        "broker_id", {"broker_id": 9, "partition": 0}, r"topic \w+ has no partition 0 on a broker 9; .*broker_id and pa"
+    ),
+    "unknown partition": BadRow(
+        "partition", {"broker_id": 1, "partition": 77}, r"topic \w+ has no partition 77 on a broker 1; .*broker_id and"
+    ),
+    "negative partition": BadRow(
+        "partition", {"broker_id": 1, "partition": -1}, r"topic \w+ has no partition -1 on a broker 1; .*broker_id and"
+    ),
+    "key with ,": BadRow("attributes", {"attributes": {"a,b": "c"}}, "the attribute key 'a,b' contains ','"),
+    "key with =": BadRow("attributes", {"attributes": {"a=b": "c"}}, "the attribute key 'a=b' contains ',' or '='"),
+    "empty key": BadRow("attributes", {"attributes": {"": "c"}}, "an attribute has an empty key"),
+    "value with ,": BadRow("attributes", {"attributes": {"a": "b,c"}}, "the attribute a 'b,c' contains ','"),
+    "value with =": BadRow("attributes", {"attributes": {"a": "b=c"}}, "the attribute a 'b=c' contains ',' or '='"),
+    "null attribute": BadRow("attributes", {"attributes": {"a": None, "b": "c"}}, "attribute a is null; TubeMQ has"),
+    "key of the type": BadRow("attributes", {"attributes": {"$msgType$": "a"}}, r"attribute \$msgType\$ is reserved"),
+    "key of the time": BadRow("attributes", {"attributes": {"$msgTime$": "a"}}, r"attribute \$msgTime\$ is reserved"),
+    "key of a codec": BadRow(
+        "attributes", {"attributes": {"spark_compression": "gzip"}}, "attribute spark_compression is reserved: use opt"
+    ),
+    "key of a stamp": BadRow(
+        "attributes", {"attributes": {"spark_row": "1"}}, "attribute spark_row is reserved where", {"stampRows": True}
+    ),
+    "too long attributes": BadRow(
+        "attributes", {"attributes": {"a": "b" * (LONG + 20_000)}}, r"value and attributes have \d+ bytes, and topic"
+    ),
+    "blank type": BadRow("msg_type", {"msg_type": " "}, "msg_type ' ' must have 1 to 255 characters"),
+    "long type": BadRow("msg_type", {"msg_type": "x" * 256}, "must have 1 to 255 characters"),
+    "type with ,": BadRow("msg_type", {"msg_type": "a,b"}, "msg_type 'a,b' contains ','"),
+    "no time": BadRow("msg_time", {"msg_time": "tomorrow"}, "msg_time 'tomorrow' is no time of the form yyyyMMddHHmm"),
+    "no such day": BadRow("msg_time", {"msg_time": "202602300000"}, "msg_time '202602300000' is no time of the form"),
+    "no group": BadRow("inlong_group", {**PACK, "inlong_group": None}, "it is null", PACKS),
+    "empty stream": BadRow("inlong_stream", {**PACK, "inlong_stream": ""}, "it is empty", PACKS),
+    "group with &": BadRow(
+        "inlong_group", {**PACK, "inlong_group": "a&b"}, "the name 'a&b' contains '&' or '='", PACKS
+    ),
+    "stream that is no type": BadRow("inlong_stream", {**PACK, "inlong_stream": "a,b"}, "'a,b' contains ','", PACKS),
+    "attribute with &": BadRow(
+        "inlong_attributes", {**PACK, "inlong_attributes": {"a": "b&c"}}, "attribute a 'b&c' contains '&'", PACKS
+    ),
+    "null in a pack": BadRow(
+        "inlong_attributes", {**PACK, "inlong_attributes": {"a": None}}, "attribute a is null; packs have only", PACKS
+    ),
+}
+
+bad_rows = pytest.mark.parametrize("bad", BAD_ROWS.values(), ids=list(BAD_ROWS))
+SIMPLE = [BAD_ROWS[name] for name in ("null", "value with ,", "unknown topic", "unknown broker", "too long")]
+
+
+def rows_of(bad: BadRow, topic: str) -> list[dict[str, Any]]:
+    """Good ones around a bad one, in position 2."""
+    good: dict[str, Any] = {"topic": topic} if "topic" in bad.cells else {}
+    if "broker_id" in bad.cells:
+        good |= {"broker_id": 1, "partition": 0}
+    if PACK.keys() <= bad.cells.keys():
+        good |= PACK
+    return [
+        {**good, "value": b"first"},
+        {**good, "value": b"second"},
+        {**good, "value": b"bad", **bad.cells},
+        {**good, "value": b"fourth"},
+    ]
+
+
+def given_of(bad: BadRow, topic: str) -> dict[str, Any]:
+    return {"topic": topic, "tubemq_retry_maxElapsedMs": 1000, **bad.given}
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    return cluster.new_topic("one")
+
+
+@pytest.fixture(scope="module")
+def one_for_all(cluster: Cluster) -> str:
+    """Its messages are told apart by what was there before."""
+    return cluster.new_topic("one")
+
+
+@pytest.mark.sink_option("failedRows")
+@bad_rows
+def test_a_bad_row_ends_the_task(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
+    """In one sentence that names the row and the column; those before it are stored, nothing of it or behind it."""
+    rows = rows_of(bad, one_for_all)
+    before = len(stored_in(cluster, one_for_all))
+    writing = Writing(cluster, schema(rows), streaming=True, **given_of(bad, one_for_all))
+    with pytest.raises(ConfigError) as caught:
+        writing.write(rows, Task(partition=5))
+    said = str(caught.value)
+    assert re.match(r"row 2 of task partition 5(, column '\w+'|): ", said)
+    assert re.search(bad.reason, said)
+    assert bad.column in said
+    assert "\n" not in said
+    assert not said.endswith(".")
+    assert len(stored_in(cluster, one_for_all)) == before + 2
+
+
+@pytest.mark.sink_option("failedRows")
+@bad_rows
+def test_a_bad_row_is_left_out(
+    cluster: Cluster, one_for_all: str, bad: BadRow, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = rows_of(bad, one_for_all)
+    before = len(stored_in(cluster, one_for_all))
+    writing = Writing(cluster, schema(rows), streaming=True, failedRows="drop", **given_of(bad, one_for_all))
+    written = writing.write(rows, Task(partition=5))
+    assert (written.dropped, written.dead, sum(written.rows.values())) == (1, 0, 3)
+    assert len(stored_in(cluster, one_for_all)) == before + 3
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert re.match(f"row 2 of task partition 5 can never be sent: .*{bad.reason}", told[0])
+    assert told[1] == "1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
+    caplog.clear()
+    writing.commit([written, None, written], batch=4)
+    assert caplog.messages == ["batch 4: 2 rows could never be sent and were dropped (failedRows=drop)"]
+
+
+@pytest.mark.sink_option("failedRows", "deadLetterTopic")
+@bad_rows
+def test_a_bad_row_becomes_a_dead_letter(cluster: Cluster, one_for_all: str, dead_topic: str, bad: BadRow) -> None:
+    """With all it had, and why."""
+    rows = rows_of(bad, one_for_all)
+    before, dead_before = len(stored_in(cluster, one_for_all)), len(stored_in(cluster, dead_topic))
+    dead = {"failedRows": "deadLetter", "deadLetterTopic": dead_topic}
+    writing = Writing(cluster, schema(rows), streaming=True, **dead, **given_of(bad, one_for_all))
+    task = Task(batch=3, partition=5)
+    began = datetime.now(timezone.utc)
+    written = writing.write(rows, task)
+    ended = datetime.now(timezone.utc)
+    assert (written.dropped, written.dead) == (0, 1)
+    assert len(stored_in(cluster, one_for_all)) == before + 3
+    stored = [message for message in stored_in(cluster, dead_topic) if own(message)["dead_id"] == task.query]
+    assert len(stored_in(cluster, dead_topic)) - dead_before == len(stored) == sum(written.rows.values()) - 3
+    texts = {key: unquote(text) for key, text in own(stored[0]).items()}
+    assert re.search(bad.reason, texts["dead_reason"])
+    assert (texts["dead_batch"], texts["dead_partition"], texts["dead_row"]) == ("3", "5", "2")
+    assert began.timestamp() - 0.001 <= datetime.fromisoformat(texts["dead_time"].replace("Z", "+00:00")).timestamp()
+    assert datetime.fromisoformat(texts["dead_time"].replace("Z", "+00:00")) <= ended
+    pieces = sorted(stored, key=lambda message: int(own(message).get("dead_piece", 0)))
+    content = b"".join(message.body for message in pieces)
+    head = int(texts.get("dead_head", 0))
+    parts = [part.split("=") for part in content[:head].decode().split(",") if part]
+    texts |= {key: unquote(text) for key, text in parts}
+    row = rows[2]
+    assert content[head:] == (row["value"] or b"")
+    assert texts.get("dead_value") == ("null" if row["value"] is None else None)
+    assert texts.get("dead_topic") == (
+        given_of(bad, one_for_all)["topic"] if row.get("topic") is None else row["topic"]
+    )
+    for name in ("msg_type", "msg_time", "inlong_group", "inlong_stream"):
+        assert texts.get(f"dead_{name}") == row.get(name)
+    for name in ("attributes", "inlong_attributes"):
+        assert texts.get(f"dead_{name}") == (as_json(row[name]) if name in row else None)
+    target = [row.get("broker_id"), row.get("partition")]
+    shown = ":".join("" if part is None else str(part) for part in target)
+    assert texts.get("dead_target") == (None if target == [None, None] else shown)
+
+
+@pytest.fixture(scope="module")
+def dead_topic(cluster: Cluster) -> str:
+    return cluster.new_topic("one")
+
+
+@pytest.mark.sink_option("failedRows", "deadLetterTopic")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_many_bad_rows_among_good_ones(
+    cluster: Cluster, topic: str, by_rows: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A few are told one by one, all are counted."""
+    dead = cluster.new_topic("one")
+    rows = [{"value": None if n % 3 == 0 else b"%d" % n, "key": b"k%d" % n} for n in range(300)]
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead, "by_rows": by_rows}
+    written = save(cluster, rows, topic, task=Task(), **given)
+    assert (written.dead, sum(written.rows.values())) == (100, 300)
+    assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"] is not None)
+    letters = [own(message) for message in stored_in(cluster, dead)]
+    assert sorted(int(letter["dead_row"]) for letter in letters) == list(range(0, 300, 3))
+    for letter in letters:
+        assert base64.b64decode(unquote(letter["dead_key"])) == f"k{letter['dead_row']}".encode()
+    assert sum("can never be sent: column 'value': it is null" in message for message in caplog.messages) == 5
+
+
+@pytest.mark.sink_option("deadLetterTopic")
+def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: str) -> None:
+    dead = cluster.new_topic("one")
+    rows = [{"value": None}, {"value": b"good"}]
+    writing = Writing(cluster, schema(rows), topic, failedRows="deadLetter", deadLetterTopic=dead)
+    writing.write(rows, Task(batch=9, partition=2))
+    (letter,) = stored_in(cluster, dead)
+    assert own(letter)["dead_id"] == writing.plan.write_id
+    assert own(letter)["dead_partition"] == "2"
+    assert "dead_batch" not in own(letter)
+
+
+@pytest.mark.sink_option("deadLetterTopic")
+def test_an_unknown_dead_letter_topic_is_no_plan(cluster: Cluster, one_for_all: str) -> None:
+    given = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
+    with pytest.raises(ConfigError, match="knows no topic nowhere"):
+        save(cluster, [{"value": b"a"}], one_for_all, **given)
+
+
+@pytest.mark.sink_option("failedRows", "effectivelyOnce")
+@pytest.mark.parametrize("bad", SIMPLE, ids=lambda bad: bad.reason[:20])
+def test_bad_rows_where_each_is_stored_once(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
+    """They are told and left out as ever."""
+    rows = rows_of(bad, one_for_all)
+    before = len(stored_in(cluster, one_for_all))
+    once = {"effectivelyOnce": True, "checkpointLocation": Task().query, **given_of(bad, one_for_all)}
+    task = Task()
+    with pytest.raises(ConfigError, match=rf"^row 2 of task partition 0.*{bad.reason}"):
+        Writing(cluster, schema(rows), streaming=True, **once).write(rows, task)
+    writing = Writing(cluster, schema(rows), streaming=True, failedRows="drop", **once)
+    for written in (writing.write(rows, task.again()), writing.write(rows, task.again().again())):
+        assert written.dropped == 1
+    assert written.stood == 3
+    assert len(stored_in(cluster, one_for_all)) == before + 3
+
+
+@pytest.mark.sink_option("failedRows")
+def test_a_time_beyond_the_calendar(cluster: Cluster, one_for_all: str) -> None:
+    """As Spark's times can be, and Python's cannot."""
+    before = len(stored_in(cluster, one_for_all))
+    columns = schema(kinds={"msg_time": TIMESTAMP})
+    writing = Writing(cluster, columns, one_for_all)
+    moment = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    with pytest.raises(
+        ConfigError, match=r"^row 0 of task partition 0, column 'msg_time': .* outside the years 1 to 9999"
+    ):
+        write_batches(writing.plan, [pa.record_batch([pa.array([b"a"]), moment], names=["value", "msg_time"])])
+    assert len(stored_in(cluster, one_for_all)) == before

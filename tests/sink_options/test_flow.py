@@ -1,0 +1,73 @@
+"""How much is on its way at once: `tubemq.producer.maxInFlight`, `tubemq.producer.maxInFlightBytes`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import Writing, batches, bodies, save, schema
+from tubemq_spark.client.link import Link
+from tubemq_spark.sink.write import write_batches
+
+ROWS = [{"value": b"%04d" % n} for n in range(400)]
+
+
+@pytest.mark.sink_option("tubemq.producer.maxInFlight")
+@pytest.mark.parametrize("most", [1, 7])
+def test_no_more_sends_are_unanswered(cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of each connection; and as many as that are."""
+    seen = []
+    submit = Link.submit
+
+    def count(link: Link, *args: Any) -> None:
+        submit(link, *args)
+        seen.append(link.unanswered)
+
+    monkeypatch.setattr(Link, "submit", count)
+    save(cluster, ROWS, demo, tubemq_producer_maxInFlight=most)
+    assert len(seen) == 400
+    assert max(seen) == most
+    assert bodies(cluster, demo) == [row["value"] for row in ROWS]
+
+
+@pytest.mark.sink_option("tubemq.producer.maxInFlightBytes")
+@pytest.mark.parametrize("most", [1, 20_000])
+def test_a_task_takes_no_more_rows_than_may_be_in_memory(cluster: Cluster, most: int) -> None:
+    """But for the last, and one that Arrow has given already."""
+    topic = cluster.new_topic("one")
+    rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
+    columns = schema(rows)
+    standing = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for batch in batches(rows, columns, 1):
+            standing.append(len(bodies(cluster, topic)))
+            yield batch
+
+    writing = Writing(cluster, columns, topic, tubemq_producer_maxInFlightBytes=most)
+    written = write_batches(writing.plan, watched())
+    assert sum(written.rows.values()) == 20
+    ahead = [taken - stored for taken, stored in enumerate(standing)]
+    assert max(ahead) <= most // 5000
+    assert bodies(cluster, topic) == [row["value"] for row in rows]
+
+
+@pytest.mark.sink_option("tubemq.producer.maxInFlightBytes")
+def test_more_may_be_in_memory_otherwise(cluster: Cluster) -> None:
+    """By default the same rows are all taken before one of them is stored, for they are few."""
+    topic = cluster.new_topic("one")
+    rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
+    standing = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for batch in batches(rows, schema(rows), 1):
+            standing.append(len(bodies(cluster, topic)))
+            yield batch
+
+    write_batches(Writing(cluster, schema(rows), topic).plan, watched())
+    assert standing == [0] * 20
+    assert len(bodies(cluster, topic)) == 20

@@ -1,0 +1,288 @@
+"""`effectivelyOnce`, and the options that go with it: one message for each row, however often a task is tried."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests import messages
+from tests.clusters import Cluster
+from tests.messages import partitions
+from tests.sink_options.bench import Cells, Task, Writing, bodies, own, save, schema
+from tests.stored import stored_in
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import SinkOptions
+
+pytestmark = pytest.mark.sink_option("effectivelyOnce")
+
+ROWS = [{"value": b"%d" % n} for n in range(20)]
+BODIES = sorted(row["value"] for row in ROWS)
+
+
+class Query:
+    """A stream of one task, with a checkpoint of its own."""
+
+    def __init__(self, cluster: Cluster, topic: str | None, **given: object) -> None:
+        self.task = Task()
+        self._cluster = cluster
+        self._topic = topic
+        self._given = {"effectivelyOnce": True, "checkpointLocation": f"/checkpoints/{uuid.uuid4()}", **given}
+        self._writing: Writing | None = None
+
+    def plan(self, rows: Sequence[Cells] = ROWS) -> Writing:
+        """A micro-batch begins."""
+        self._writing = Writing(self._cluster, schema(rows), self._topic, streaming=True, **self._given)
+        return self._writing
+
+    def write(self, rows: Sequence[Cells] = ROWS) -> Written:
+        return (self._writing or self.plan(rows)).write(rows, self.task)
+
+    def again(self, rows: Sequence[Cells] = ROWS) -> Written:
+        """Spark tries the task again."""
+        self.task = self.task.again()
+        return self.write(rows)
+
+    def replay(self, rows: Sequence[Cells] = ROWS) -> Written:
+        """The query was stopped; its first micro-batch is that which was not committed."""
+        self.task = self.task.restarted()
+        self.plan(rows)
+        return self.write(rows)
+
+    def commit(self, written: Written) -> None:
+        assert self._writing is not None
+        self._writing.commit([written], self.task.batch)
+        self.task, self._writing = self.task.next(), None
+
+
+TRIES = pytest.mark.parametrize("again", [Query.again, Query.replay], ids=["task", "batch"])
+
+
+# What stands already is not sent again
+
+
+@TRIES
+@pytest.mark.parametrize("stored", [0, 1, 12, 20])
+def test_a_try_sends_what_is_missing(cluster: Cluster, demo: str, again: Any, stored: int) -> None:
+    query = Query(cluster, demo)
+    query.write(ROWS[:stored])
+    written = again(query)
+    assert bodies(cluster, demo) == BODIES
+    assert (written.stood, sum(written.rows.values())) == (stored, 20 - stored)
+    assert {int(own(message)["spark_row"]) for message in stored_in(cluster, demo)} == set(range(20))
+
+
+@TRIES
+def test_in_every_batch_and_as_often_as_it_takes(cluster: Cluster, demo: str, again: Any) -> None:
+    query = Query(cluster, demo)
+    for batch in range(4):
+        rows = [{"value": b"%d %d" % (batch, n)} for n in range(10)]
+        query.plan(rows)
+        written = query.write(rows[:3])
+        for before, now in [(3, 5), (5, 5), (5, 10), (10, 10)]:
+            written = again(query, rows[:now])
+            assert (written.stood, sum(written.rows.values())) == (before, now - before)
+        query.commit(written)
+    assert bodies(cluster, demo) == sorted(b"%d %d" % (batch, n) for batch in range(4) for n in range(10))
+
+
+@TRIES
+def test_a_batch_that_was_stored_as_a_whole_but_not_committed(cluster: Cluster, demo: str, again: Any) -> None:
+    query = Query(cluster, demo)
+    query.commit(query.write())
+    query.write()
+    assert again(query).stood == 20
+    assert bodies(cluster, demo) == sorted(2 * BODIES)
+
+
+@TRIES
+def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
+    """Found by their digests; equal rows are as many as they are."""
+    rows = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
+    query = Query(cluster, demo)
+    query.write(rows[:25])
+    for seed in range(2):
+        mixed = random.Random(seed).sample(rows, len(rows))
+        assert again(query, mixed).stood == (42 if seed else 25)
+    assert bodies(cluster, demo) == sorted(row["value"] for row in rows)
+    assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
+
+
+@TRIES
+def test_topics_and_targets_of_the_rows(cluster: Cluster, again: Any) -> None:
+    """Of topics that only the rows name as well."""
+    first, second = cluster.new_topic("one"), cluster.new_topic("one")
+    rows = [
+        {"value": b"%d" % n, "topic": (first, second)[n % 2], "broker_id": 1, "partition": 0, "key": b"k"}
+        for n in range(20)
+    ]
+    query = Query(cluster, None)
+    query.write(rows[:9])
+    assert again(query, rows).stood == 9
+    assert bodies(cluster, first) == sorted(b"%d" % n for n in range(0, 20, 2))
+    assert bodies(cluster, second) == sorted(b"%d" % n for n in range(1, 20, 2))
+
+
+@TRIES
+def test_with_what_changes_the_body(cluster: Cluster, again: Any) -> None:
+    """Digests are of rows, not of bytes that are sent: a pack has the time at which it was made."""
+    topic = cluster.new_topic("one")
+    rows = [{"value": b"%d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(10)]
+    query = Query(cluster, topic, messageFormat="inlongmsg", compression="gzip")
+    query.write(rows[:4])
+    assert again(query, rows).stood == 4
+    assert len(stored_in(cluster, topic)) == 10
+
+
+@TRIES
+def test_rows_that_can_never_be_sent_do_not_count(cluster: Cluster, again: Any) -> None:
+    topic = cluster.new_topic("one")
+    rows = [{"value": None if n % 5 == 1 else b"%d" % n} for n in range(20)]
+    query = Query(cluster, topic, failedRows="drop")
+    assert query.write(rows[:10]).dropped == 2
+    written = again(query, rows)
+    assert (written.stood, written.dropped, sum(written.rows.values())) == (8, 4, 8)
+    assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"])
+
+
+def test_other_tasks_and_other_queries_have_rows_of_their_own(cluster: Cluster, demo: str) -> None:
+    queries = [Query(cluster, demo) for _ in range(2)]
+    for query in queries:
+        query.write()
+    assert [query.again().stood for query in queries] == [20, 20]
+    other = Query(cluster, demo)
+    other.task = Task(query=queries[0].task.query, partition=1, attempt=1)
+    assert other.write().stood == 0
+    assert bodies(cluster, demo) == sorted(3 * BODIES)
+
+
+def test_messages_have_stamps_and_digests(cluster: Cluster, demo: str) -> None:
+    query = Query(cluster, demo)
+    rows = [{"value": b"same"}, {"value": b"same"}, {"value": b"other"}]
+    query.write(rows)
+    digests: dict[bytes, set[str]] = {}
+    for message in stored_in(cluster, demo):
+        attributes = own(message)
+        assert list(attributes) == ["spark_id", "spark_batch", "spark_partition", "spark_row", "spark_digest"]
+        digests.setdefault(message.body, set()).add(attributes["spark_digest"])
+    assert {body: len(found) for body, found in digests.items()} == {b"same": 1, b"other": 1}
+    assert digests[b"same"] != digests[b"other"]
+
+
+# Where it cannot be told: `effectivelyOnceUncertain`
+
+
+@TRIES
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+def test_rows_that_are_others_when_they_come_again(cluster: Cluster, demo: str, again: Any) -> None:
+    changed = [*ROWS[:5], {"value": b"changed"}, *ROWS[6:]]
+    careful = Query(cluster, demo)
+    careful.write(ROWS[:10])
+    with pytest.raises(ConfigError, match=r"^task partition 0 of batch 0: 1 rows that an earlier try .* has stored"):
+        again(careful, changed)
+    assert bodies(cluster, demo) == sorted([*BODIES, b"changed"])
+
+
+@TRIES
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+def test_changed_rows_may_be_taken_as_they_are(
+    cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(cluster, demo, effectivelyOnceUncertain="sendAgain")
+    query.write(ROWS[:10])
+    written = again(query, [{"value": b"changed"}, *ROWS[1:]])
+    assert (written.stood, sum(written.rows.values())) == (9, 11)
+    assert bodies(cluster, demo) == sorted([*BODIES, b"changed"])
+    assert "1 rows that an earlier try of the task has stored are not among its rows now" in caplog.text
+    assert "may stand twice, as option 'effectivelyOnceUncertain' says" in caplog.text
+
+
+@TRIES
+@pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
+def test_more_to_read_than_a_task_may(cluster: Cluster, demo: str, again: Any) -> None:
+    query = Query(cluster, demo, effectivelyOnceMaxOffsets=5)
+    query.write(ROWS[:10])
+    with pytest.raises(ConfigError, match=rf"topic {demo} got \d+ messages since .*'effectivelyOnceMaxOffsets' .* 5 "):
+        again(query)
+    assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS[:10])
+
+
+@TRIES
+@pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
+def test_then_all_may_be_sent_again(cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(cluster, demo, effectivelyOnceMaxOffsets=5, effectivelyOnceUncertain="SendAgain")
+    query.write(ROWS[:10])
+    assert again(query).stood == 0
+    assert bodies(cluster, demo) == sorted([*(row["value"] for row in ROWS[:10]), *BODIES])
+    assert "'effectivelyOnceMaxOffsets' lets a task read 5" in caplog.text
+
+
+@pytest.mark.sink_option("effectivelyOnceMaxOffsets")
+def test_as_many_as_a_task_may_read(cluster: Cluster) -> None:
+    """Where each partition has its store for itself these are messages."""
+    topic = cluster.new_topic("one")
+    query = Query(cluster, topic, effectivelyOnceMaxOffsets=10)
+    query.write(ROWS[:10])
+    assert query.again().stood == 10
+    assert bodies(cluster, topic) == BODIES
+
+
+# Whose bookmarks: `effectivelyOnceGroup`, or the checkpoint
+
+
+@pytest.mark.sink_option("effectivelyOnceGroup")
+def test_groups_have_the_given_name(cluster: Cluster, demo: str, group: str) -> None:
+    query = Query(cluster, demo, checkpointLocation=None, effectivelyOnceGroup=group)
+    query.commit(query.write())
+    query.write(ROWS[:10])
+    query.commit(query.again())
+    target = partitions(cluster, demo)[0]
+    end = {}
+    for name in (f"{group}_0", f"{group}_1"):
+        end[name] = cluster.group_offset(name, demo, target.broker_id, target.partition_id)
+    assert None not in end.values()
+    assert bodies(cluster, demo) == sorted(2 * BODIES)
+
+
+@pytest.mark.sink_option("effectivelyOnceGroup")
+def test_groups_follow_the_checkpoint() -> None:
+    def group(**given: str) -> str:
+        once = SinkOptions.from_options({"tubemq.master": "m", "effectivelyOnce": "true", **given}).once
+        assert once is not None
+        return once.group
+
+    names = [group(checkpointLocation=place) for place in ("/a", "/a/", " /a", "/b", "s3://a/b")]
+    assert len(set(names)) == 3
+    assert names[0] == names[1] == names[2]
+    assert group(checkpointLocation="/a", effectivelyOnceGroup="mine") == "mine"
+
+
+def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
+    for location in (None, "", " "):
+        with pytest.raises(ConfigError, match="^option 'effectivelyOnce' needs option 'checkpointLocation' on the"):
+            Query(cluster, demo, checkpointLocation=location).plan()
+
+
+@pytest.mark.parametrize("checkpoint", [None, "/somewhere"])
+def test_a_batch_write_has_no_tries_to_tell_apart(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
+    with pytest.raises(ConfigError, match="^option 'effectivelyOnce' is for streams; a batch write may use option 'st"):
+        save(cluster, ROWS, demo, effectivelyOnce=True, checkpointLocation=checkpoint)
+
+
+def test_other_messages_do_not_matter(cluster: Cluster, demo: str) -> None:
+    """Whatever others send between two tries: some of it with stamps that are none."""
+    query = Query(cluster, demo)
+    query.plan()
+    target = partitions(cluster, demo)[0]
+    odd = [b"spark_id=", b"spark_id=%s,spark_batch=0" % str(query.task.query).encode(), b"spark_row=0", b"\xff,=,"]
+    for attributes in odd:
+        messages.send(cluster, [(target, b"other")], attributes=attributes)
+    query.write(ROWS[:10])
+    for attributes in odd:
+        messages.send(cluster, [(target, b"other")], attributes=attributes)
+    assert query.again().stood == 10
+    assert bodies(cluster, demo) == sorted([*BODIES, *8 * [b"other"]])

@@ -1,0 +1,119 @@
+"""`messageFormat` and `compression`, and the columns of packs: what is written is read."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import MINUTE, own, read_back, save
+from tests.stored import stored_in
+from tubemq_spark.compression import CODECS, decompress
+from tubemq_spark.errors import ConfigError
+
+BODIES = [b"", b"a", bytes(range(256)), b"again and " * 2000, "日本".encode()]
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    return cluster.new_topic("one")
+
+
+@pytest.mark.sink_option("compression")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_what_is_compressed_is_read_as_it_was(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    """Of each codec, and those that are not compressed beside them."""
+    sent = []
+    for codec in (*CODECS, "none", "GZip"):
+        rows = [
+            {"value": body, "attributes": {"n": f"{codec} {n}"} if n else None, "msg_type": codec.lower()}
+            for n, body in enumerate(BODIES)
+        ]
+        save(cluster, rows, topic, compression=codec, by_rows=by_rows)
+        sent += [(body, {"n": f"{codec} {n}"} if n else {}, codec.lower()) for n, body in enumerate(BODIES)]
+    for message in stored_in(cluster, topic):
+        codec = own(message).get("spark_compression", "none")
+        assert codec == message.attributes.msg_type
+        assert (message.body if codec == "none" else decompress(codec, message.body)) in BODIES
+    shortest = {codec: 20_000 for codec in CODECS}
+    for message in stored_in(cluster, topic):
+        if (codec := own(message).get("spark_compression")) and own(message).get("n", "").endswith("3"):
+            shortest[codec] = len(message.body)
+    assert all(size < 2000 for size in shortest.values())
+    back = [(row["value"], dict(row["attributes"] or {}), row["msg_type"]) for row in read_back(cluster, topic)]
+    assert sorted(map(repr, back)) == sorted(map(repr, sent))
+
+
+@pytest.mark.sink_option("compression")
+def test_what_is_compressed_may_be_longer_than_a_topic_takes(cluster: Cluster, topic: str) -> None:
+    """Its limit is of what is sent."""
+    body = b"again and " * 200_000
+    with pytest.raises(ConfigError, match="value has 2000000 bytes, and topic"):
+        save(cluster, [{"value": body}], topic)
+    save(cluster, [{"value": body}], topic, compression="zstd")
+    assert [row["value"] for row in read_back(cluster, topic)] == [body]
+
+
+MOMENT = MINUTE + timedelta(seconds=59, milliseconds=123)
+PACKED: list[dict[str, Any]] = [
+    {
+        "inlong_group": "g_one",
+        "inlong_stream": "s_one",
+        "inlong_time": MOMENT,
+        "inlong_attributes": {"a": "1", "日": ""},
+    },
+    {"inlong_group": "日本", "inlong_stream": "s two", "inlong_time": MOMENT, "inlong_attributes": {}},
+    {"inlong_group": "g", "inlong_stream": "s", "inlong_time": MOMENT, "inlong_attributes": None},
+]
+
+
+@pytest.mark.sink_option("messageFormat", "compression")
+@pytest.mark.column("inlong_group", "inlong_stream", "inlong_time", "inlong_attributes")
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_packs_are_read_as_rows(cluster: Cluster, topic: str, codec: str, by_rows: bool) -> None:
+    rows = [{"value": b"%d" % n, "attributes": {"own": str(n)}, **pack} for n, pack in enumerate(PACKED)]
+    given = rows
+    if by_rows:  # Spark's rows have times without a zone, in that of the process
+        given = [{**row, "inlong_time": row["inlong_time"].astimezone().replace(tzinfo=None)} for row in rows]
+    save(cluster, given, topic, messageFormat="InLongMsg", compression=codec, by_rows=by_rows)
+    back = {row["value"]: row for row in read_back(cluster, topic, messageFormat="inlongmsg")}
+    assert len(back) == 3
+    for row in rows:
+        found = back[row["value"]]
+        assert (found["inlong_group"], found["inlong_stream"]) == (row["inlong_group"], row["inlong_stream"])
+        assert found["inlong_time"] == MOMENT
+        dt = str(int(MINUTE.timestamp()) * 1000 + 59_123)
+        told = {"groupId": row["inlong_group"], "streamId": row["inlong_stream"], "dt": dt, "cnt": "1"}
+        assert dict(found["inlong_attributes"]) == told | (row["inlong_attributes"] or {})
+        assert dict(found["attributes"]) == row["attributes"]
+        assert found["msg_type"] == row["inlong_stream"]  # as DataProxy sends it
+
+
+@pytest.mark.sink_option("messageFormat")
+@pytest.mark.column("inlong_stream", "msg_type")
+def test_the_brokers_filter_packs_by_their_stream(cluster: Cluster, topic: str) -> None:
+    """Unless the row says another type."""
+    pack = {"value": b"a", "inlong_group": "g", "inlong_stream": "stream"}
+    save(cluster, [{**pack, "msg_type": "other"}, {**pack, "msg_type": None}], topic, messageFormat="inlongmsg")
+    assert [len(stored_in(cluster, topic, filters=[kind])) for kind in ("stream", "other")] == [1, 1]
+
+
+@pytest.mark.sink_option("messageFormat")
+@pytest.mark.column("inlong_time")
+def test_a_pack_without_a_time_is_of_now(cluster: Cluster, topic: str) -> None:
+    pack = {"value": b"a", "inlong_group": "g", "inlong_stream": "s"}
+    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    save(cluster, [pack, {**pack, "inlong_time": None}], topic, messageFormat="inlongmsg")
+    after = datetime.now(timezone.utc)
+    times = [row["inlong_time"] for row in read_back(cluster, topic, messageFormat="inlongmsg")]
+    assert len(times) == 2
+    assert all(before <= time <= after for time in times)
+
+
+@pytest.mark.sink_option("messageFormat")
+def test_what_is_raw_is_no_pack(cluster: Cluster, topic: str) -> None:
+    save(cluster, [{"value": b"a"}], topic, messageFormat="raw")
+    assert [message.body for message in stored_in(cluster, topic)] == [b"a"]

@@ -1,0 +1,151 @@
+"""`receipts`: where each row landed, to be believed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import Task, Writing, bodies, own, read_back, save, schema
+from tests.stored import stored_in
+from tubemq_spark.errors import ConfigError
+
+pytestmark = pytest.mark.sink_option("receipts")
+
+ROWS: list[dict[str, Any]] = [{"value": b"%d" % n, "key": b"%d" % (n % 5)} for n in range(30)]
+
+
+def receipts(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each file."""
+    return {file.name: pq.read_table(file).to_pylist() for file in sorted(folder.iterdir())}
+
+
+def landed(cluster: Cluster, topic: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """All rows as the source reads them, by where they are."""
+    found = {}
+    for row in read_back(cluster, topic):
+        found[row["broker_id"], row["partition"], row["message_id"]] = row
+    return found
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_they_lead_to_the_messages(cluster: Cluster, tmp_path: Path, streaming: bool) -> None:
+    """Where partitions have their stores for themselves, by their positions too."""
+    topic = cluster.new_topic("one")
+    writing = Writing(cluster, schema(ROWS), topic, streaming=streaming, receipts=tmp_path)
+    tasks = [Task("query", batch=12, partition=part) for part in (1, 0)]
+    began = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    written = [writing.write(ROWS[10 * part : 20 + 10 * part], task) for part, task in enumerate(tasks)]
+    ended = datetime.now(timezone.utc)
+    assert list(tmp_path.iterdir()) == []
+    writing.commit(written, 12)
+
+    name = "query-0000000012" if streaming else str(writing.plan.write_id)
+    ((file, rows),) = receipts(tmp_path).items()
+    assert file == f"{name}.parquet"
+    assert {row["spark_id"] for row in rows} == {"query" if streaming else writing.plan.write_id}
+    assert {row["spark_batch"] for row in rows} == {12 if streaming else None}
+    assert [(row["spark_partition"], row["spark_row"]) for row in rows] == [(p, n) for p in (0, 1) for n in range(20)]
+    there = landed(cluster, topic)
+    assert len(there) == 40
+    for row in rows:
+        message = there[row["broker_id"], row["partition"], row["message_id"]]
+        assert row["topic"] == topic
+        assert message["value"] == ROWS[row["spark_row"] + (10 if row["spark_partition"] == 0 else 0)]["value"]
+        assert message["offset"] == row["offset"]
+        assert began <= row["append_time"] <= ended
+
+
+def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+    """Each try has stored the rows: what counts is the last."""
+    for streaming_id in ("a", "b"):
+        for _ in range(2):
+            writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=tmp_path)
+            written = writing.write(ROWS, Task(streaming_id, batch=3))
+            writing.commit([written], 3)
+    assert len(bodies(cluster, demo)) == 4 * len(ROWS)
+    found = receipts(tmp_path)
+    assert list(found) == ["a-0000000003.parquet", "b-0000000003.parquet"]
+    there = landed(cluster, demo)
+    for rows in found.values():
+        assert [row["spark_row"] for row in rows] == list(range(30))
+        for row in rows:
+            message = there.pop((row["broker_id"], row["partition"], row["message_id"]))
+            assert message["value"] == ROWS[row["spark_row"]]["value"]
+
+
+@pytest.mark.sink_option("effectivelyOnce", "stampRows")
+@pytest.mark.parametrize("committed", [False, True])
+def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
+    """Each by the number that its stamp has, whether the batch was committed before or not."""
+    once = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
+    task = Task(batch=0)
+    writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
+    written = writing.write(ROWS if committed else ROWS[:12], task)
+    if committed:
+        writing.commit([written])
+    before = receipts(tmp_path)
+    writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
+    written = writing.write(ROWS[::-1], task.restarted())
+    assert written.stood == (30 if committed else 12)
+    writing.commit([written])
+    assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS)
+    ((_, rows),) = receipts(tmp_path).items()
+    there = landed(cluster, demo)
+    assert len(rows) == len(there) == 30
+    for row in rows:
+        message = there[row["broker_id"], row["partition"], row["message_id"]]
+        assert dict(message["attributes"])["spark_row"] == str(row["spark_row"])
+    if committed:  # with all that was known
+        assert receipts(tmp_path) == before
+
+
+@pytest.mark.sink_option("failedRows", "deadLetterTopic")
+@pytest.mark.parametrize("failed_rows", ["drop", "deadLetter"])
+def test_rows_that_were_not_sent_have_none(cluster: Cluster, tmp_path: Path, failed_rows: str) -> None:
+    topic, dead = cluster.new_topic("one"), cluster.new_topic("one")
+    rows = [{"value": None if n % 3 else b"%d" % n} for n in range(10)]
+    given = {"deadLetterTopic": dead} if failed_rows == "deadLetter" else {}
+    save(cluster, rows, topic, failedRows=failed_rows, receipts=tmp_path, **given)
+    ((_, found),) = receipts(tmp_path).items()
+    assert [(row["spark_row"], row["topic"]) for row in found] == [(n, topic) for n in (0, 3, 6, 9)]
+
+
+def test_a_batch_without_rows_has_an_empty_file(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+    writing = Writing(cluster, schema(), demo, streaming=True, receipts=tmp_path)
+    writing.commit([writing.write([], Task("query"))])
+    assert receipts(tmp_path) == {"query-0000000000.parquet": []}
+
+
+def test_without_it_nothing_is_kept(cluster: Cluster, demo: str) -> None:
+    assert save(cluster, ROWS, demo).receipts is None
+
+
+def test_a_folder_that_cannot_be_is_no_plan(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+    """Before any row is sent."""
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "inside", "nosuch://bucket/x"):
+        with pytest.raises(
+            ConfigError, match="^option 'receipts': folder '.*' .*; give one that the driver can read and"
+        ):
+            save(cluster, ROWS, demo, receipts=folder)
+    assert bodies(cluster, demo) == []
+
+
+def test_a_folder_that_is_lost_before_the_commit(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+    """It is made again; if it cannot be, the error says that the rows are stored."""
+    folder = tmp_path / "folder"
+    writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=folder)
+    written = writing.write(ROWS, Task("query"))
+    folder.rmdir()
+    folder.write_text("")
+    with pytest.raises(ConfigError, match="^the rows are stored, but their receipts are not: option 'receipts': "):
+        writing.commit([written])
+    folder.unlink()
+    writing.commit([written])
+    assert [len(rows) for rows in receipts(folder).values()] == [30]
+    assert {own(message).get("spark_row") for message in stored_in(cluster, demo)} == {None}

@@ -1,0 +1,82 @@
+"""What a message has: `value`, `attributes`, `msg_type`, `msg_time`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.sink_options.bench import MINUTE, STRING, TIMESTAMP, bodies, own, save
+from tests.stored import stored_in
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    return cluster.new_topic("one")
+
+
+@pytest.mark.column("value")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_bytes_and_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    texts = ["", "a", "Zürich", "日本", "x" * 5000]
+    save(cluster, [{"value": text.encode()} for text in texts], topic, by_rows=by_rows)
+    save(cluster, [{"value": text} for text in texts], topic, kinds={"value": STRING}, by_rows=by_rows)
+    assert bodies(cluster, topic) == sorted(2 * [text.encode() for text in texts])
+
+
+@pytest.mark.column("attributes")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_attributes_arrive_as_they_are(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    given: Sequence[dict[str, str] | None] = [
+        {"city": "Zürich", "empty": "", "日本": "語", "blank ": " "},
+        {"one": "1"},
+        {},
+        None,
+    ]
+    rows = [{"value": b"%d" % n, "attributes": texts} for n, texts in enumerate(given)]
+    save(cluster, rows, topic, by_rows=by_rows)
+    assert {message.body: own(message) for message in stored_in(cluster, topic)} == {
+        b"%d" % n: texts or {} for n, texts in enumerate(given)
+    }
+
+
+@pytest.mark.column("msg_type")
+def test_the_broker_filters_by_type(cluster: Cluster, topic: str) -> None:
+    rows = [{"value": b"%d" % n, "msg_type": kind} for n, kind in enumerate(["news", "日本", None, "news", "x" * 255])]
+    save(cluster, rows, topic)
+    found = {
+        kind: sorted(message.body for message in stored_in(cluster, topic, filters=[kind]))
+        for kind in ("news", "日本", "x" * 255, "other")
+    }
+    assert found == {"news": [b"0", b"3"], "日本": [b"1"], "x" * 255: [b"4"], "other": []}
+    types = {message.body: message.attributes.msg_type for message in stored_in(cluster, topic)}
+    assert types == {row["value"]: row["msg_type"] for row in rows}
+
+
+@pytest.mark.column("msg_time")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_times_and_texts_of_times(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    """To the minute, in UTC."""
+    moments = [MINUTE + timedelta(seconds=59), datetime(1969, 12, 31, 23, 59, 59, tzinfo=timezone.utc)]
+    rows: list[dict[str, Any]] = [{"value": b"time %d" % n, "msg_time": moment} for n, moment in enumerate(moments)]
+    if by_rows:  # Spark's rows have them without a zone, in that of the process
+        rows = [{**row, "msg_time": row["msg_time"].astimezone().replace(tzinfo=None)} for row in rows]
+    save(cluster, rows, topic, kinds={"msg_time": TIMESTAMP}, by_rows=by_rows)
+    save(cluster, [{"value": b"text", "msg_time": "202611210830"}], topic, by_rows=by_rows)
+    times = {message.body: message.attributes.msg_time for message in stored_in(cluster, topic)}
+    noon = int(MINUTE.timestamp()) * 1_000_000
+    assert times == {b"time 0": noon, b"time 1": -60_000_000, b"text": noon}
+
+
+@pytest.mark.column("msg_time")
+def test_without_a_time_it_is_now(cluster: Cluster, topic: str) -> None:
+    before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
+    save(cluster, [{"value": b"a", "msg_time": None}], topic)
+    save(cluster, [{"value": b"b"}], topic)
+    after = datetime.now(timezone.utc)
+    for message in stored_in(cluster, topic):
+        assert message.attributes.msg_time is not None
+        assert before <= datetime.fromtimestamp(message.attributes.msg_time / 1e6, timezone.utc) <= after

@@ -1,0 +1,107 @@
+"""Where rows go: `topic`, `key`, `broker_id` and `partition`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.messages import partitions
+from tests.sink_options.bench import STRING, bodies, save
+from tests.stored import stored_in
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Partition
+
+
+@pytest.mark.sink_option("topic")
+@pytest.mark.column("topic")
+def test_a_rows_topic_comes_before_the_option(cluster: Cluster) -> None:
+    first, second = cluster.new_topic("one"), cluster.new_topic("one")
+    rows = [{"value": b"a", "topic": None}, {"value": b"b", "topic": second}, {"value": b"c", "topic": first}]
+    written = save(cluster, rows, first)
+    assert (bodies(cluster, first), bodies(cluster, second)) == ([b"a", b"c"], [b"b"])
+    assert Counter(key.split(":")[1] for key in written.rows for _ in range(written.rows[key])) == {first: 2, second: 1}
+
+
+@pytest.mark.column("topic")
+def test_the_column_is_enough(cluster: Cluster) -> None:
+    topic = cluster.new_topic("one")
+    save(cluster, [{"value": b"a", "topic": topic}])
+    assert bodies(cluster, topic) == [b"a"]
+
+
+@pytest.mark.sink_option("topic")
+def test_without_any_topic_nothing_is_planned(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match="^no topic to write to: give option 'topic' or a column 'topic'$"):
+        save(cluster, [{"value": b"a"}])
+
+
+@pytest.mark.sink_option("topic")
+def test_an_unknown_topic_is_no_plan(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match="knows no topic nowhere"):
+        save(cluster, [{"value": b"a"}], "nowhere", tubemq_retry_maxElapsedMs=100)
+
+
+@pytest.mark.column("key")
+def test_a_key_has_its_partition(cluster: Cluster, demo: str) -> None:
+    """In every write, however the rows are dealt; its messages stand in the order of the rows."""
+    for part in range(3):
+        save(
+            cluster, [{"value": b"%d %d" % (n % 20, 20 * part + n), "key": b"%d" % (n % 20)} for n in range(100)], demo
+        )
+    where: dict[bytes, set[Partition]] = defaultdict(set)
+    order: dict[bytes, list[bytes]] = defaultdict(list)
+    for message in stored_in(cluster, demo):
+        key, number = message.body.split()
+        where[key].add(message.partition)
+        order[key].append(number)
+    assert len(where) == 20
+    assert all(len(found) == 1 for found in where.values())
+    assert len(set.union(*where.values())) > 3  # of six
+    wanted = {b"%d" % key: [b"%d" % (20 * p + n) for p in range(3) for n in range(key, 100, 20)] for key in range(20)}
+    assert order == wanted
+
+
+@pytest.mark.column("key")
+def test_a_text_is_a_key_by_its_bytes(cluster: Cluster, demo: str) -> None:
+    keys = ["", "a", "Zürich", "日本", "key " * 50]
+    save(cluster, [{"value": key.encode(), "key": key} for key in keys], demo, kinds={"key": STRING})
+    save(cluster, [{"value": key.encode(), "key": key.encode()} for key in keys], demo)
+    where: dict[bytes, list[Partition]] = defaultdict(list)
+    for message in stored_in(cluster, demo):
+        where[message.body].append(message.partition)
+    assert {key: len(found) for key, found in where.items()} == {key.encode(): 2 for key in keys}
+    assert all(first == second for first, second in where.values())
+
+
+@pytest.mark.column("key")
+def test_rows_without_a_key_are_spread(cluster: Cluster, demo: str) -> None:
+    save(cluster, [{"value": b"%d" % n, "key": None} for n in range(300)], demo)
+    assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))
+
+
+@pytest.mark.column("broker_id", "partition")
+def test_a_target_is_kept_to(cluster: Cluster, demo: str) -> None:
+    """Before a key, too."""
+    targets = partitions(cluster, demo)
+    rows = [
+        {
+            "value": str(targets[n % 6]).encode(),
+            "broker_id": targets[n % 6].broker_id,
+            "partition": targets[n % 6].partition_id,
+            "key": b"same" if n % 2 else None,
+        }
+        for n in range(60)
+    ]
+    written = save(cluster, rows, demo)
+    stored = stored_in(cluster, demo)
+    assert len(stored) == 60
+    assert all(message.body == str(message.partition).encode() for message in stored)
+    assert written.rows == {str(target): 10 for target in targets}
+
+
+@pytest.mark.column("broker_id", "partition")
+def test_rows_without_a_target_are_spread(cluster: Cluster, demo: str) -> None:
+    save(cluster, [{"value": b"%d" % n, "broker_id": None, "partition": None} for n in range(300)], demo)
+    assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))

@@ -1,0 +1,198 @@
+"""A query from TubeMQ into TubeMQ with `effectivelyOnce` whose processes die again and again: each message is in the
+output once, those of a key in their order, and receipts say where."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.conftest import START_QUICKLY
+from tests.histories.spark import members
+from tests.messages import Sent
+from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
+from tests.spark.test_restart import ROOT, Producer, kill
+from tubemq_spark.protocol.metadata import Partition
+
+COLUMNS = [
+    "value",
+    # One key for each partition of the one topic; the other's rows go anywhere.
+    "CASE WHEN topic LIKE 'three%' THEN concat_ws(':', broker_id, partition) END AS key",
+    "map('from', concat_ws(':', broker_id, topic, partition)) AS attributes",
+]
+STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
+
+deaths = pytest.mark.parametrize(
+    ("cluster", "runs"),
+    [pytest.param("embedded", 3, id="embedded"), pytest.param("real", 2, id="real", marks=pytest.mark.real)],
+    indirect=["cluster"],
+)
+
+
+class Copy:
+    """The query, its checkpoint, its output and its receipts."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        cluster = source.cluster
+        self.topics = [cluster.new_topic("one"), cluster.new_topic("three")]
+        self.output = cluster.new_topic("three")
+        self.receipts = folder / "receipts"
+        self.checkpoint = folder / "checkpoint"
+        self.said = folder / "said.txt"
+        self.source = source
+        self.sink = {
+            "tubemq.master": cluster.master,
+            "tubemq.rpc.framing": cluster.framing,
+            "topic": self.output,
+            "effectivelyOnce": "true",
+            "receipts": str(self.receipts),
+            "checkpointLocation": str(self.checkpoint),
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The query in a session of its own, of which nothing is left afterwards."""
+        given = {
+            "source": self.source.options(*self.topics, startingOffsets="earliest"),
+            "columns": COLUMNS,
+            "sink": self.sink,
+            "java": START_QUICKLY,
+        }
+        command = [sys.executable, "-m", "tests.spark.endless_copy", json.dumps(given)]
+        with open(self.said, "ab") as said:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+            )
+        try:
+            yield process
+        finally:
+            kill(process.pid)
+            process.wait()
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+    def wait_for_more_batches(self, count: int) -> None:
+        """Until so many more are logged than there are now."""
+        log = self.checkpoint / "offsets"
+        enough = len(numbers(log)) + count
+        try:
+            wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}")
+        except TimeoutError:
+            print(self.said.read_text()[-6000:])
+            raise
+
+    def finish(self, queries: Queries) -> None:
+        """All that is there, to its end."""
+        frame = self.source.stream(*self.topics, startingOffsets="earliest").selectExpr(*COLUMNS)
+        writer = frame.writeStream.format("tubemq").options(**self.sink).trigger(availableNow=True)
+        query: StreamingQuery = queries.add(writer.start())
+        run_to_the_end(query, 150)
+
+    def check(self, sent: list[dict[Partition, list[Sent]]]) -> None:
+        wanted: dict[Partition, list[bytes]] = defaultdict(list)
+        for part in sent:
+            for partition, stored in part.items():
+                wanted[partition] += [message.body for message in stored]
+        rows = self.source.batch(self.output).collect()
+
+        found = Counter(bytes(row.value) for row in rows)
+        bodies = {body for messages in wanted.values() for body in messages}
+        assert [body for body, count in found.items() if count > 1][:5] == [], "more than once"
+        assert sorted(bodies - found.keys())[:5] == [], "missing"
+        assert sorted(found.keys() - bodies)[:5] == [], "never sent"
+
+        stamps = Counter(tuple(row.attributes[name] for name in STAMP) for row in rows)
+        assert [stamp for stamp, count in stamps.items() if count > 1][:5] == [], "stamped alike"
+        assert len({stamp[0] for stamp in stamps}) == 1
+
+        keyed = defaultdict(list)
+        for row in rows:
+            keyed[row.attributes["from"]].append((row.broker_id, row.partition, bytes(row.value)))
+        for partition, messages in wanted.items():
+            if partition.topic == self.topics[1]:
+                copies = keyed[str(partition)]
+                assert len({copy[:2] for copy in copies}) == 1, "one key in several partitions"
+                assert [copy[2] for copy in copies] == messages, f"the order of {partition}"
+
+        told = pq.read_table(str(self.receipts)).to_pylist()
+        assert Counter(
+            (
+                *(str(one[name]) for name in STAMP),
+                (one["topic"], one["broker_id"], one["partition"], one["message_id"]),
+            )
+            for one in told
+        ) == Counter(
+            (
+                *(row.attributes[name] for name in STAMP),
+                (row.topic, row.broker_id, row.partition, row.message_id),
+            )
+            for row in rows
+        )
+
+
+def kill_a_worker(session: int, chance: random.Random) -> None:
+    """One of the Python processes that run tasks, if there is any now."""
+    daemons = {pid for pid in members(session) if b"pyspark.daemon" in _read(pid, "cmdline")}
+    workers = sorted(pid for pid in daemons if _parent(pid) in daemons)
+    if workers:
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(workers), signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    fields = _read(pid, "stat").rpartition(b") ")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"the moments come from random.Random({seed})")
+    return random.Random(seed)
+
+
+@deaths
+def test_each_message_once_whatever_dies(
+    source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
+) -> None:
+    copy = Copy(source, tmp_path)
+    with Producer(source.cluster, copy.topics) as producer:
+        for run in range(runs):
+            with copy.running() as process:
+                # At first in the middle of the very first micro-batch; then anywhere.
+                copy.wait_for_more_batches(chance.randint(1, 2) if run else 1)
+                for event in chance.choices(["worker", "worker", "stop"], k=3 if run else 0):
+                    time.sleep(chance.uniform(0, 1.5))
+                    if event == "worker":
+                        kill_a_worker(process.pid, chance)
+                    else:
+                        assert process.stdin is not None
+                        process.stdin.write(b"stop\n")
+                        process.stdin.flush()
+                    copy.wait_for_more_batches(1)
+                time.sleep(chance.uniform(0, 0.5))
+                kill(process.pid, chance.choice([None, "java"]))
+                if chance.random() < 0.5:  # what its Python processes still do meets the next run
+                    copy.finish(queries)
+    copy.finish(queries)
+    copy.check(producer.sent)

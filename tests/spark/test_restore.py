@@ -1,0 +1,180 @@
+"""Dead letters, as the source reads them, to rows that the sink takes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from pyspark.errors import SparkRuntimeException
+from pyspark.sql import DataFrame, SparkSession
+
+from tubemq_spark import restore
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.message import decode_attributes
+from tubemq_spark.sink.dead_letter import DeadLetter
+from tubemq_spark.sink.schema import Cells
+from tubemq_spark.source.schema import SPARK_SCHEMA
+
+NOON = 1_795_262_400
+HALF_PAST_EIGHT = 29_920_830  # minutes since the epoch
+LIMIT = 1000
+
+Message = tuple[bytes, bytes]
+
+ROWS = {
+    "plain": Cells(b"plain"),
+    "empty": Cells(b""),
+    "null": Cells(None, "orders"),
+    "cut": Cells(bytes(range(256)) * 20, "orders", msg_type="news"),
+    "odd": Cells(
+        b"\xff\x00",
+        "a topic, =%2C+/ 語",
+        {"a,b": None, "=": "x=,", "": '\0"\\\n+%25😀', "plain": ""},
+        " ,bad",
+        "yesterday",
+        key=b"\x00\xfb\xff",
+        broker_id=3,
+    ),
+    "blank": Cells(b"v", "", {}, "", "", key=b"", partition=-1),
+    "both": Cells(b"v", broker_id=2**31 - 1, partition=10_001),
+    "timed": Cells(b"v", msg_time=HALF_PAST_EIGHT),
+    "timeless": Cells(b"v", msg_time=2**36),
+    "crowded": Cells(b"value", "t" * 5000, {"k" * 60_000: "語" * 20_000, "none": None}),
+    "nothing but columns": Cells(None, attributes={"k": "v" * 5000}),
+}
+TIMES = {"timed": "202611210830", "timeless": f"{2**36} minutes since 1970"}
+
+
+def messages(cells: Cells, row: int = 0, *, spark_id: str | None = "query", time: float = NOON) -> list[Message]:
+    return DeadLetter(cells, "because: a=b, c", time, spark_id, 7, 1, row).messages(LIMIT)
+
+
+def as_read(spark: SparkSession, sent: Sequence[Message]) -> DataFrame:
+    rows = [
+        (bytearray(body), decode_attributes(attributes).own, None, None, "dead", 1, 0, number * 28, number)
+        for number, (body, attributes) in enumerate(sent)
+    ]
+    return spark.createDataFrame(rows, SPARK_SCHEMA)
+
+
+def found(rows: DataFrame) -> list[dict[str, Any]]:
+    """By value."""
+    dicts = [{name: plain(cell) for name, cell in row.asDict().items()} for row in rows.collect()]
+    return sorted(dicts, key=by_value)
+
+
+def by_value(row: dict[str, Any]) -> str:
+    return repr((row["value"], row["topic"], row["msg_time"]))
+
+
+def plain(cell: Any) -> Any:
+    return bytes(cell) if isinstance(cell, bytearray) else cell
+
+
+def expected(cells: Cells, msg_time: str | None = None) -> dict[str, Any]:
+    told = cells._asdict() | ({} if msg_time is None else {"msg_time": msg_time})
+    return {name: cell for name, cell in told.items() if not name.startswith("inlong_")}
+
+
+def test_columns_are_the_sinks(spark: SparkSession) -> None:
+    assert restore(as_read(spark, [])).schema.simpleString() == (
+        "struct<value:binary,topic:string,attributes:map<string,string>,msg_type:string,msg_time:string,key:binary,"
+        "broker_id:int,partition:int>"
+    )
+
+
+def test_rows_of_all_shapes(spark: SparkSession) -> None:
+    """Each piece is there twice, in any order."""
+    sent = [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row)]
+    sent += [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row, time=NOON + 60)]
+    random.Random(7).shuffle(sent)
+    assert found(restore(as_read(spark, sent))) == sorted(
+        (expected(cells, TIMES.get(name)) for name, cells in ROWS.items()), key=by_value
+    )
+
+
+def test_ten_pieces_and_more_keep_their_order(spark: SparkSession) -> None:
+    """By number, not by text."""
+    cells = Cells(bytes(number % 251 for number in range(20_000)))
+    sent = messages(cells)
+    assert len(sent) > 20
+    assert found(restore(as_read(spark, sent[::-1]))) == [expected(cells)]
+
+
+def test_equal_rows_are_not_copies(spark: SparkSession) -> None:
+    """Of unknown origin they may be; a row too many is better than one too few."""
+    equal = messages(ROWS["cut"], 0) + messages(ROWS["cut"], 1)
+    unknown = messages(ROWS["plain"], spark_id=None) + messages(ROWS["plain"], spark_id=None)
+    rows = found(restore(as_read(spark, equal + unknown)))
+    assert Counter(row["value"] for row in rows) == {ROWS["cut"].value: 2, ROWS["plain"].value: 2}
+
+
+def test_letters_are_chosen_before(spark: SparkSession) -> None:
+    sent = messages(ROWS["cut"]) + messages(ROWS["null"], 1)
+    chosen = as_read(spark, sent).where("attributes.dead_row = 1 AND attributes.dead_reason LIKE 'because: a%'")
+    assert found(restore(chosen)) == [expected(ROWS["null"])]
+
+
+def test_missing_pieces_are_an_error(spark: SparkSession) -> None:
+    sent = messages(ROWS["cut"])
+    name = (decode_attributes(sent[0][1]).own or {})["dead_letter"]
+    dead = as_read(spark, sent[1:] + messages(ROWS["plain"], 1))
+    with pytest.raises(SparkRuntimeException) as caught:
+        restore(dead).count()
+    assert f"of dead letter {name} only {len(sent) - 1} of {len(sent)} pieces were read" in str(caught.value)
+
+    hint = f"attributes.dead_letter <> '{name}'"
+    assert f'.where("{hint}")' in str(caught.value)
+    assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
+
+
+def test_other_messages_are_an_error(spark: SparkSession) -> None:
+    sent = messages(ROWS["plain"])
+    dead = as_read(spark, [*sent, (b"another", b"city=Rome")])
+    with pytest.raises(SparkRuntimeException, match="message 1 of broker 1, topic dead, partition 0 is no") as caught:
+        restore(dead).count()
+    hint = "attributes.dead_letter IS NOT NULL"
+    assert f'.where("{hint}")' in str(caught.value)
+    assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
+
+
+def test_messages_without_attributes_are_an_error(spark: SparkSession) -> None:
+    with pytest.raises(SparkRuntimeException, match="is no dead letter"):
+        restore(as_read(spark, [(b"plain", b"")])).count()
+
+
+INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})
+
+
+def test_rows_that_were_to_be_packs(spark: SparkSession) -> None:
+    dead = as_read(spark, messages(INLONG) + messages(ROWS["plain"], 1))
+    rows = restore(dead, message_format="inlongmsg").selectExpr("* EXCEPT (inlong_time)", "unix_millis(inlong_time) ms")
+    none = dict.fromkeys(("inlong_group", "inlong_stream", "inlong_attributes", "ms"))
+    assert found(rows) == [
+        {**expected(ROWS["plain"]), **none},
+        {**expected(INLONG), **none, "inlong_group": "g,1", "inlong_attributes": {"a": None}, "ms": NOON * 1000 + 250},
+    ]
+
+
+def test_rows_that_were_to_be_packs_are_not_taken_for_others(spark: SparkSession) -> None:
+    with pytest.raises(SparkRuntimeException, match=r'inlongmsg\. Give restore\(\) message_format="inlongmsg"'):
+        restore(as_read(spark, messages(INLONG))).count()
+
+
+def test_what_it_does_not_take(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="there is no column value, broker_id: change columns after restore"):
+        restore(as_read(spark, []).drop("value", "broker_id"))
+    with pytest.raises(ConfigError, match="expected raw or inlongmsg"):
+        restore(as_read(spark, []), message_format="json")
+    with pytest.raises(ConfigError, match=r"read the dead letter topic with spark\.read"):
+        restore(spark.readStream.format("rate").load())
+
+
+def test_the_documented_time_is_the_same_minute() -> None:
+    """`timed` above."""
+    moment = datetime.fromtimestamp(HALF_PAST_EIGHT * 60, timezone.utc)
+    assert f"{moment:%Y%m%d%H%M}" == TIMES["timed"]

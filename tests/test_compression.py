@@ -1,0 +1,205 @@
+"""Bodies made shorter and undone."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import tracemalloc
+import zlib
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyspark
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.real.jars import MissingTool, tool
+from tubemq_spark import compression
+from tubemq_spark.compression import CODECS, compress, decompress
+from tubemq_spark.errors import ConfigError, ProtocolError
+
+TEXT = b"one message one message one message\n"
+codecs = pytest.mark.parametrize("codec", CODECS)
+bodies = st.binary(max_size=200) | st.builds(
+    lambda part, times: part * times, st.binary(max_size=9), st.integers(0, 40_000)
+)
+
+
+def test_the_codecs_are_the_contracts() -> None:
+    assert CODECS == ("gzip", "zstd", "snappy", "lz4")
+
+
+@settings(deadline=None)
+@given(st.sampled_from(CODECS), bodies)
+def test_bodies_come_back(codec: str, body: bytes) -> None:
+    assert decompress(codec, compress(codec, body)) == body
+
+
+@codecs
+@pytest.mark.parametrize("body", [b"", b"a", bytes(200_000), Random(1).randbytes(200_001)], ids=len)
+def test_empty_and_long_bodies_come_back(codec: str, body: bytes) -> None:
+    packed = compress(codec, body)
+    assert packed
+    assert decompress(codec, packed) == body
+
+
+@codecs
+def test_the_same_body_makes_the_same_bytes(codec: str) -> None:
+    assert compress(codec, TEXT) == compress(codec, TEXT) != TEXT
+
+
+# Other tools
+
+
+def test_a_body_is_one_gzip_member() -> None:
+    assert gzip.decompress(compress("gzip", TEXT)) == TEXT
+    assert decompress("gzip", gzip.compress(TEXT)) == TEXT
+
+
+BY_TOOLS = {
+    "gzip": "1f8b0800000000000003cbcf4b55c84d2d2e4e4c4f55c8c7cee602000c9a98f524000000",
+    "zstd": "28b52ffd04589d0000686f6e65206d657373616765200a0100af4b12b9005bff",
+    "lz4": "04224d186440a716000000cf6f6e65206d657373616765200c000050736167650a0000000013f330b8",
+    "snappy": "242c6f6e65206d657373616765205a0c00000a",
+}
+
+
+@codecs
+def test_what_the_tools_of_these_names_wrote_is_read(codec: str) -> None:
+    """Raw snappy has no tool: that is libsnappy's, by snappy-java. The zstd frame does not say how long it becomes."""
+    assert decompress(codec, bytes.fromhex(BY_TOOLS[codec])) == TEXT
+
+
+def test_javas_libraries_read_ours_and_we_theirs(tmp_path: Path) -> None:
+    """Those that Spark itself comes with."""
+    given = {"text": TEXT, "empty": b"", "long": bytes(range(256)) * 2000, "random": Random(1).randbytes(200_000)}
+    for name, body in given.items():
+        for codec in CODECS:
+            (tmp_path / f"{name}.{codec}").write_bytes(compress(codec, body))
+    try:
+        java = tool("java")
+    except MissingTool as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
+    jars = Path(pyspark.__file__).parent / "jars" / "*"
+    program = Path(__file__).parent / "interop" / "Codecs.java"
+    subprocess.run([java, "-cp", str(jars), str(program), str(tmp_path)], check=True, timeout=120, capture_output=True)
+    for name, body in given.items():
+        for codec in CODECS:
+            assert (tmp_path / f"{name}.{codec}.plain").read_bytes() == body
+            assert decompress(codec, (tmp_path / f"{name}.{codec}.java").read_bytes()) == body
+
+
+# Damage
+
+
+@codecs
+def test_no_end_of_a_body_may_be_missing(codec: str) -> None:
+    packed = compress(codec, TEXT)
+    for size in range(len(packed)):
+        with pytest.raises(ProtocolError, match=r"damaged|without its size|which cannot be"):
+            decompress(codec, packed[:size])
+
+
+@codecs
+def test_nothing_may_stand_behind_a_body(codec: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^it has damaged {codec} data$"):
+        decompress(codec, compress(codec, TEXT) + b"more")
+
+
+@codecs
+def test_another_codecs_bytes_are_damage(codec: str) -> None:
+    for other in {*CODECS} - {codec}:
+        with pytest.raises(ProtocolError):
+            decompress(codec, compress(other, TEXT))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(CODECS), st.binary(max_size=60), st.integers(0, 40), st.integers(0, 255))
+def test_damaged_bytes_are_an_error_or_bytes(codec: str, garbage: bytes, place: int, byte: int) -> None:
+    packed = bytearray(compress(codec, TEXT))
+    packed[place % len(packed)] = byte
+    for data in (garbage, bytes(packed), bytes(packed[:6]) + garbage):
+        try:
+            assert isinstance(decompress(codec, data), bytes)
+        except ProtocolError:
+            continue
+
+
+def test_a_changed_gzip_body_is_damaged() -> None:
+    """The others' frames have no check sum as pyarrow writes them; TubeMQ's own is of the whole message."""
+    packed = bytearray(gzip.compress(TEXT, compresslevel=0))
+    packed[-10] ^= 1
+    with pytest.raises(ProtocolError, match="damaged gzip data"):
+        decompress("gzip", bytes(packed))
+
+
+@pytest.mark.parametrize("codec", ["", "none", "brotli", "GZIP", "x" * 9999])
+def test_an_unknown_codec(codec: str) -> None:
+    with pytest.raises(ProtocolError, match=r"which is none of gzip, zstd, snappy, lz4$") as caught:
+        decompress(codec, b"")
+    assert len(str(caught.value)) < 120
+
+
+# Too long
+
+
+@codecs
+def test_a_body_that_becomes_too_long(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "MAX_PLAIN", 1 << 20)
+    fits, too_long = (compress(codec, bytes(size)) for size in (1 << 20, (1 << 20) + 1))
+    assert decompress(codec, fits) == bytes(1 << 20)
+    with pytest.raises(ProtocolError, match=r"^it becomes larger than 1 MiB$"):
+        decompress(codec, too_long)
+
+
+def nested(codec: str, size: int) -> bytes:
+    """Zeros, made without ever being whole."""
+    if codec == "gzip":
+        packer = zlib.compressobj(wbits=31)
+        return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        for _ in range(size >> 20):
+            stream.write(bytes(1 << 20))
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
+def test_a_bomb_stops_where_the_limit_is(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "MAX_PLAIN", 4 << 20)
+    bomb = nested(codec, 64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="larger than 4 MiB"):
+            decompress(codec, bomb)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_snappy_that_tells_too_much_is_not_believed() -> None:
+    for told, says in (
+        (b"\xff\xff\xff\xff\x0f", "5 bytes of snappy are 4294967295"),
+        (b"\x80" * 9, "without its size"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            decompress("snappy", told)
+
+
+# pyarrow without a codec
+
+
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "lz4"])
+def test_pyarrow_may_lack_a_codec(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = compress(codec, TEXT)
+    monkeypatch.setattr(compression, "is_available", lambda name: name != codec)
+    for call, data in ((compress, TEXT), (decompress, packed)):
+        with pytest.raises(ConfigError, match=f"^pyarrow .* was built without {codec}: the driver and every executor"):
+            call(codec, data)
+    assert decompress("gzip", compress("gzip", TEXT)) == TEXT

@@ -1,0 +1,222 @@
+"""Bookmarks: before which position of each partition the messages of a batch cannot stand.
+
+A batch that is tried again must find what its earlier tries have stored, without reading whole topics. So a query keeps
+positions at the brokers, where its messages are, in two consumer groups of its own that nobody reads in, `<base>_0` and
+`<base>_1`. When batch b is committed, group `<base>_{b % 2}` is moved to the present end of every partition. All
+messages of batch b were sent after the commit of b - 1, hence they stand behind the position of `<base>_{(b - 1) % 2}`;
+and that stays where it is while b, and its commit, are repeated. A third group, `<base>_look`, serves for reading
+(`client.look`); where it stands means nothing.
+
+A group that is new in a partition begins at its end, and the broker remembers that: whoever first asks for the
+bookmarks of a partition sets them. So a task must have asked before it sends its first message to a partition, to one
+that was added in the meantime as well; then what any try of the batch has sent stands behind.
+
+A position that is older than it should be is never wrong, it only means more reading: a commit that reached some of the
+brokers, or none, loses nothing, and so does a broker that crashes before it has written a new position down (it does so
+every few seconds; wire: DefaultOffsetManager).
+
+All this is done by claims of a moment, a register and an unregister in one write. The master knows of none of these
+groups, so none of its rules for groups applies. Processes of one query may meet each other; what a claim is good for
+has been answered by then, so that a later one may take it from an earlier one, dead or alive.
+
+What it cannot hold against:
+
+* A group's first position in a partition is lost for good when the broker crashes before it was ever written down. The
+  group begins at the end once more then, in front of which messages of the batch may stand: those that were flushed
+  during the few seconds between.
+* A crash takes the unflushed tail of a store, and its positions are given to other messages. A bookmark may stand
+  behind messages that were sent later, then; `client.look` begins well before it. A store that can hold more messages
+  in memory than it goes back (`MARGIN`) needs a greater margin.
+* Retention that removes messages behind a bookmark: `client.look` raises.
+* Releases from 2.1 on drop groups that did not change for long (20 days by default, a day at most where it is set), and
+  an administrator can. A batch that stood half done for so long finds its groups at the end.
+* TubeMQ knows no fencing of producers. What an earlier try sends while a later one looks, or has sent without the
+  broker having handled it yet, is not seen.
+* Two runs of a query with one base at the same time move each other's bookmarks.
+* Topics that are closed for reading cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.claims import Standing
+from tubemq_spark.client.master import ProducerSession, new_client_id
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.consume import holder_in
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
+
+_ROLE = "bookmarks"
+_FIRST_PAUSE = 0.02, 0.08  # seconds, drawn, lest processes that met each other meet again
+
+_Visit = tuple[Partition, str]
+"""A partition, and the group to register in there."""
+
+
+class Bookmark(NamedTuple):
+    """Where the two groups stand in a partition, and where its store ended at that moment: bytes of the index. After a
+    crash of the broker the groups may stand behind the end."""
+
+    even: int
+    odd: int
+    end: int
+
+    def before(self, batch: int) -> int:
+        """No message of `batch` stands before this position, but for crashes of the broker."""
+        return self.odd if batch % 2 == 0 else self.even
+
+
+def bookmark_group(base: str, batch: int) -> str:
+    """The group that is moved when `batch` is committed."""
+    return f"{base}_{batch % 2}"
+
+
+def read_bookmarks(
+    session: ProducerSession,
+    base: str,
+    topics: Iterable[str],
+    retry_for: float | None = None,
+    *,
+    also: Iterable[Partition] = (),
+    within: float | None = None,
+) -> dict[Partition, Bookmark]:
+    """The bookmarks of all partitions of `topics` that the master lists, asked anew, and of those in `also`. Where
+    there were none, both are at the end from now on. With `within` those are left out whose brokers do not answer in so
+    many seconds.
+
+    Raises as `ProducerSession.add_topics`; `TransportError` with the `unserved` partitions when a broker stays away, or
+    somebody else keeps one of the groups, for longer than `retry_for` seconds, by default those of the settings;
+    `AuthError`, `ServerError`.
+    """
+    groups = bookmark_group(base, 0), bookmark_group(base, 1)
+    session.add_topics(topics := list(topics))
+    try:
+        session.refresh_once()  # an earlier try, in another process, may have known of more partitions
+    except TransportError as error:
+        _log.warning("bookmarks of %s: only the partitions known so far, for %s", base, error)
+    partitions = list(dict.fromkeys([*_partitions(session, topics), *also]))
+    heard = _visit_all(session, groups, partitions, ReadStatus.FROM_MAX, retry_for, within)
+    bookmarks = {}
+    for partition in partitions:
+        if all((partition, group) in heard for group in groups):
+            even, odd = (heard[partition, group] for group in groups)
+            bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end))
+    return bookmarks
+
+
+def move_bookmarks(session: ProducerSession, base: str, batch: int, topics: Iterable[str]) -> None:
+    """Puts the group of `batch` to the present end of all partitions of `topics`, as far as the session knows them.
+
+    Raises as `read_bookmarks`, when it has moved those that it could; later batches will only read more where it could
+    not, so who likes may go on.
+    """
+    session.add_topics(topics := list(topics))
+    _visit_all(session, [bookmark_group(base, batch)], _partitions(session, topics), ReadStatus.FROM_MAX_ALWAYS)
+
+
+def _partitions(session: ProducerSession, topics: Iterable[str]) -> list[Partition]:
+    return [partition for topic in dict.fromkeys(topics) for partition in session.cluster.partitions(topic)]
+
+
+def _visit_all(
+    session: ProducerSession,
+    groups: Sequence[str],
+    partitions: Sequence[Partition],
+    read_status: ReadStatus,
+    retry_for: float | None = None,
+    within: float | None = None,
+) -> dict[_Visit, Standing]:
+    """Registers in each group in each partition, and leaves at once: where they stand, and the ends. With `within` not
+    all need be there after so many seconds."""
+    patience = session.settings.retry_for if retry_for is None else retry_for
+    if within is not None:
+        patience = min(patience, within)
+    stamina = Stamina(patience, first=random.uniform(*_FIRST_PAUSE))
+    heard: dict[_Visit, Standing] = {}
+    holders: dict[_Visit, str] = {}  # processes like this one, whose claims are in the way
+    missing = [(partition, group) for partition in partitions for group in groups]
+    while missing:
+        standings, troubles = _visit(session, missing, holders, read_status, within)
+        heard |= standings
+        missing = [visit for visit in missing if visit not in heard]
+        if standings:
+            stamina.progress()
+        if missing and not stamina.pause():
+            if within is not None:
+                _log.warning("bookmarks of %d partitions are left out: %s", len(missing), troubles[missing[0]])
+                return heard
+            raise TransportError(
+                f"{troubles[missing[0]]}; gave up after {patience:g} s, with "
+                f"{len({partition for partition, _ in missing})} of {len(partitions)} partitions to go. Check that the "
+                "brokers run and can be reached from the driver and the executors, and that nobody else uses the group",
+                unserved=frozenset(partition for partition, _ in missing),
+            )
+    return heard
+
+
+def _visit(
+    session: ProducerSession,
+    visits: Sequence[_Visit],
+    holders: dict[_Visit, str],
+    read_status: ReadStatus,
+    timeout: float | None,
+) -> tuple[dict[_Visit, Standing], dict[_Visit, str]]:
+    """One write for each broker: what was heard, and what went wrong. `holders` are sent away, and those met noted."""
+    client_id = _client_id(os.getpid())
+    registers: list[int] = []
+    calls: list[Call] = []
+    known = session.cluster.brokers
+    troubles = {
+        (partition, group): f"the master lists no broker {partition.broker_id}, which has {partition}"
+        for partition, group in visits
+        if partition.broker_id not in known
+    }
+    visits = [visit for visit in visits if visit not in troubles]
+    for partition, group in visits:
+        asking = GroupCalls(session.settings, group, session.visit_token)
+        broker = known[partition.broker_id]
+        holder = holders.pop((partition, group), None)
+        if holder is not None:
+            calls.append(asking.unregister(broker, partition, holder))
+        registers.append(len(calls))
+        calls.append(asking.register(broker, partition, client_id, read_status=read_status))
+        calls.append(asking.unregister(broker, partition, client_id))
+    seconds = session.settings.rpc_timeout if timeout is None else min(timeout, session.settings.rpc_timeout)
+    outcomes = call_all(session.settings, calls, seconds)
+    standings: dict[_Visit, Standing] = {}
+    for visit, number in zip(visits, registers, strict=True):
+        call = calls[number]
+        try:
+            reply = answer(outcomes[number], broker_pb.RegisterResponseB2C, call.what)
+        except TransportError as error:
+            troubles[visit] = str(error)
+            continue
+        if reply.errCode == ErrCode.SUCCESS:
+            standings[visit] = Standing(reply.currOffset, reply.maxOffset)
+        elif reaction_to(reply.errCode) is Reaction.RETRY:
+            troubles[visit] = f"{call.what}: {reply.errCode} {reply.errMsg}"
+            holder = holder_in(reply.errMsg)
+            if reply.errCode == ErrCode.PARTITION_OCCUPIED and holder.startswith(f"spark_{_ROLE}_"):
+                holders[visit] = holder
+        else:
+            raise error_for_code(reply.errCode, reply.errMsg, call.what)
+    return standings, troubles
+
+
+@lru_cache(maxsize=1)
+def _client_id(_pid: int) -> str:
+    """One for each process, so that what a broken connection left claimed is no obstacle to the next try."""
+    return new_client_id(_ROLE)

@@ -1,0 +1,163 @@
+"""A message on its way, and the queues in which messages wait until they may go.
+
+Messages of one lane keep their order. A lane with a key has one message on its way at a time: with more, one that fails
+would be overtaken by those behind it. A lane of rows with an explicit partition and no key has as many on their way as
+the connection takes; when one fails, those behind it that have not left wait until it is stored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.produce import SEND, SendEvent, SendState
+
+
+class LaneId(NamedTuple):
+    """What the messages of a lane have in common: a key, or a partition that their rows name, or both."""
+
+    topic: str
+    key: bytes | None
+    target: Partition | None
+
+
+class Stored(NamedTuple):
+    """Where a message stands. `offset` is its position in the store's index, in bytes, and `append_time` milliseconds
+    since the epoch on the broker's clock; None where only a look told that it stands."""
+
+    partition: Partition
+    message_id: int
+    offset: int | None
+    append_time: int | None
+
+
+class Outgoing(Lifecycle[SendState, SendEvent]):
+    """A message from its row to its broker. `content` is `protocol.send.encode_content`'s, `row` its number if it has
+    one, `number` counts the messages of a producer.
+
+    What a message that never fails does not need stands in the class.
+    """
+
+    partition: Partition  # where it went last, or was to go
+    sent_at: float
+    tries = 0  # that failed
+    failing_since: float | None = None
+    problem: TubeMQError | None = None  # why the last try failed
+    authorized_anew = False
+    lane: Lane | None = None
+    # What tells it from all others at a look, None where nothing does; and where it stands at the earliest.
+    mark: int | None = None
+    floor: int | None = None
+
+    def __init__(self, topic: str, content: bytes, row: int | None, number: int = 0) -> None:
+        super().__init__("a message", SendState.WAITING, SEND)
+        self.topic = topic
+        self.content = content
+        self.row = row
+        self.number = number
+
+    def failed(self, problem: TubeMQError, now: float) -> None:
+        """Notes another try that came to nothing; `now` is on the monotonic clock."""
+        self.tries += 1
+        self.problem = problem
+        if self.failing_since is None:
+            self.failing_since = now
+
+
+class Lane:
+    """Messages that go one after another. `partition` is where they go, as far as that is known."""
+
+    def __init__(self, lane_id: LaneId) -> None:
+        self.id = lane_id
+        self.partition: Partition | None = lane_id.target
+        self.waiting: deque[Outgoing] = deque()
+        self.under_way = 0
+        self.listed = False
+        self._holding: set[Outgoing] = set()  # messages that failed and are on their way again, or are looked for
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.id}: {len(self.waiting)} waiting, {self.under_way} under way>"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its next message may leave."""
+        if not self.waiting or self._holding:
+            return False
+        return not self.under_way or self.id.key is None
+
+    def leave(self) -> Outgoing:
+        """Its next message, which goes out now."""
+        message = self.waiting.popleft()
+        self.under_way += 1
+        if message.tries:
+            self._holding.add(message)
+        return message
+
+    def hold_back(self, message: Outgoing) -> None:
+        """Nothing more leaves before `message`, which is under way, has arrived or come back."""
+        self._holding.add(message)
+
+    def arrived(self, message: Outgoing) -> None:
+        self.under_way -= 1
+        self._holding.discard(message)
+
+    def come_back(self, message: Outgoing) -> None:
+        """A message that failed takes its place in the line again."""
+        self.arrived(message)
+        place = sum(1 for other in self.waiting if other.number < message.number) if self.id.key is None else 0
+        self.waiting.insert(place, message)
+
+
+class Lanes:
+    """All lanes in which something waits or is under way, and which of them may send to each broker."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[LaneId, Lane] = {}
+        self._ready: dict[int, deque[Lane]] = {}  # by broker
+
+    def __repr__(self) -> str:
+        return f"<Lanes {len(self._lanes)}>"
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    def get(self, lane_id: LaneId) -> Lane:
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            lane = self._lanes[lane_id] = Lane(lane_id)
+        return lane
+
+    def changed(self, lane: Lane) -> None:
+        """To be called when something in the lane's state changed; its `partition` must be known."""
+        if lane.is_ready:
+            if not lane.listed:
+                assert lane.partition is not None
+                lane.listed = True
+                self._ready.setdefault(lane.partition.broker_id, deque()).append(lane)
+        elif not lane.waiting and not lane.under_way:
+            self._lanes.pop(lane.id, None)
+
+    def brokers(self) -> list[int]:
+        """Those to which something could go."""
+        return [broker_id for broker_id, lanes in self._ready.items() if lanes]
+
+    def ready(self, broker_id: int) -> deque[Lane]:
+        """The lanes that may send to the broker. Who takes one out calls `unlisted`."""
+        return self._ready.get(broker_id, deque())
+
+    def unlisted(self, lane: Lane) -> None:
+        """The lane was taken out of `ready`."""
+        lane.listed = False
+        self.changed(lane)
+
+    def relist(self) -> list[Lane]:
+        """Takes all lanes out of `ready`: where they go is to be found anew, then `changed` called for each."""
+        for lanes in self._ready.values():
+            for lane in lanes:
+                lane.listed = False
+        self._ready.clear()
+        return list(self._lanes.values())

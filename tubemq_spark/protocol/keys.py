@@ -1,0 +1,53 @@
+"""Which partition a key belongs to: always the same one, as long as that is there, whoever computes it.
+
+    slot       CRC-32 (of zlib) of the key's bytes, modulo 4096
+    partition  of all the topic's, the one for which SHA-256 of the text `slot:brokerId:partitionId` is highest when
+               compared byte by byte
+
+So equal keys meet in one partition, in every run and every language. When a partition is added, the keys that move are
+those that move to it, one in so many; when one goes, only its own keys move (rendezvous hashing).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+
+from tubemq_spark.protocol.metadata import Partition
+
+SLOTS = 4096
+
+
+def slot_of(key: bytes) -> int:
+    return zlib.crc32(key) % SLOTS
+
+
+def owner_of(slot: int, partitions: Sequence[Partition]) -> Partition:
+    """The partition of a slot; `partitions` are all of one topic, at least one, in any order."""
+    return max(partitions, key=lambda one: sha256(f"{slot}:{one.broker_id}:{one.partition_id}".encode()).digest())
+
+
+class KeyMap:
+    """The partitions of one topic by key; a slot's owner is computed when it is asked for first."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self.partitions = partitions
+        self._owners: dict[int, Partition] = {}
+
+    def __repr__(self) -> str:
+        return f"<KeyMap of {len(self.partitions)} partitions>"
+
+    def partition(self, key: bytes) -> Partition:
+        slot = slot_of(key)
+        owner = self._owners.get(slot)
+        if owner is None:
+            owner = self._owners[slot] = owner_of(slot, self.partitions)
+        return owner
+
+
+@lru_cache(maxsize=64)
+def key_map(partitions: tuple[Partition, ...]) -> KeyMap:
+    """One for all tasks of a process: a topic of many partitions takes a while to compute."""
+    return KeyMap(partitions)

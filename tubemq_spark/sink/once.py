@@ -1,0 +1,277 @@
+"""Effectively once: a task that is tried again sends only those of its rows that do not stand yet.
+
+Each row has a stamp, which names it, and a digest of its content. A task that may have been tried before looks at what
+was stored since its batch began (`client.bookmarks` tells since where, `client.look` reads), and finds its rows there
+by their digests: the rows of a task need not come in the same order again, but they must be the same rows. A send that
+was not answered is looked for in its partition before it is made again.
+
+Most tasks have no earlier try, and look at nothing: those whose partitions have not changed since the last commit, and,
+whatever others write there, those of a batch behind which this worker has seen another of the same run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tubemq_spark.client.bookmarks import Bookmark, read_bookmarks
+from tubemq_spark.client.look import Seen, entries, look
+from tubemq_spark.client.master import ProducerSession
+from tubemq_spark.client.outgoing import Stored
+from tubemq_spark.client.whole_topic import all_partitions
+from tubemq_spark.errors import (
+    ConfigError,
+    DataLossError,
+    PositionMovedError,
+    ServerError,
+    TransportError,
+    TubeMQError,
+)
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.stamp import Stamp, parse
+from tubemq_spark.sink.options import OnceOptions
+from tubemq_spark.sink.origin import Task
+
+_log = logging.getLogger(__name__)
+
+SETTLING = 3.0
+"""Seconds within which an earlier try has ended, and brokers have handled what it sent. Spark gives a worker 2 s to end
+when its task is cancelled (spark.python.task.killTimeout)."""
+
+AWAY_AFTER = 2.0  # seconds without an answer after which a batch does without a broker
+
+_HASTE = 5.0  # seconds to retry a look within a task, where other rows wait meanwhile
+_ADVICE = (
+    "Restore the query's input, or set option 'effectivelyOnceUncertain' to sendAgain, which sends all rows of the "
+    "task that were not found, and may store some twice"
+)
+
+
+def bookmarks_of(
+    session: ProducerSession, options: OnceOptions, topic: str, away_after: float | None = AWAY_AFTER
+) -> dict[Partition, Bookmark]:
+    """The bookmarks of all partitions of `topic`; those are left out whose brokers are away for so many seconds. Raises
+    as `read_bookmarks` and `all_partitions`."""
+    everywhere = all_partitions(session.settings, _group_of(options, topic), topic)
+    return read_bookmarks(session, options.group, [topic], also=everywhere, within=away_after)
+
+
+def _group_of(options: OnceOptions, topic: str) -> str:
+    """What asks the master for a topic's partitions; members of one group must all have the same topics."""
+    return f"{options.group}_look_{topic}"
+
+
+class Standing:
+    """The rows of one task that an earlier try has stored in a topic."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[str, Stored]] = {}
+        self._left: dict[str, list[int]] = {}  # those that no row of this try was found to be, by digest
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: int, digest: str, stored: Stored) -> None:
+        if row not in self._rows:  # one that stands twice is one
+            self._rows[row] = digest, stored
+            self._left.setdefault(digest, []).append(row)
+
+    def take(self, row: int, digest: str) -> tuple[int, Stored] | None:
+        """The number under which an equal row stands, and where; the same one is not given twice."""
+        numbers = self._left.get(digest)
+        if not numbers:
+            return None
+        number = row if row in numbers else numbers[0]
+        numbers.remove(number)
+        return number, self._rows[number][1]
+
+    def free_number(self, row: int) -> int:
+        """For a row that does not stand: its own number unless another row stands under that."""
+        while row in self._rows:
+            row += 1 << 32
+        return row
+
+    @property
+    def unclaimed(self) -> int:
+        """How many stand that were not taken."""
+        return sum(len(numbers) for numbers in self._left.values())
+
+
+class Runs:
+    """The first batch that this process has seen of each run of a query, and when: all later ones cannot have been
+    tried before the run began."""
+
+    _MOST = 100
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._first: OrderedDict[tuple[str | None, str | None], tuple[int, float]] = OrderedDict()
+
+    def is_later(self, task: Task) -> bool:
+        """Whether `task` is of a later batch than the first that was seen of its run."""
+        return task.run is not None and task.batch > self._seen(task)[0]
+
+    def age(self, task: Task) -> float:
+        """Seconds since this process has seen its run first: so long at least the run before is over."""
+        return 0.0 if task.run is None else time.monotonic() - self._seen(task)[1]
+
+    def _seen(self, task: Task) -> tuple[int, float]:
+        first = self._first.setdefault((task.id, task.run), (task.batch, time.monotonic()))
+        self._first.move_to_end((task.id, task.run))
+        while len(self._first) > self._MOST:
+            self._first.popitem(last=False)
+        return first
+
+
+RUNS = Runs()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=RUNS.forget)
+
+
+class Once:
+    """The ledger of one try of a task; see `client.producer.Ledger`."""
+
+    def __init__(
+        self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Mapping[Partition, Bookmark]
+    ) -> None:
+        """`bookmarks` are those that the driver read before the batch: of all partitions whose brokers answered."""
+        self._options = options
+        self._session = session
+        self._task = task
+        self._origin = task.origin
+        self._batch = task.batch
+        self._claim = ClaimId(
+            f"look-{task.id}-{task.partition}", time.time_ns() // 1_000_000, task.batch, task.partition
+        )
+        self._bookmarks = dict(bookmarks)
+        self._is_first_try = RUNS.is_later(task) and task.attempt == 0
+        self._is_retry = task.attempt > 0
+        self._topics: dict[str, Standing] = {}
+
+    def __repr__(self) -> str:
+        return f"<Once {self._origin} in {self._options.group}>"
+
+    def place(self, topic: str, row: int, digest: str) -> tuple[int, Stored | None]:
+        """The number that a row is to be stamped with; or under which it stands already, and where."""
+        standing = self._topics.get(topic)
+        if standing is None:
+            standing = self._topics[topic] = self._begin(topic)
+        if not standing:
+            return row, None
+        return standing.take(row, digest) or (standing.free_number(row), None)
+
+    def finish(self) -> None:
+        """To be called when all rows are stored: did an earlier try store rows that this one does not have?"""
+        unclaimed = sum(standing.unclaimed for standing in self._topics.values())
+        if unclaimed:
+            self._uncertain(
+                ConfigError(
+                    f"{unclaimed} rows that an earlier try of the task has stored are not among its rows now: the "
+                    "query gives other rows when it is run again, and effectivelyOnce needs one that gives the same"
+                )
+            )
+
+    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
+        missing = [one for one in partitions if one not in self._bookmarks]
+        if missing:
+            found = read_bookmarks(
+                self._session, self._options.group, (), also=missing, within=None if needed else AWAY_AFTER
+            )
+            self._bookmarks |= found
+        return [one for one in partitions if one in self._bookmarks]
+
+    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
+        since = self._bookmarks[partition].before(self._batch) if floor is None else floor
+        found: dict[int, Stored] = {}
+        try:
+            for seen in self._look_at(partition, since, retry_for=_HASTE):
+                stamp = self._own(seen)
+                if stamp is not None and stamp.row in marks:
+                    found[stamp.row] = _stored(partition, seen)
+        except DataLossError as loss:
+            self._uncertain(loss)
+        except (TransportError, ServerError, PositionMovedError) as error:
+            raise TransportError(str(error)) from error
+        return found
+
+    def _begin(self, topic: str) -> Standing:
+        if not any(one.topic == topic for one in self._bookmarks):
+            self._bookmarks |= bookmarks_of(self._session, self._options, topic)
+        if self._is_first_try:
+            return Standing()
+        if not self._is_retry and self._is_untouched(topic):
+            return Standing()
+        # A try in this run may just have failed; one in an earlier run has ended before this one began.
+        time.sleep(SETTLING if self._is_retry else max(0.0, SETTLING - RUNS.age(self._task)))
+        return self._look(topic)
+
+    def _is_untouched(self, topic: str) -> bool:
+        """Whether nobody had written to the topic since the last commit when the bookmarks were read."""
+        known = {one: mark for one, mark in self._bookmarks.items() if one.topic == topic}
+        everywhere = all_partitions(self._session.settings, _group_of(self._options, topic), topic)
+        return known.keys() >= everywhere and all(mark.before(self._batch) == mark.end for mark in known.values())
+
+    def _look(self, topic: str) -> Standing:
+        standing = Standing()
+        try:
+            now = bookmarks_of(self._session, self._options, topic, away_after=None)
+            self._bookmarks = now | self._bookmarks
+            since = {one: self._bookmarks[one].before(self._batch) for one in now}
+            count = sum(entries(since[one], mark.end, behind=0) for one, mark in now.items())
+            if count > self._options.max_offsets:
+                raise ConfigError(
+                    f"topic {topic} got {count} messages since the batch began, and option 'effectivelyOnceMaxOffsets' "
+                    f"lets a task read {self._options.max_offsets} to find its own among them; raise it"
+                )
+            # In no order, lest the tasks of a batch all queue at the same partition.
+            for partition, mark in random.sample(list(now.items()), len(now)):
+                for seen in self._look_at(partition, since[partition], until=mark.end):
+                    stamp = self._own(seen)
+                    if stamp is not None and stamp.digest is not None:
+                        standing.add(stamp.row, stamp.digest, _stored(partition, seen))
+        except TubeMQError as error:
+            self._uncertain(error)
+        _log.info("%s: %d of the task's rows stand in topic %s already", self._origin, len(standing), topic)
+        return standing
+
+    def _look_at(
+        self, partition: Partition, since: int, *, until: int | None = None, retry_for: float | None = None
+    ) -> Iterator[Seen]:
+        # Each look is newer than the ones before it: those of tries that were killed leave their claims behind.
+        self._claim = replace(self._claim, attempt=self._claim.attempt + 1)
+        return look(
+            self._session,
+            self._options.group,
+            partition,
+            since,
+            until=until,
+            claim=self._claim,
+            retry_for=retry_for,
+        )
+
+    def _own(self, seen: Seen) -> Stamp | None:
+        stamp = parse(seen.attributes)
+        return stamp if stamp is not None and stamp.origin == self._origin else None
+
+    def _uncertain(self, problem: TubeMQError) -> None:
+        what = f"task partition {self._origin.partition} of batch {self._origin.batch}"
+        if not self._options.fails_when_uncertain:
+            _log.warning("%s: %s; its rows may stand twice, as option 'effectivelyOnceUncertain' says", what, problem)
+            return
+        if isinstance(problem, DataLossError):
+            raise problem.advising(_ADVICE)
+        if isinstance(problem, ConfigError):
+            raise ConfigError(f"{what}: {problem}. {_ADVICE}") from problem
+        raise problem
+
+
+def _stored(partition: Partition, seen: Seen) -> Stored:
+    return Stored(partition, seen.message_id, seen.position, None)

@@ -1,0 +1,194 @@
+"""Receipts: one Parquet file for each batch says where each of its rows landed.
+
+A task packs its receipts while rows are acknowledged, Spark carries them to the driver in the task's commit message,
+and the driver's commit makes the file of them. Readers see a file whole or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.folder import Folder
+
+_log = logging.getLogger(__name__)
+
+_ROW = [
+    pa.field("spark_row", pa.int64()),
+    pa.field("topic", pa.string()),
+    pa.field("broker_id", pa.int32()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),  # as the source's: an index position in bytes, 28 a message
+    pa.field("message_id", pa.int64()),
+]
+_PACKED = pa.schema([*_ROW, pa.field("append_time", pa.timestamp("ms", tz="UTC"))])
+_ROWS = pa.schema(
+    [pa.field("spark_partition", pa.int32()), *_ROW, pa.field("append_time", pa.timestamp("us", tz="UTC"))]
+)
+SCHEMA = pa.schema([pa.field("spark_id", pa.string()), pa.field("spark_batch", pa.int64()), *_ROWS])
+_KEY = ["spark_partition", "spark_row"]
+_FEW_VALUES = ["spark_id", "topic", "broker_id", "partition"]
+
+_PARTITION = b"spark_partition"  # in the metadata of packed receipts, for all rows of a task have the same
+_SLICE = 4096  # rows that are packed at a time; so many are held as Python values
+_GROUP = 131_072  # rows of a row group; so many are held as Arrow has them in memory
+_CODEC = "zstd" if pa.Codec.is_available("zstd") else None
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # nothing that hides a file or leads out of the folder
+
+
+class Receipts:
+    """Those of one task, packed as they come: about 15 bytes a row."""
+
+    def __init__(self, spark_partition: int) -> None:
+        """`spark_partition` is the number of the task's partition."""
+        self._rows: list[tuple[Any, ...]] = []
+        self._schema = _PACKED.with_metadata({_PARTITION: str(spark_partition)})
+        self._sink = pa.BufferOutputStream()
+        self._stream = pa.ipc.new_stream(self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
+
+    def add(
+        self,
+        row: int,
+        topic: str,
+        broker_id: int,
+        partition: int,
+        offset: int | None,
+        message_id: int | None,
+        append_time_ms: int | None,
+    ) -> None:
+        """Row number `row` of the task landed there; None for what is not known.
+
+        `offset` is the index position in bytes that the broker told (wire: SendMessageResponseB2C.appendOffset), and
+        `append_time_ms` the moment by its clock, in milliseconds since 1970.
+        """
+        self._rows.append((row, topic, broker_id, partition, offset, message_id, append_time_ms))
+        if len(self._rows) >= _SLICE:
+            self._pack()
+
+    def packed(self) -> bytes:
+        """All of them, for `write_receipts`; to be asked once, nothing can be added afterwards."""
+        if self._rows:
+            self._pack()
+        self._stream.close()
+        return self._sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def _pack(self) -> None:
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows.clear()
+
+
+def check_folder(folder: str) -> None:
+    """Makes the folder if it is not there; `ConfigError` when that or writing to it fails, or its scheme is unknown."""
+    Folder(folder, "receipts").check()
+
+
+def write_receipts(folder: str, spark_id: str, batch: int | None, parts: Iterable[bytes]) -> str:
+    """Writes the file of a batch and returns its name with the folder's; `parts` are what the tasks packed.
+
+    `batch` is None for a batch write, which has just an id. Rows are in order of task partition and row. When the
+    batch was committed before, its file is replaced: rows that are in it alone are kept, and what it knows of a row's
+    message and the tasks do not, if it is the same message. `ConfigError` when the folder cannot be read or written
+    to, `ValueError` for an id that cannot name a file.
+    """
+    if not _ID.fullmatch(spark_id):
+        raise ValueError(f"{spark_id!r} cannot name a file")
+    name = f"{spark_id}.parquet" if batch is None else f"{spark_id}-{batch:010d}.parquet"
+    try:
+        files = Folder(folder, "receipts")
+        before = files.read(name)
+        standing = {} if before is None else _tasks_of(before, files.shown(name))
+        files.write(name, _file(spark_id, batch, _tasks(parts, standing)))
+        return files.shown(name)
+    except ConfigError as problem:
+        raise ConfigError(f"the rows are stored, but their receipts are not: {problem}") from None
+
+
+def _tasks(parts: Iterable[bytes], standing: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
+    """The rows of one task after the other, in order. `standing` are those of an earlier commit, by task partition."""
+    packed: dict[int, list[bytes]] = {}
+    for part in parts:
+        number = int(pa.ipc.open_stream(part).schema.metadata[_PARTITION])  # the rows stay packed until their turn
+        packed.setdefault(number, []).append(part)
+    for number in sorted(packed.keys() | standing.keys()):
+        tables = [pa.ipc.open_stream(part).read_all() for part in packed.get(number, ())]
+        rows = pa.concat_tables([_PACKED.empty_table(), *tables])
+        partition = pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows)
+        rows = pa.Table.from_arrays([partition, *rows.columns], _ROWS.names).cast(_ROWS)
+        if number in standing:
+            rows = _merged(rows, standing[number])
+        yield rows.sort_by("spark_row")
+
+
+def _file(spark_id: str, batch: int | None, tables: Iterable[pa.Table]) -> pa.Buffer:
+    """A Parquet file of SCHEMA. It is made in memory, so that no error can leave half of it behind."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, SCHEMA, compression=_CODEC or "none", use_dictionary=_FEW_VALUES) as writer:
+        for rows in _groups(tables):
+            ids = pa.repeat(pa.scalar(spark_id, pa.string()), rows.num_rows)
+            batches = pa.repeat(pa.scalar(batch, pa.int64()), rows.num_rows)
+            writer.write_table(pa.Table.from_arrays([ids, batches, *rows.columns], schema=SCHEMA))
+    return sink.getvalue()
+
+
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of about _GROUP rows: Spark may have many small tasks, or few large ones."""
+    held: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        for start in range(0, table.num_rows, _GROUP):
+            held.append(table.slice(start, _GROUP))
+            count += held[-1].num_rows
+            if count >= _GROUP:
+                yield pa.concat_tables(held)
+                held, count = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+# A batch that is committed again
+
+
+def _tasks_of(file: pa.Buffer, name: str) -> dict[int, pa.Table]:
+    """The rows of an earlier commit by task partition; none when the file is none of receipts."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(file)).read()
+    except (pa.ArrowException, OSError) as problem:
+        _log.warning("%s could not be read and is replaced: %s", name, problem)
+        return {}
+    if not table.schema.equals(SCHEMA):
+        _log.warning("%s has other columns than receipts and is replaced: %s", name, ", ".join(table.schema.names))
+        return {}
+    rows = table.select(_ROWS.names)
+    tasks: dict[int, pa.Table] = {}
+    start = 0
+    for task in rows["spark_partition"].value_counts().to_pylist():  # in the file's order, in which tasks are whole
+        tasks[task["values"]] = rows.slice(start, task["counts"])
+        start += task["counts"]
+    return tasks
+
+
+def _merged(rows: pa.Table, before: pa.Table) -> pa.Table:
+    """All rows of both; where both have a row that of `rows` counts, with what only `before` knows of its message."""
+    both = rows.join(before, _KEY, join_type="full outer", right_suffix=" before", use_threads=False)
+    now = {name: both[name] for name in _ROWS.names}
+    then = {name: both[f"{name} before"] for name in _ROWS.names if name not in _KEY}
+    # Ids are a broker's own: they tell messages apart only together with where these are.
+    same = pc.is_null(now["message_id"])
+    same = pc.or_(same, pc.fill_null(pc.equal(now["message_id"], then["message_id"]), False))
+    for name in ("topic", "broker_id", "partition"):
+        same = pc.and_(same, pc.fill_null(pc.equal(now[name], then[name]), False))
+    usable = pc.or_(same, pc.is_null(now["topic"]))  # each row has a topic: without one it is of `before` alone
+    columns = [
+        pc.if_else(usable, pc.coalesce(now[name], then[name]), now[name]) if name in then else now[name]
+        for name in _ROWS.names
+    ]
+    return pa.Table.from_arrays(columns, schema=_ROWS)
