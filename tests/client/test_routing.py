@@ -13,6 +13,7 @@ from tubemq_spark.client import routing
 from tubemq_spark.client.link import Link
 from tubemq_spark.client.master import Cluster, ProducerSession
 from tubemq_spark.client.routing import Router
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.keys import KeyMap
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
 
@@ -62,8 +63,15 @@ class Bench:
         self.clock = clock
         self.session = Session(known)
         self.links = {broker_id: Connected() for broker_id in known.brokers}
-        self.used: list[Sequence[Partition]] = []
-        self.router = Router(cast(ProducerSession, self.session), self.used.append)
+        self.unusable: set[Partition] = set()
+        self.asked: list[Sequence[Partition]] = []
+        self.router = Router(cast(ProducerSession, self.session), self.usable)
+
+    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+        self.asked.append(partitions)
+        if needed and self.unusable & set(partitions):
+            raise TransportError("not all of them")
+        return [one for one in partitions if one not in self.unusable]
 
     def begin(self) -> bool:
         return self.router.begin(cast(dict[int, Link], self.links))
@@ -149,13 +157,28 @@ def test_partitions_that_come_are_used(pair: Bench) -> None:
 
 
 def test_partitions_are_told_before_they_are_used(pair: Bench) -> None:
-    assert pair.used == []
+    assert pair.asked == []
     pair.choices()
     pair.owners()
-    assert pair.used == [[P10, P11, P20, P21]]
+    assert pair.asked == [[P10, P11, P20, P21]]
     pair.session.cluster = cluster(1, 2, partitions=3)
     pair.choices()
-    assert pair.used[1:] == [pair.partitions()]
+    assert pair.asked[1:] == [pair.partitions()]
+
+
+def test_partitions_that_are_not_usable_are_not_used(pair: Bench) -> None:
+    pair.unusable = {P10, P20}
+    assert set(pair.choices()) == {P11, P21}
+    assert set(pair.owners().values()) == {P11, P21}
+    pair.router.need(P11)
+    with pytest.raises(TransportError):
+        pair.router.need(P20)
+
+
+def test_when_none_is_usable_that_is_told(pair: Bench) -> None:
+    pair.unusable = {P10, P11, P20, P21}
+    with pytest.raises(TransportError):
+        pair.choices()
 
 
 def test_keys_have_their_partitions_whatever_is_connected(pair: Bench) -> None:

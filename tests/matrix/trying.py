@@ -44,19 +44,18 @@ class Tried:
         given = self.options(topic, startingOffsets="earliest") | self.options(topic, **options)
         return self.spark.readStream.format("tubemq").options(**given).load()
 
-    def write(self, frame: DataFrame, topic: str | None = None) -> None:
-        target = {} if topic is None else {"topic": topic}
-        frame.write.format("tubemq").option("tubemq.master", self.tubemq.master).options(**target).mode("append").save()
+    def write(self, frame: DataFrame, topic: str | None = None, **options: str) -> None:
+        given = {"tubemq.master": self.tubemq.master, **({} if topic is None else {"topic": topic}), **options}
+        frame.write.format("tubemq").options(**given).mode("append").save()
 
     def copy(self, frame: DataFrame, topic: str, **trigger: Any) -> StreamingQuery:
         """Streams the frame's `value` into a topic."""
-        writer = (
-            frame.select("value")
-            .writeStream.format("tubemq")
-            .option("tubemq.master", self.tubemq.master)
-            .option("topic", topic)
-            .option("checkpointLocation", str(self.checkpoint))
-        )
+        return self.start(frame.select("value"), {"topic": topic}, **trigger)
+
+    def start(self, frame: DataFrame, options: Mapping[str, str], **trigger: Any) -> StreamingQuery:
+        """Streams the frame into the sink."""
+        given = {"tubemq.master": self.tubemq.master, "checkpointLocation": str(self.checkpoint), **options}
+        writer = frame.writeStream.format("tubemq").options(**given)
         query = (writer.trigger(**trigger) if trigger else writer).start()
         self._started.append(query)
         return query

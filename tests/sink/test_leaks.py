@@ -1,4 +1,4 @@
-"""A thousand micro-batches in one process leave no more behind than a few: Spark's workers live as long as the query."""
+"""A thousand micro-batches in one process leave no more behind than a few: Spark's workers live as long."""
 
 from __future__ import annotations
 
@@ -44,13 +44,9 @@ def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
     servers = cluster.tubemq._servers
 
     def collect() -> tuple[int, tuple[str, ...]]:
-        listeners = [server.plain for server in (*servers.masters, *servers.brokers.values())]
-        groups = {
-            key.group
-            for server in servers.brokers.values()
-            for records in (server.service.offsets._records,)
-            for key in records
-        }
+        listeners = [server.plain for server in servers.masters]
+        listeners += [server.plain for server in servers.brokers.values()]
+        groups = {key.group for server in servers.brokers.values() for key in server.service.offsets._records}
         return sum(len(listener.connections) for listener in listeners), tuple(sorted(groups))
 
     connections, groups = cluster.tubemq._on_thread(collect)

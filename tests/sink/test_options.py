@@ -209,6 +209,11 @@ MISFITS: list[tuple[str, dict[str, str], str]] = [
     ),
     ("deadLetterTopic", {"deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failedRows=deadLetter: give"),
     ("deadLetterTopic", {"failedRows": "drop", "deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failed"),
+    (
+        "deadLetterTopic",
+        {"failedRows": "deadLetter", "deadLetterTopic": "x", "topic": " x "},
+        "option 'deadLetterTopic' is the topic of the other rows too: dead letters need one of their own",
+    ),
     ("effectivelyOnce", {"effectivelyOnce": "true"}, "option 'effectivelyOnce' needs option 'checkpointLocation' on"),
     ("effectivelyOnce", {**ONCE, "checkpointLocation": " /"}, "option 'effectivelyOnce' needs option 'checkpointLocat"),
     (

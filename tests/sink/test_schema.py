@@ -202,8 +202,9 @@ def test_cells_of_a_batch_in_any_order_of_columns() -> None:
         (Row(value=b"", msg_time="202611210830"), Cells(b"", msg_time="202611210830")),
         (Row(value=b"", msg_time=MOMENT.astimezone().replace(tzinfo=None)), Cells(b"", msg_time=MINUTES)),
         (Row(value=b"", msg_time=MOMENT.astimezone(timezone(timedelta(hours=5)))), Cells(b"", msg_time=MINUTES)),
+        (Row(value=b"", msg_time=datetime(1, 1, 1)), Cells(b"", msg_time=-1_035_593_280)),
     ],
-    ids=["bytearray", "string", "null", "time as text", "naive time", "time with a zone"],
+    ids=["bytearray", "string", "null", "time as text", "naive time", "time with a zone", "first day"],
 )
 def test_cells_of_a_row(row: Row, cells: Cells) -> None:
     assert cells_of_row(row) == cells

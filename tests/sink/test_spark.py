@@ -133,7 +133,7 @@ def topic(cluster: Cluster) -> str:
 @pytest.mark.parametrize(
     ("sql", "options", "error"),
     [
-        ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' is not available in this release"),
+        ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' is there without column 'broker_id'"),
         ("select 1 value", {}, "ConfigError: column 'value' has the type int; expected binary or string"),
         (
             "select 'a' value",

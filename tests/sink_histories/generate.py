@@ -31,13 +31,14 @@ FAULTS += ["fail_forbidden", "fail_internal"]
 _KEYS = [b"red", b"green", b"blue"]
 
 
-def _hook(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
-    role = r.choice(["task", "task", "task", "task", "plan", "commit"])
-    args: dict[str, Any] = {"role": role, "how": r.choice(HOWS), "nth": r.choice([1, 2, 3, 5, 8, 12, 16, 20, 25, 30])}
+def _hook(r: random.Random) -> tuple[str, dict[str, Any]]:
+    role = r.choice(["task"] * 8 + ["plan", "commit"])
+    nth = r.choice([1, 2, 3, 4, 5, 6, 8, 10, 14, 20]) if role == "task" else r.randint(1, 30)
+    args: dict[str, Any] = {"role": role, "how": r.choice(HOWS), "nth": nth}
     return "hook", {**args, "task": r.randrange(3), "attempt": r.choice([0, 0, 0, 1, 2])}
 
 
-def _fault(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+def _fault(r: random.Random) -> tuple[str, dict[str, Any]]:
     method, how = r.choice(METHODS), r.choice(FAULTS)
     if method != "send_message" and how in ("fail_overflow", "fail_forbidden", "fail_internal"):
         how = "fail"
@@ -63,18 +64,26 @@ def _expire(r: random.Random) -> tuple[str, dict[str, Any]]:
     return "expire", {"topic": r.randrange(2), "keep": r.choice([0, 3, 20])}
 
 
-def _during(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
-    what, args = r.choice([_down, _topic, lambda _: ("die", {}), lambda _: ("die", {})])(r)
+def _switch_master(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return "switch_master", {}
+
+
+def _driver_dies(r: random.Random) -> tuple[str, dict[str, Any]]:
+    return "die", {}
+
+
+def _during(r: random.Random) -> tuple[str, dict[str, Any]]:
+    what, args = r.choice([_down, _topic, _driver_dies, _driver_dies])(r)
     method, nth = r.choice(METHODS), r.choice([1, 2, 3, 5, 9, 15])
     return "during", {"method": method, "nth": nth, "after": r.random() < 0.5, "what": what, "args": args}
 
 
-def _die(r: random.Random, setting: Setting) -> tuple[str, dict[str, Any]]:
+def _die(r: random.Random) -> tuple[str, dict[str, Any]]:
     return "die", {"at": r.choice([PLANNED, WRITTEN, COMMITTED])}
 
 
-_MAKERS = [(_hook, 10), (_fault, 6), (_during, 5), (_die, 4)]
-_CHANGES = [(_down, 2), (_topic, 3), (_expire, 1), (lambda r: ("switch_master", {}), 1)]
+_MAKERS = [(_hook, 16), (_fault, 6), (_during, 6), (_die, 4)]
+_CHANGES = [(_down, 2), (_topic, 3), (_expire, 1), (_switch_master, 1)]
 
 
 def generate(name: str, server: str = "embedded") -> History:
@@ -98,7 +107,7 @@ def generate(name: str, server: str = "embedded") -> History:
         width=r.choice([1, 2, 3]),
         tries=r.choice([1, 2, 4, 4]),
     )
-    events = tuple(_event(r, setting, server) for _ in range(r.choice([2, 4, 6, 9])))
+    events = tuple(_event(r, setting, server) for _ in range(r.choice([3, 6, 9, 12])))
     return History(name, setting, events)
 
 
@@ -109,7 +118,7 @@ def _event(r: random.Random, setting: Setting, server: str) -> Event:
         kind, args = change(r)
     else:
         make = r.choices([make for make, _ in _MAKERS], [weight for _, weight in _MAKERS])[0]
-        kind, args = make(r, setting)
+        kind, args = make(r)
     if server == "real":
         kind, args = _for_real(r, kind, args)
     return Event(kind, batch, run, args)
@@ -121,7 +130,7 @@ def _for_real(r: random.Random, kind: str, args: dict[str, Any]) -> tuple[str, d
         return kind, args
     if kind == "stop":
         return "restart", args
-    return _hook(r, None)  # type: ignore[arg-type]
+    return _hook(r)
 
 
 def rows(history: History, batch: int, task: int, topics: list[str], partitions: list[Partition]) -> list[OutRow]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -66,7 +67,7 @@ def install() -> None:
         _cut(connection)
         return serial_no
 
-    Connection._submit = hooked  # type: ignore[method-assign]
+    Connection._submit = hooked  # type: ignore[method-assign, assignment]
 
 
 def die() -> NoReturn:
@@ -102,7 +103,5 @@ def _wait_for_answer(connection: Connection) -> None:
 
 
 def _cut(connection: Connection) -> None:
-    try:
+    with suppress(OSError):
         connection._socket.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

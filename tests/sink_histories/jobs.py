@@ -52,17 +52,20 @@ class OutRow:
 
 
 class Job(Protocol):
-    hook: Hook | None
+    @property
+    def hook(self) -> Hook | None: ...
 
     def do(self) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Begin:
-    """How long a process waits for what may still be on its way, in seconds; None for as long as it would."""
+    """How long a process waits for what may still be on its way, in seconds; None for as long as it would. With
+    `blind` it finds nothing of what stands already."""
 
     once_settling: float | None
     doubts_settling: float | None
+    blind: bool = False
     hook: Hook | None = None
 
     def do(self) -> None:
@@ -70,6 +73,8 @@ class Begin:
             once.SETTLING = self.once_settling
         if self.doubts_settling is not None:
             doubts.SETTLING = self.doubts_settling
+        if self.blind:
+            once.Standing.add = lambda *_: None  # type: ignore[method-assign]
 
 
 def schema(with_topic: bool) -> StructType:
@@ -99,7 +104,7 @@ class Where:
     attempt: int
 
     def enter(self) -> None:
-        context = TaskContext._getOrCreate()  # type: ignore[attr-defined]
+        context = TaskContext._getOrCreate()
         context._partitionId, context._attemptNumber = self.task, self.attempt
         context._localProperties = {
             "sql.streaming.queryId": self.query,

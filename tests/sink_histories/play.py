@@ -108,7 +108,9 @@ class Player:
             except FailedError as failed:
                 self.stats["runs that failed"] += 1
                 last = failed
-                self._restart(hard=failed.is_death or random.Random(f"{self.history.name}:{batch}:{run}").random() < 0.5)
+                self._restart(
+                    hard=failed.is_death or random.Random(f"{self.history.name}:{batch}:{run}").random() < 0.5
+                )
             if last.kind == "DataLossError" and "expire" in self.world.accidents and run > 1:
                 self._options["effectivelyOnceUncertain"] = "sendAgain"  # what a user would do
                 self.exempt.add(batch)
@@ -116,7 +118,7 @@ class Player:
 
     def _meet(self, event: Event) -> None:
         args = event.args
-        if event.kind in ("hook", "die"):
+        if event.kind in ("hook", "die", "stage"):
             return
         self.stats[event.kind] += 1
         if event.kind == "fault":
@@ -146,17 +148,21 @@ class Player:
         tasks = self._write(batch, run, writer)
         self._die_at(batch, run, WRITTEN)
         messages = [task.written for task in tasks]
-        self._call(Commit(self._options, with_topic, messages, batch, self._hook(batch, run, "commit")), batch, "commit")
+        self._call(
+            Commit(self._options, with_topic, messages, batch, self._hook(batch, run, "commit")), batch, "commit"
+        )
         self._die_at(batch, run, COMMITTED)
         self.committed[batch] = tasks
+        self.stats["rows that stood"] += sum(task.written.stood for task in tasks)
 
     def _write(self, batch: int, run: int, writer: bytes) -> list[Committed]:
         history, setting = self.history, self.history.setting
-        topics, partitions = list(self.world.topics), list(self.world.partitions)
+        topics, partitions = self.world.topics, self.world.partitions
         rows = [generate.rows(history, batch, task, topics, partitions) for task in range(len(setting.tasks[batch]))]
         waiting = deque((task, 0) for task in range(len(rows)))
         running: dict[Child, tuple[int, int, list[int]]] = {}
         ended: dict[int, Committed] = {}
+        staged = False
         try:
             while len(ended) < len(rows):
                 while waiting and len(running) < setting.width:
@@ -166,7 +172,9 @@ class Player:
                     where = Where(self.query, self._run, batch, task, attempt)
                     hook = self._hook(batch, run, "task", task, attempt)
                     child = self._worker([*running])
-                    child.start(Write(writer, where, [rows[task][n] for n in order], setting.topic_column, setting.arrow, hook))
+                    child.start(
+                        Write(writer, where, [rows[task][n] for n in order], setting.topic_column, setting.arrow, hook)
+                    )
                     running[child] = task, attempt, order
                 for child in self._first_of([*running]):
                     task, attempt, order = running.pop(child)
@@ -183,9 +191,14 @@ class Player:
                     if attempt + 1 == setting.tries:
                         self._check_error(done)
                         text = "it died" if done is None else done.error
-                        raise FailedError(f"task {task} failed {attempt + 1} times, at last: {text}", kind=done.kind if done else "")
+                        raise FailedError(
+                            f"task {task} failed {attempt + 1} times, at last: {text}", kind=done.kind if done else ""
+                        )
                     self._check_error(done)
-                    waiting.append((task, attempt + 1))
+                    # Where a stage is tried again, for shuffle files that are lost, its tasks are counted anew.
+                    anew = any(event.args["task"] % len(rows) == task for event in history.at("stage", batch, run))
+                    waiting.append((task, 0 if anew and not attempt and not staged else attempt + 1))
+                    staged = staged or anew
         finally:
             for child in running:  # tasks of a job that failed are cancelled
                 self._end(child)

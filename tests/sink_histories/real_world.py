@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tests import messages
 from tests.clusters.real import RealCluster
@@ -105,7 +105,7 @@ class RealWorld:
         for piece in reader(
             self._cluster, self._group, partition, 0, reply.maxOffset, claim=next_claim(), claim_timeout=20.0
         ).pieces():
-            for one in piece.messages:
-                header, body = split_payload(one.payLoadData, one.flag)  # type: ignore[attr-defined]
+            for one in cast(list[Any], piece.messages):
+                header, body = split_payload(one.payLoadData, one.flag)
                 own = decode_attributes(header).own or {}
-                yield Message(partition, next(place), one.messageId, body, tuple(sorted(own.items())))  # type: ignore[attr-defined]
+                yield Message(partition, next(place), one.messageId, body, tuple(sorted(own.items())))

@@ -6,7 +6,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from tests.sink_histories.generate import generate
@@ -39,11 +40,12 @@ class Outcome:
 
 
 class Stage:
-    """Where histories are played, one at a time. `spoil` changes what is judged: for tests of the judge."""
+    """Where histories are played, one at a time; with `blind`, by a sink that never sees what stands already, to test
+    that histories find it out."""
 
-    def __init__(self, server: str = "embedded", spoil: Callable[[Case], None] = lambda case: None) -> None:
+    def __init__(self, server: str = "embedded", *, blind: bool = False) -> None:
         self.server = server
-        self._spoil = spoil
+        self._pace = replace(_PACES[server], begin=replace(_PACES[server].begin, blind=blind))
         self._zygote: Zygote | None = None
         self._real: RealServer | None = None
 
@@ -93,7 +95,7 @@ class Stage:
         player: Player | None = None
         try:
             with self._world(history) as world, tempfile.TemporaryDirectory() as folder:
-                player = Player(history, world, self._zygote, _PACES[self.server], Path(folder))
+                player = Player(history, world, self._zygote, self._pace, Path(folder))
                 player.play()
                 case = Case(
                     history.setting,
@@ -106,7 +108,6 @@ class Stage:
                     frozenset(player.exempt),
                     player.receipts,
                 )
-                self._spoil(case)
                 judge(case)
                 player.stats["doubles"] += case.doubles
                 player.stats["messages"] += len(case.stored)
@@ -148,6 +149,7 @@ def play_alone(history: History, shrinks: bool) -> Outcome:
     """On an embedded server; for processes side by side."""
     if not _stages:
         _stages.append(Stage())
+        Finalize(None, _stages[0].close, exitpriority=1)
     return _stages[0].play_shrunk(history) if shrinks else _stages[0].play(history)
 
 

@@ -20,8 +20,8 @@ class Event:
     """Something that happens in the `run`-th try, from 0, of a batch; before it unless `kind` says when.
 
     Kinds: `hook` (a process is killed, or one of its connections cut), `fault` (calls fail at the servers), `during`
-    (a change of the cluster at a call), `die` (the driver does), and all changes of the cluster. Numbers in `args`
-    that choose something count round.
+    (a change of the cluster at a call), `die` (the driver does), `stage` (a task that fails is tried again in another
+    try of its stage), and all changes of the cluster. Numbers in `args` that choose something count round.
     """
 
     kind: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,8 +47,8 @@ class World(Protocol):
     """`lost` went in crashes, `expired` was too old; what the sink must bear in mind is whether there were
     `accidents` (a crash, a stop, growth, retention), by name."""
 
-    topics: Sequence[str]
-    partitions: Sequence[Partition]
+    topics: list[str]
+    partitions: list[Partition]
     lost: dict[tuple[Partition, int, bytes], Message]
     expired: dict[tuple[Partition, int, bytes], Message]
     accidents: set[str]

@@ -5,6 +5,7 @@ Children are asked over a socket. One that is killed is seen by the end of its s
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -27,7 +28,10 @@ class Zygote:
         self._folder = tempfile.TemporaryDirectory()
         self._path = str(Path(self._folder.name) / "zygote")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, self._path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", __name__, self._path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", "the zygote did not start"
@@ -44,7 +48,8 @@ class Zygote:
         return Child(Client(self._path, family="AF_UNIX"), begin)
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(10.0)
         self._process.stdout.close()
@@ -85,9 +90,11 @@ class Child:
 
 def main(path: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
+    for name in ("pandas", "pyarrow.acero", "pyarrow.fs", "encodings.idna"):  # what each child would import anew
+        importlib.import_module(name)
     jobs.quiet()
     hooks.install()
-    with Listener(path, family="AF_UNIX") as listener:
+    with suppress(FileNotFoundError), Listener(path, family="AF_UNIX") as listener:  # it may be cleared away before
         sockets = [sys.stdin.fileno(), listener._listener._socket.fileno()]  # type: ignore[attr-defined]
         print("ready", flush=True)
         while True:

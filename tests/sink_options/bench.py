@@ -1,4 +1,4 @@
-"""Writes as Spark runs them, without Spark: planned on the driver, pickled, written by tasks, committed on the driver."""
+"""Writes as Spark runs them, without Spark: planned on the driver, written by tasks, committed on the driver."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Task:
             yield
 
 
-def options(cluster: Cluster, topic: str | None = None, **given: object) -> dict[str, str]:
+def options(cluster: Cluster, topic: str | None = None, **given: Any) -> dict[str, str]:
     """As Spark hands them over: texts under lower-cased keys. `_` in a name stands for `.`, None leaves one out."""
     raw: dict[str, object] = {
         "tubemq.master": cluster.master,
@@ -142,7 +142,7 @@ class Writing:
         *,
         streaming: bool = False,
         by_rows: bool = False,
-        **given: object,
+        **given: Any,
     ) -> None:
         self._columns = columns
         source = TubeMQDataSource(options(cluster, topic, **given))
@@ -189,7 +189,7 @@ def save(
     *,
     kinds: Mapping[str, DataType] | None = None,
     task: Task | None = None,
-    **given: object,
+    **given: Any,
 ) -> Written:
     """A batch write of one task, from the plan to the commit."""
     writing = Writing(cluster, schema(rows, kinds), topic, **given)
@@ -208,13 +208,14 @@ def own(message: Stored) -> dict[str, str]:
     return dict(message.attributes.own or {})
 
 
-def read_back(cluster: Cluster, topic: str, **given: object) -> list[dict[str, Any]]:
+def read_back(cluster: Cluster, topic: str, **given: Any) -> list[dict[str, Any]]:
     """A batch read of a topic."""
-    more = {"subscribe": topic, "tubemq.group": f"back_{uuid.uuid4().hex[:12]}", **given}
+    more: dict[str, Any] = {"subscribe": topic, "tubemq.group": f"back_{uuid.uuid4().hex[:12]}", **given}
     source = TubeMQDataSource(options(cluster, **more))
     reader = source.reader(source.schema())
     tasks = pickle.loads(pickle.dumps(reader.partitions()))
-    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    found: list[Any] = [batch for task in tasks for batch in reader.read(task)]
+    return [row for batch in found for row in batch.to_pylist()]
 
 
 def as_json(attributes: Mapping[str, str]) -> str:

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import pyarrow as pa
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
+from tests.sink_options.bench import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.write import write_batches
@@ -28,7 +28,7 @@ class BadRow(NamedTuple):
     column: str
     cells: Mapping[str, Any]
     reason: str
-    given: Mapping[str, object] = {}
+    given: Mapping[str, Any] = {}
 
 
 PACK = {"inlong_group": "g", "inlong_stream": "s"}
@@ -163,7 +163,7 @@ def test_a_bad_row_becomes_a_dead_letter(cluster: Cluster, one_for_all: str, dea
     """With all it had, and why."""
     rows = rows_of(bad, one_for_all)
     before, dead_before = len(stored_in(cluster, one_for_all)), len(stored_in(cluster, dead_topic))
-    dead = {"failedRows": "deadLetter", "deadLetterTopic": dead_topic}
+    dead: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead_topic}
     writing = Writing(cluster, schema(rows), streaming=True, **dead, **given_of(bad, one_for_all))
     task = Task(batch=3, partition=5)
     began = datetime.now(timezone.utc)
@@ -225,7 +225,7 @@ def test_many_bad_rows_among_good_ones(
 @pytest.mark.sink_option("deadLetterTopic")
 def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: str) -> None:
     dead = cluster.new_topic("one")
-    rows = [{"value": None}, {"value": b"good"}]
+    rows: list[dict[str, Any]] = [{"value": None}, {"value": b"good"}]
     writing = Writing(cluster, schema(rows), topic, failedRows="deadLetter", deadLetterTopic=dead)
     writing.write(rows, Task(batch=9, partition=2))
     (letter,) = stored_in(cluster, dead)
@@ -236,7 +236,7 @@ def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: st
 
 @pytest.mark.sink_option("deadLetterTopic")
 def test_an_unknown_dead_letter_topic_is_no_plan(cluster: Cluster, one_for_all: str) -> None:
-    given = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
     with pytest.raises(ConfigError, match="knows no topic nowhere"):
         save(cluster, [{"value": b"a"}], one_for_all, **given)
 
@@ -256,6 +256,59 @@ def test_bad_rows_where_each_is_stored_once(cluster: Cluster, one_for_all: str, 
         assert written.dropped == 1
     assert written.stood == 3
     assert len(stored_in(cluster, one_for_all)) == before + 3
+
+
+ODD = b"caf\xe9 \xff"
+
+
+@pytest.mark.sink_option("failedRows", "deadLetterTopic")
+@pytest.mark.parametrize(
+    "column", ["topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
+)
+def test_texts_that_are_none(cluster: Cluster, one_for_all: str, dead_topic: str, column: str) -> None:
+    """Spark lets any bytes pass as a string. The row is named, and its dead letter has these bytes."""
+    names = ["value", "topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
+    good = [one_for_all.encode(), b"news", [(b"a", b"b")], b"g", b"s", [(b"c", b"d"), (b"e", b"f")]]
+    odd = [(b"ok", b"ok"), (b"odd", ODD)] if column.endswith("attributes") else ODD
+    bad = [odd if name == column else cell for name, cell in zip(names[1:], good, strict=True)]
+    rows = [[b"first", *good], [b"bad", *bad], [b"none", one_for_all.encode(), None, None, b"g", b"s", None]]
+    batch = pa.record_batch([_spark_texts(list(cells)) for cells in zip(*rows, strict=True)], names)
+    columns = schema(kinds={name: KINDS[name] for name in names})
+    plain: dict[str, Any] = {"messageFormat": "inlongmsg"}
+    before = len(stored_in(cluster, one_for_all))
+    with pytest.raises(
+        ConfigError, match=rf"^row 1 of task partition 0, column '{column}': it has bytes that are no UTF"
+    ):
+        write_batches(Writing(cluster, columns, **plain).plan, [batch])
+    assert len(stored_in(cluster, one_for_all)) == before + 1
+
+    writing = Writing(cluster, columns, failedRows="deadLetter", deadLetterTopic=dead_topic, **plain)
+    assert write_batches(writing.plan, [batch]).dead == 1
+    assert len(stored_in(cluster, one_for_all)) == before + 3
+    (letter,) = [
+        own(message)
+        for message in stored_in(cluster, dead_topic)
+        if message.body == b"bad" and own(message)["dead_id"] == writing.plan.write_id
+    ]
+    assert ODD in unquote_to_bytes(letter[f"dead_{column}"])
+
+
+def _spark_texts(cells: list[Any]) -> pa.Array:
+    """A column as Spark sends it, whatever its bytes are."""
+    if not any(isinstance(cell, list) for cell in cells):
+        return pa.array(cells, pa.binary()).cast(pa.string(), safe=False)
+    maps = pa.array(cells, pa.map_(pa.binary(), pa.binary()))
+    keys, items = (part.cast(pa.string(), safe=False) for part in (maps.keys, maps.items))
+    return pa.MapArray.from_buffers(
+        pa.map_(pa.string(), pa.string()),
+        len(maps),
+        [*maps.buffers()[:2]],
+        children=[
+            pa.StructArray.from_arrays(
+                [keys, items], fields=[pa.field("key", pa.string(), False), pa.field("value", pa.string())]
+            )
+        ],
+    )
 
 
 @pytest.mark.sink_option("failedRows")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import messages
-from tests.clusters import Cluster
+from tests.clusters import Cluster, Layout
 from tests.messages import partitions
 from tests.sink_options.bench import Cells, Task, Writing, bodies, own, save, schema
 from tests.stored import stored_in
@@ -27,11 +27,15 @@ BODIES = sorted(row["value"] for row in ROWS)
 class Query:
     """A stream of one task, with a checkpoint of its own."""
 
-    def __init__(self, cluster: Cluster, topic: str | None, **given: object) -> None:
+    def __init__(self, cluster: Cluster, topic: str | None, **given: Any) -> None:
         self.task = Task()
         self._cluster = cluster
         self._topic = topic
-        self._given = {"effectivelyOnce": True, "checkpointLocation": f"/checkpoints/{uuid.uuid4()}", **given}
+        self._given: dict[str, Any] = {
+            "effectivelyOnce": True,
+            "checkpointLocation": f"/checkpoints/{uuid.uuid4()}",
+            **given,
+        }
         self._writing: Writing | None = None
 
     def plan(self, rows: Sequence[Cells] = ROWS) -> Writing:
@@ -102,7 +106,7 @@ def test_a_batch_that_was_stored_as_a_whole_but_not_committed(cluster: Cluster, 
 @TRIES
 def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     """Found by their digests; equal rows are as many as they are."""
-    rows = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
+    rows: list[dict[str, Any]] = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
     query = Query(cluster, demo)
     query.write(rows[:25])
     for seed in range(2):
@@ -110,6 +114,16 @@ def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
         assert again(query, mixed).stood == (42 if seed else 25)
     assert bodies(cluster, demo) == sorted(row["value"] for row in rows)
     assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
+
+
+@TRIES
+def test_attributes_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
+    """A map has none."""
+    rows: list[dict[str, Any]] = [{"value": b"%d" % n, "attributes": {"a": "1", "b": str(n)}} for n in range(10)]
+    query = Query(cluster, demo)
+    query.write(rows)
+    turned = [{"value": row["value"], "attributes": dict(reversed(row["attributes"].items()))} for row in rows]
+    assert again(query, turned).stood == 10
 
 
 @TRIES
@@ -141,7 +155,7 @@ def test_with_what_changes_the_body(cluster: Cluster, again: Any) -> None:
 @TRIES
 def test_rows_that_can_never_be_sent_do_not_count(cluster: Cluster, again: Any) -> None:
     topic = cluster.new_topic("one")
-    rows = [{"value": None if n % 5 == 1 else b"%d" % n} for n in range(20)]
+    rows: list[dict[str, Any]] = [{"value": None if n % 5 == 1 else b"%d" % n} for n in range(20)]
     query = Query(cluster, topic, failedRows="drop")
     assert query.write(rows[:10]).dropped == 2
     written = again(query, rows)
@@ -222,13 +236,16 @@ def test_then_all_may_be_sent_again(cluster: Cluster, demo: str, again: Any, cap
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
-def test_as_many_as_a_task_may_read(cluster: Cluster) -> None:
-    """Where each partition has its store for itself these are messages."""
-    topic = cluster.new_topic("one")
+@pytest.mark.parametrize("layout", ["one", "three", "stores"])
+def test_as_many_as_a_task_may_read(cluster: Cluster, layout: Layout) -> None:
+    """However many partitions share a store."""
+    topic = cluster.new_topic(layout)
     query = Query(cluster, topic, effectivelyOnceMaxOffsets=10)
     query.write(ROWS[:10])
     assert query.again().stood == 10
     assert bodies(cluster, topic) == BODIES
+    with pytest.raises(ConfigError, match=f"topic {topic} got 20 messages since"):
+        query.again()
 
 
 # Whose bookmarks: `effectivelyOnceGroup`, or the checkpoint
@@ -263,13 +280,13 @@ def test_groups_follow_the_checkpoint() -> None:
 
 def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
     for location in (None, "", " "):
-        with pytest.raises(ConfigError, match="^option 'effectivelyOnce' needs option 'checkpointLocation' on the"):
+        with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' needs option 'checkpointLocation' on the"):
             Query(cluster, demo, checkpointLocation=location).plan()
 
 
 @pytest.mark.parametrize("checkpoint", [None, "/somewhere"])
 def test_a_batch_write_has_no_tries_to_tell_apart(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
-    with pytest.raises(ConfigError, match="^option 'effectivelyOnce' is for streams; a batch write may use option 'st"):
+    with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' is for streams; a batch write may use option '"):
         save(cluster, ROWS, demo, effectivelyOnce=True, checkpointLocation=checkpoint)
 
 

@@ -82,7 +82,7 @@ def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: st
 @pytest.mark.parametrize("committed", [False, True])
 def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
     """Each by the number that its stamp has, whether the batch was committed before or not."""
-    once = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
+    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
     task = Task(batch=0)
     writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
     written = writing.write(ROWS if committed else ROWS[:12], task)
@@ -100,6 +100,7 @@ def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_pa
     for row in rows:
         message = there[row["broker_id"], row["partition"], row["message_id"]]
         assert dict(message["attributes"])["spark_row"] == str(row["spark_row"])
+        assert row["topic"] == demo
     if committed:  # with all that was known
         assert receipts(tmp_path) == before
 
@@ -109,7 +110,7 @@ def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_pa
 def test_rows_that_were_not_sent_have_none(cluster: Cluster, tmp_path: Path, failed_rows: str) -> None:
     topic, dead = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [{"value": None if n % 3 else b"%d" % n} for n in range(10)]
-    given = {"deadLetterTopic": dead} if failed_rows == "deadLetter" else {}
+    given: dict[str, Any] = {"deadLetterTopic": dead} if failed_rows == "deadLetter" else {}
     save(cluster, rows, topic, failedRows=failed_rows, receipts=tmp_path, **given)
     ((_, found),) = receipts(tmp_path).items()
     assert [(row["spark_row"], row["topic"]) for row in found] == [(n, topic) for n in (0, 3, 6, 9)]
@@ -130,7 +131,7 @@ def test_a_folder_that_cannot_be_is_no_plan(cluster: Cluster, demo: str, tmp_pat
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "inside", "nosuch://bucket/x"):
         with pytest.raises(
-            ConfigError, match="^option 'receipts': folder '.*' .*; give one that the driver can read and"
+            ConfigError, match=r"^option 'receipts': folder '.*' .*; give one that the driver can read and"
         ):
             save(cluster, ROWS, demo, receipts=folder)
     assert bodies(cluster, demo) == []
@@ -143,7 +144,7 @@ def test_a_folder_that_is_lost_before_the_commit(cluster: Cluster, demo: str, tm
     written = writing.write(ROWS, Task("query"))
     folder.rmdir()
     folder.write_text("")
-    with pytest.raises(ConfigError, match="^the rows are stored, but their receipts are not: option 'receipts': "):
+    with pytest.raises(ConfigError, match=r"^the rows are stored, but their receipts are not: option 'receipts': "):
         writing.commit([written])
     folder.unlink()
     writing.commit([written])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,11 @@ from tubemq_spark.protocol.metadata import Partition
 @pytest.mark.column("topic")
 def test_a_rows_topic_comes_before_the_option(cluster: Cluster) -> None:
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
-    rows = [{"value": b"a", "topic": None}, {"value": b"b", "topic": second}, {"value": b"c", "topic": first}]
+    rows: list[dict[str, Any]] = [
+        {"value": b"a", "topic": None},
+        {"value": b"b", "topic": second},
+        {"value": b"c", "topic": first},
+    ]
     written = save(cluster, rows, first)
     assert (bodies(cluster, first), bodies(cluster, second)) == ([b"a", b"c"], [b"b"])
     assert Counter(key.split(":")[1] for key in written.rows for _ in range(written.rows[key])) == {first: 2, second: 1}
@@ -33,7 +38,7 @@ def test_the_column_is_enough(cluster: Cluster) -> None:
 
 @pytest.mark.sink_option("topic")
 def test_without_any_topic_nothing_is_planned(cluster: Cluster) -> None:
-    with pytest.raises(ConfigError, match="^no topic to write to: give option 'topic' or a column 'topic'$"):
+    with pytest.raises(ConfigError, match=r"^no topic to write to: give option 'topic' or a column 'topic'$"):
         save(cluster, [{"value": b"a"}])
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from tubemq_spark.client.outgoing import Outgoing, Stored
 from tubemq_spark.errors import TransportError
@@ -15,21 +16,28 @@ from tubemq_spark.protocol.produce import SendEvent, SendState
 _log = logging.getLogger(__name__)
 
 SETTLING = 1.0
-"""Seconds after which a broker has handled, or will never handle, what came over a connection that is closed."""
+"""Seconds after a sign of life from a broker within which it has handled what came over connections that are closed. It
+handles the requests of a connection one by one as it reads them (wire: NettyRpcServer), but may have been stuck."""
 
 _INDEX_ENTRY = 28
 
-Find = Callable[[Partition, int | None, Collection[int]], Mapping[int, Stored]]
+
+class Finder(Protocol):
+    """The part of `client.producer.Ledger` that is needed here."""
+
+    def greet(self, partition: Partition) -> None: ...
+
+    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]: ...
 
 
 class Doubts:
     """The messages of one producer that are in doubt."""
 
-    def __init__(self, find: Find) -> None:
-        """`find` is `Ledger.find`."""
-        self._find = find
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
         self._messages: dict[Partition, list[Outgoing]] = defaultdict(list)
         self._due: dict[Partition, float] = {}
+        self._alive: set[Partition] = set()  # whose brokers gave a sign of life since the last message came in doubt
         self._ends: dict[Partition, int] = {}
 
     def __repr__(self) -> str:
@@ -56,7 +64,8 @@ class Doubts:
         if message.lane is not None:
             message.lane.hold_back(message)
         self._messages[message.partition].append(message)
-        self._due[message.partition] = time.monotonic() + SETTLING
+        self._due[message.partition] = time.monotonic()
+        self._alive.discard(message.partition)
         return True
 
     def settle(self, may_ask: Callable[[Partition], bool]) -> tuple[list[tuple[Outgoing, Stored]], list[Outgoing]]:
@@ -71,11 +80,17 @@ class Doubts:
             floor = None if None in floors else min(one for one in floors if one is not None)
             marks = [message.mark for message in messages if message.mark is not None]
             try:
-                standing = self._find(partition, floor, marks)
+                if partition not in self._alive:
+                    self._finder.greet(partition)
+                    self._alive.add(partition)
+                    self._due[partition] = time.monotonic() + SETTLING
+                    continue
+                standing = self._finder.find(partition, floor, marks)
             except TransportError as error:
                 _log.info("%s: whether %d messages are stored cannot be told yet: %s", partition, len(messages), error)
                 for message in messages:
                     message.problem = error
+                self._alive.discard(partition)
                 self._due[partition] = time.monotonic() + SETTLING
                 continue
             del self._messages[partition], self._due[partition]

@@ -71,6 +71,8 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
 class Lane:
     """Messages that go one after another. `partition` is where they go, as far as that is known."""
 
+    __slots__ = ("_holding", "id", "listed", "partition", "under_way", "waiting")  # many come and go
+
     def __init__(self, lane_id: LaneId) -> None:
         self.id = lane_id
         self.partition: Partition | None = lane_id.target
@@ -152,7 +154,8 @@ class Lanes:
     def unlisted(self, lane: Lane) -> None:
         """The lane was taken out of `ready`."""
         lane.listed = False
-        self.changed(lane)
+        if lane.waiting:
+            self.changed(lane)
 
     def relist(self) -> list[Lane]:
         """Takes all lanes out of `ready`: where they go is to be found anew, then `changed` called for each."""

@@ -61,6 +61,10 @@ class Ledger(Protocol):
         are `needed` and one is not usable."""
         ...
 
+    def greet(self, partition: Partition) -> None:
+        """Asks the partition's broker for a sign of life; `TransportError` without."""
+        ...
+
     def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
         """Those of `marks` whose messages stand in the partition at or behind `floor`, None for anywhere the task may
         have written. Called when no send of them is under way. `TransportError` when that cannot be told now."""
@@ -100,7 +104,7 @@ class Producer:
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
         self._router = Router(self._session, ledger.usable if ledger is not None else None)
-        self._doubts = None if ledger is None else Doubts(ledger.find)
+        self._doubts = None if ledger is None else Doubts(ledger)
         self._targets = Targets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
         self._unknown: dict[str, str] = {}  # topics, and what was said of them: the next of many rows need not ask
@@ -217,6 +221,7 @@ class Producer:
         links, self._links = self._links, {}
         dials, self._dials = self._dials, {}
         for link in links.values():
+            link.connection.take()  # answers that came in just before an error: not for whoever borrows it next
             link.close()
         for dial in dials.values():
             dial.close()
@@ -262,7 +267,7 @@ class Producer:
         try:
             heard = self._listen()
             self._check_patience()
-            settled = self._doubts is not None and self._settle(self._doubts)
+            settled = self._settle(self._doubts) if self._doubts else False
             sent = self._dispatch()
             return heard or settled or sent
         except BaseException as error:
@@ -403,6 +408,7 @@ class Producer:
 
     def _settle(self, doubts: Doubts) -> bool:
         """Finds out which messages in doubt are stored; whether that could be told of any."""
+        self._look_around()  # it may be that nothing else is left to do
         found, missed = doubts.settle(self._rest_of)
         for message, stored in found:
             self._note(message)

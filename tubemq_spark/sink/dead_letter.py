@@ -157,7 +157,7 @@ def _size(attributes: Mapping[str, str]) -> int:
 
 
 def _quoted(text: str) -> str:
-    return quote(text, safe=_LEGIBLE)
+    return quote(text, safe=_LEGIBLE, errors="surrogateescape")  # bytes that are no UTF-8 as they were
 
 
 def _shortened(text: str, most: int) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, DIGEST_KEY, RESERVED
-from tubemq_spark.sink.payload import CellError, PayloadForm
+from tubemq_spark.sink.payload import NO_TEXT, CellError, PayloadForm
 from tubemq_spark.sink.schema import Cells
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -23,7 +23,7 @@ class BadRowError(Exception):
     """A row that can never be sent: in which column, empty for the row as a whole, and why."""
 
     def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote what is no text
         self.column = column
 
     def __str__(self) -> str:
@@ -66,6 +66,7 @@ class RowEncoder:
             column = "topic"
             if not to:
                 raise ConfigError("it is empty" if to == "" else "it is null, and option 'topic' is not given")
+            to.isascii() or to.encode()  # else no server could be asked for it
             target = None
             if broker_id is not None or partition is not None:
                 column = "partition" if partition is None else "broker_id"
@@ -85,6 +86,8 @@ class RowEncoder:
             if attributes:
                 column = "attributes"
                 encoded += b"," + self._own(dict(attributes))
+        except UnicodeEncodeError:
+            raise BadRowError(column, NO_TEXT) from None
         except CellError as error:
             raise BadRowError(error.column, str(error)) from None
         except ConfigError as error:
@@ -117,7 +120,7 @@ def digest_of(cells: Cells) -> str:
 def _items(
     attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None,
 ) -> list[tuple[str, str | None]] | None:
-    return None if attributes is None else list(dict(attributes).items())
+    return None if attributes is None else sorted(dict(attributes).items())
 
 
 def with_digest(row: int, digest: str) -> bytes:

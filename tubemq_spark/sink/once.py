@@ -104,8 +104,8 @@ class Standing:
 
 
 class Runs:
-    """The first batch that this process has seen of each run of a query, and when: all later ones cannot have been
-    tried before the run began."""
+    """What this process knows of the runs of queries: the first batch that it has seen of each, for all later ones
+    cannot have been tried before the run began; and for which topics the tries of earlier runs were waited for."""
 
     _MOST = 100
 
@@ -113,22 +113,27 @@ class Runs:
         self.forget()
 
     def forget(self) -> None:
-        self._first: OrderedDict[tuple[str | None, str | None], tuple[int, float]] = OrderedDict()
+        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, set[str]]] = OrderedDict()
 
     def is_later(self, task: Task) -> bool:
         """Whether `task` is of a later batch than the first that was seen of its run."""
-        return task.run is not None and task.batch > self._seen(task)[0]
+        return task.run is not None and task.batch > self._of(task)[0]
 
-    def age(self, task: Task) -> float:
-        """Seconds since this process has seen its run first: so long at least the run before is over."""
-        return 0.0 if task.run is None else time.monotonic() - self._seen(task)[1]
+    def has_settled(self, task: Task, topic: str) -> bool:
+        """Whether `settled` was called in the task's run."""
+        return task.run is not None and topic in self._of(task)[1]
 
-    def _seen(self, task: Task) -> tuple[int, float]:
-        first = self._first.setdefault((task.id, task.run), (task.batch, time.monotonic()))
-        self._first.move_to_end((task.id, task.run))
-        while len(self._first) > self._MOST:
-            self._first.popitem(last=False)
-        return first
+    def settled(self, task: Task, topic: str) -> None:
+        """The tries of earlier runs have ended, and brokers have handled what these sent to `topic`."""
+        if task.run is not None:
+            self._of(task)[1].add(topic)
+
+    def _of(self, task: Task) -> tuple[int, set[str]]:
+        known = self._known.setdefault((task.id, task.run), (task.batch, set()))
+        self._known.move_to_end((task.id, task.run))
+        while len(self._known) > self._MOST:
+            self._known.popitem(last=False)
+        return known
 
 
 RUNS = Runs()
@@ -188,6 +193,12 @@ class Once:
             self._bookmarks |= found
         return [one for one in partitions if one in self._bookmarks]
 
+    def greet(self, partition: Partition) -> None:
+        try:
+            read_bookmarks(self._session, self._options.group, (), _HASTE, also=[partition])
+        except ServerError as error:
+            raise TransportError(str(error)) from error
+
     def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
         since = self._bookmarks[partition].before(self._batch) if floor is None else floor
         found: dict[int, Stored] = {}
@@ -207,17 +218,17 @@ class Once:
             self._bookmarks |= bookmarks_of(self._session, self._options, topic)
         if self._is_first_try:
             return Standing()
-        if not self._is_retry and self._is_untouched(topic):
-            return Standing()
-        # A try in this run may just have failed; one in an earlier run has ended before this one began.
-        time.sleep(SETTLING if self._is_retry else max(0.0, SETTLING - RUNS.age(self._task)))
+        # A try in this run may just have failed. One in an earlier run ended when this one began, or soon after: it is
+        # waited for once, and not even an untouched topic tells that there is none.
+        if self._is_retry or not RUNS.has_settled(self._task, topic):
+            try:
+                bookmarks_of(self._session, self._options, topic, away_after=None)  # a sign of life from all brokers …
+            except TubeMQError as error:
+                self._uncertain(error)
+                return Standing()
+            time.sleep(SETTLING)  # … from which on they have handled what was sent before
+            RUNS.settled(self._task, topic)
         return self._look(topic)
-
-    def _is_untouched(self, topic: str) -> bool:
-        """Whether nobody had written to the topic since the last commit when the bookmarks were read."""
-        known = {one: mark for one, mark in self._bookmarks.items() if one.topic == topic}
-        everywhere = all_partitions(self._session.settings, _group_of(self._options, topic), topic)
-        return known.keys() >= everywhere and all(mark.before(self._batch) == mark.end for mark in known.values())
 
     def _look(self, topic: str) -> Standing:
         standing = Standing()
@@ -225,7 +236,9 @@ class Once:
             now = bookmarks_of(self._session, self._options, topic, away_after=None)
             self._bookmarks = now | self._bookmarks
             since = {one: self._bookmarks[one].before(self._batch) for one in now}
-            count = sum(entries(since[one], mark.end, behind=0) for one, mark in now.items())
+            if not self._is_retry and all(since[one] == mark.end for one, mark in now.items()):
+                return standing  # nobody has written to the topic since the last commit
+            count = _messages(now, since)
             if count > self._options.max_offsets:
                 raise ConfigError(
                     f"topic {topic} got {count} messages since the batch began, and option 'effectivelyOnceMaxOffsets' "
@@ -233,10 +246,15 @@ class Once:
                 )
             # In no order, lest the tasks of a batch all queue at the same partition.
             for partition, mark in random.sample(list(now.items()), len(now)):
-                for seen in self._look_at(partition, since[partition], until=mark.end):
-                    stamp = self._own(seen)
-                    if stamp is not None and stamp.digest is not None:
-                        standing.add(stamp.row, stamp.digest, _stored(partition, seen))
+                try:
+                    for seen in self._look_at(partition, since[partition], until=mark.end):
+                        stamp = self._own(seen)
+                        if stamp is not None and stamp.digest is not None:
+                            standing.add(stamp.row, stamp.digest, _stored(partition, seen))
+                except DataLossError as loss:
+                    if self._options.fails_when_uncertain:
+                        raise
+                    self._uncertain(loss)  # of this partition alone
         except TubeMQError as error:
             self._uncertain(error)
         _log.info("%s: %d of the task's rows stand in topic %s already", self._origin, len(standing), topic)
@@ -271,6 +289,15 @@ class Once:
         if isinstance(problem, ConfigError):
             raise ConfigError(f"{what}: {problem}. {_ADVICE}") from problem
         raise problem
+
+
+def _messages(now: Mapping[Partition, Bookmark], since: Mapping[Partition, int]) -> int:
+    """How many stand behind `since`: those of a store, which its partitions share, once."""
+    counts: dict[tuple[int, int], int] = {}
+    for one, mark in now.items():
+        store = one.broker_id, one.store_id
+        counts[store] = max(counts.get(store, 0), entries(since[one], mark.end, behind=0))
+    return sum(counts.values())
 
 
 def _stored(partition: Partition, seen: Seen) -> Stored:

@@ -192,6 +192,10 @@ def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
     topic, wanted = DEAD_LETTER_TOPIC.read(raw), FAILED_ROWS.get(raw) == DEAD_LETTER
     if wanted and topic is None:
         raise ConfigError("option 'failedRows' is deadLetter, and option 'deadLetterTopic' does not say where they go")
+    if topic is not None and topic == TOPIC.read(raw):
+        raise ConfigError(
+            "option 'deadLetterTopic' is the topic of the other rows too: dead letters need one of their own"
+        )
     if topic is not None and not wanted:
         raise ConfigError(
             "option 'deadLetterTopic' goes with failedRows=deadLetter: give that too, or leave the topic out"

@@ -25,6 +25,9 @@ _MAX_TEXT = 65_535  # bytes of attributes, as Java writes a text
 _TOLD = frozenset({"groupId", "bid", "streamId", "tid", "dt", "t", "cnt"})
 
 
+NO_TEXT = "it has bytes that are no UTF-8"
+
+
 class CellError(ValueError):
     """A cell that cannot be sent; the text says why, `column` where."""
 
@@ -97,6 +100,10 @@ def _own(attributes: Mapping[str, str | None]) -> list[str]:
 
 
 def _text(column: str, what: str, text: str) -> str:
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError:
+        raise CellError(column, NO_TEXT) from None
     if "&" in text or "=" in text:
         raise CellError(column, f"{what} {text!r} contains '&' or '=', which InLong uses as separators")
     return text

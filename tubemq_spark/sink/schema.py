@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -101,17 +101,21 @@ def _check_inlong(names: Sequence[str], message_format: str) -> None:
 
 
 def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
-    """The rows of an Arrow batch whose columns were checked."""
+    """The rows of an Arrow batch whose columns were checked. Bytes of a text that are no UTF-8, which Spark lets pass,
+    are lone surrogates of its cell."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     readers: Mapping[str, Callable[[Any], list[Any]]] = {
         "value": _bytes,
         "key": _bytes,
         "msg_time": _times,
         "inlong_time": _milliseconds,
+        "attributes": _maps,
+        "inlong_attributes": _maps,
+        "broker_id": _plain,
+        "partition": _plain,
     }
-    cells = [
-        readers.get(name, pa.Array.to_pylist)(columns[name]) if name in columns else repeat(None)
-        for name in Cells._fields
+    cells: list[Iterable[Any]] = [
+        readers.get(name, _texts)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
     ]
     return map(Cells, *cells)
 
@@ -124,13 +128,20 @@ def cells_of_row(row: Row) -> Cells:
         if (value := cells.get(name)) is not None:
             cells[name] = value.encode() if isinstance(value, str) else bytes(value)
     if isinstance(moment, datetime):  # Spark's are naive, in the zone of this process
-        cells["msg_time"] = int((moment.astimezone(timezone.utc) - _EPOCH).total_seconds() // 60)
+        cells["msg_time"] = (_utc(moment) - _EPOCH) // timedelta(minutes=1)
     if inlong_time is not None:
-        cells["inlong_time"] = (inlong_time.astimezone(timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
+        cells["inlong_time"] = (_utc(inlong_time) - _EPOCH) // timedelta(milliseconds=1)
     return Cells(**cells)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(timezone.utc)
+    except (OverflowError, ValueError):  # of the first or last day there is, in no zone that matters
+        return moment.replace(tzinfo=timezone.utc)
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
@@ -141,9 +152,28 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
+def _plain(column: pa.Array) -> list[Any]:
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _texts(column: pa.Array) -> list[Any]:
+    try:
+        return _plain(column)
+    except UnicodeDecodeError:
+        return [None if text is None else text.decode("utf-8", "surrogateescape") for text in _bytes(column)]
+
+
+def _maps(column: pa.Array) -> list[Any]:
+    try:
+        return _plain(column)
+    except UnicodeDecodeError:
+        pairs = [scalar.values for scalar in column]  # a struct array each
+        return [None if part is None else list(zip(*map(_texts, part.flatten()), strict=True)) for part in pairs]
+
+
 def _times(column: pa.Array) -> list[str | int | None]:
     if not pa.types.is_timestamp(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return _texts(column)
     return _since_epoch(column, _MINUTE)
 
 

@@ -1,0 +1,137 @@
+"""What `docs/delivery.md` says of the sink, where no other test shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, settings
+from tests.sink_options.bench import Task, Writing, own, schema
+from tests.stored import stored_in
+from tests.waiting import wait_until
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.producer import Producer
+from tubemq_spark.protocol.keys import KeyMap
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.once import RUNS
+
+KEYS = [b"key %d" % number for number in range(60)]
+OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
+LEFT = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with a topic of three partitions."""
+    RUNS.forget()
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
+        yield running
+    RUNS.forget()
+
+
+def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
+    """The partitions of each body."""
+    found: dict[bytes, set[Partition]] = {}
+    for message in cluster.tubemq.messages("demo"):
+        found.setdefault(message.body, set()).add(Partition(message.broker_id, "demo", message.partition))
+    return found
+
+
+def test_rows_without_a_key_have_no_order() -> None:
+    """One that fails is overtaken, in the only partition too."""
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as cluster:
+        cluster.tubemq.on("send_message", nth=1, times=1).fail(419)
+        with Producer(settings(cluster)) as producer:
+            for row in range(100):
+                producer.send("demo", b"%02d" % row)
+        found = [message.body for message in cluster.tubemq.messages("demo")]
+    assert sorted(found) == [b"%02d" % row for row in range(100)]
+    assert found.index(b"00") > found.index(b"01")
+
+
+def test_keys_of_a_broker_that_is_not_listed_go_to_others(cluster: EmbeddedCluster) -> None:
+    """Only those, and only as long as it is away: here from before the process has heard of it."""
+    for expected in (OWNERS, LEFT, OWNERS):
+        if expected is LEFT:
+            cluster.stop_broker(2)
+        with Producer(settings(cluster)) as producer:
+            before = Counter(homes_of_rows(cluster))
+            for key in KEYS:
+                producer.send("demo", key, key=key)
+            producer.flush()
+        new = Counter(homes_of_rows(cluster)) - before
+        assert new == Counter((key, expected.partition(key)) for key in KEYS)
+        forget_servers()
+        if expected is LEFT:
+            cluster.start_broker(2)
+            wait_until(lambda: is_listed(cluster))
+    moved = [key for key in KEYS if OWNERS.partition(key) != LEFT.partition(key)]
+    assert moved == [key for key in KEYS if OWNERS.partition(key).broker_id == 2] != []
+
+
+def homes_of_rows(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:
+    messages = cluster.tubemq.messages("demo")
+    return [(message.body, Partition(message.broker_id, "demo", message.partition)) for message in messages]
+
+
+def is_listed(cluster: EmbeddedCluster) -> bool:
+    with Producer(settings(cluster)) as producer:
+        producer.limit("demo")
+        listed = producer.has_partition(Partition(2, "demo", 0))
+    forget_servers()
+    return listed
+
+
+def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.once.AWAY_AFTER", 0.2)
+    once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
+    task = Task()
+    for batch in range(2):
+        rows: list[dict[str, Any]] = [{"value": b"%d %b" % (batch, key), "key": key} for key in KEYS]
+        rows += [{"value": b"%d anywhere %d" % (batch, number), "key": None} for number in range(60)]
+        if batch:
+            cluster.stop_broker(2)
+        writing = Writing(cluster, schema(rows), "demo", streaming=True, **once)
+        assert sum(writing.write(rows, task).rows.values()) == 120
+        if batch:
+            cluster.start_broker(2)
+            wait_until(lambda: is_listed(cluster))
+            assert writing.write(rows, task.again()).stood == 120
+        writing.commit([writing.write(rows, task.again().again())], batch)
+        task = task.next()
+    assert set(bodies_in(cluster).values()) == {1}
+    found = homes(cluster)
+    assert len(found) == 240
+    for key in KEYS:
+        assert found[b"0 " + key] == {OWNERS.partition(key)}
+        assert found[b"1 " + key] == {LEFT.partition(key)}
+    for batch, brokers in ((0, {1, 2}), (1, {1})):
+        bodies = [b"%d anywhere %d" % (batch, number) for number in range(60)]
+        assert {home.broker_id for body in bodies for home in found[body]} == brokers
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])
+def test_dead_letters_are_written_again(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    """By each try of the task or batch; their names say that they are the same."""
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    cluster.create("dead", TopicSpec(partitions=1))
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
+    if once:
+        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
+    rows: list[dict[str, Any]] = [{"value": b"good"}, {"value": None}]
+    task = Task()
+    for attempts in ([task, task.again()], [task.restarted()]):
+        writing = Writing(cluster, schema(rows), "demo", streaming=True, **given)
+        for attempt in attempts:
+            assert writing.write(rows, attempt).dead == 1
+    names = [own(message)["dead_letter"] for message in stored_in(cluster, "dead")]
+    assert len(names) == 3
+    assert len(set(names)) == 1
+    assert bodies_in(cluster)[b"good"] == (1 if once else 3)

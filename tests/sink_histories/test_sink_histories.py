@@ -1,0 +1,222 @@
+"""Histories that are played on each run; `python -m tests.sink_histories` plays others."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from tests.histories.script import TopicShape
+from tests.real.jars import MissingTool
+from tests.sink_histories.generate import OPTIONS, generate, order
+from tests.sink_histories.jobs import OutRow
+from tests.sink_histories.judge import BrokenError, Case, judge
+from tests.sink_histories.play import Committed
+from tests.sink_histories.regressions import REGRESSIONS
+from tests.sink_histories.run import Stage, play_alone
+from tests.sink_histories.script import ONCE, PLAIN, STAMPED, Event, History, Setting
+from tests.sink_histories.world import Message
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import SINK_OPTIONS
+from tubemq_spark.sink.receipts import Receipts, write_receipts
+
+EMBEDDED, REAL = 16, 3
+
+
+def seed(default: str) -> str:
+    """TUBEMQ_HISTORIES_SEED plays others than usual."""
+    return os.environ.get("TUBEMQ_HISTORIES_SEED", default)
+
+
+def test_embedded_servers() -> None:
+    histories = [generate(f"{seed('usual')}:{number}") for number in range(EMBEDDED)]
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        for outcome in pool.map(partial(play_alone, shrinks=True), histories):
+            assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("history", REGRESSIONS, ids=lambda history: history.name)
+def test_what_once_failed(stage: Stage, history: History) -> None:
+    outcome = stage.play(history)
+    assert outcome.problem is None, outcome
+
+
+KILLED = Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 2})
+SMALL = Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE)
+
+
+def test_a_sink_that_does_not_look_is_found_out(stage: Stage) -> None:
+    history = History("blind", SMALL, (KILLED,))
+    outcome = stage.play(history)
+    assert outcome.problem is None, outcome
+    assert outcome.stats["tasks that died"] == 1
+    with Stage(blind=True) as blind:
+        problem = blind.play(history).problem
+    assert problem is not None
+    assert "stands there 2 times, and was written 1 times only" in problem
+
+
+@pytest.mark.real
+def test_real_server() -> None:
+    with Stage("real") as stage:
+        try:
+            stage.prepare()
+        except MissingTool as error:
+            if os.environ.get("CI") == "true":
+                raise
+            pytest.skip(str(error))
+        for number in range(REAL):
+            outcome = stage.play(generate(f"{seed('usual')}:{number}", "real"))
+            assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
+
+
+# The histories themselves
+
+
+def test_a_name_is_a_history() -> None:
+    assert generate("some:1") == generate("some:1")
+    assert generate("some:1") != generate("some:2")
+    assert History.from_json(generate("some:1").to_json()) == generate("some:1")
+
+
+def test_options_are_those_of_the_sink() -> None:
+    assert OPTIONS.keys() <= {option.name for option in SINK_OPTIONS}
+
+
+def test_only_another_try_is_shuffled() -> None:
+    history = History("some", replace(SMALL, shuffled=True))
+    assert order(history, 0, 0, 0, 20) == list(range(20)) != order(history, 0, 0, 1, 20)
+    assert sorted(order(history, 0, 0, 1, 20)) == list(range(20))
+
+
+# The judge
+
+QUERY = "00000000-0000-0000-0000-000000000001"
+HERE, THERE = Partition(1, "a", 0), Partition(1, "a", 1)
+ROWS = [
+    OutRow("a", b"free"),
+    OutRow("a", b"red 1", b"red"),
+    OutRow("a", b"red 2", b"red"),
+    OutRow("a", b"there", None, (1, 1)),
+]
+
+
+def stored(partition: Partition, place: int, body: bytes, row: int, batch: int = 0) -> Message:
+    stamp = {"spark_id": QUERY, "spark_batch": str(batch), "spark_partition": "0", "spark_row": str(row)}
+    return Message(partition, place, 1000 + place, body, tuple(sorted(stamp.items())))
+
+
+FREE, RED_1, RED_2 = stored(HERE, 0, b"free", 0), stored(HERE, 28, b"red 1", 1), stored(HERE, 56, b"red 2", 2)
+BY_TARGET = stored(THERE, 0, b"there", 3)
+NEXT = stored(HERE, 84, b"next", 0, batch=1)
+
+
+@pytest.fixture
+def case() -> Case:
+    """Of two batches of one task each, as they must be."""
+    committed = {
+        0: [Committed(ROWS, [0, 1, 2, 3], Written({"1:a:0": 3, "1:a:1": 1}, QUERY))],
+        1: [Committed([OutRow("a", b"next")], [0], Written({"1:a:0": 1}, QUERY))],
+    }
+    return Case(replace(SMALL, mode=ONCE), QUERY, committed, [FREE, RED_1, RED_2, BY_TARGET, NEXT])
+
+
+def test_all_is_as_it_must_be(case: Case) -> None:
+    judge(case)
+    assert case.doubles == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "messages", "problem"),
+    [
+        (PLAIN, [FREE, RED_1, RED_2, NEXT], "b'there') stands there 0 times"),
+        (PLAIN, [FREE, RED_1, RED_2, BY_TARGET, NEXT, replace(FREE, place=200, body=b"?")], "was never sent"),
+        (ONCE, [FREE, RED_1, RED_2, BY_TARGET, NEXT, replace(FREE, place=70)], "b'free') stands there 2 times"),
+        (PLAIN, [FREE, RED_1, RED_2, NEXT, replace(BY_TARGET, partition=HERE, place=70)], "was for {(1, 1)}"),
+        (PLAIN, [FREE, replace(RED_1, place=70), RED_2, BY_TARGET, NEXT], "came before"),
+        (PLAIN, [FREE, RED_1, replace(RED_2, partition=THERE, place=28), BY_TARGET, NEXT], "rows of key b'red'"),
+        (PLAIN, [FREE, RED_1, RED_2, BY_TARGET, replace(NEXT, place=14)], "stands behind batch 1"),
+        (STAMPED, [FREE, RED_1, RED_2, BY_TARGET, replace(NEXT, attributes=())], "has no 'spark_id'"),
+        (STAMPED, [replace(FREE, attributes=RED_1.attributes), RED_1, RED_2, BY_TARGET, NEXT], "another row's"),
+    ],
+)
+def test_anything_else_is_told(case: Case, mode: str, messages: list[Message], problem: str) -> None:
+    case.setting = replace(case.setting, mode=mode)
+    case.stored = messages
+    with pytest.raises(BrokenError, match=re.escape(problem)):
+        judge(case)
+
+
+def test_two_messages_of_one_stamp_are_found_where_bodies_are_equal(case: Case) -> None:
+    equal = [OutRow("a", b"equal"), OutRow("a", b"equal")]
+    case.committed = {0: [Committed(equal, [0, 1], Written({"1:a:0": 2}, QUERY))]}
+    case.stored = [stored(HERE, 0, b"equal", 0), stored(HERE, 28, b"equal", 1)]
+    judge(case)
+    case.stored = [stored(HERE, 0, b"equal", 0), stored(HERE, 28, b"equal", 0)]
+    with pytest.raises(BrokenError, match="2 messages have the stamp"):
+        judge(case)
+
+
+def test_what_a_crash_took_was_written(case: Case) -> None:
+    case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], [BY_TARGET]
+    judge(case)
+
+
+def test_doubles_are_counted_where_they_are_allowed(case: Case) -> None:
+    case.setting = replace(case.setting, mode=PLAIN)
+    case.stored = [FREE, RED_1, RED_2, BY_TARGET, replace(RED_1, place=70), NEXT]
+    judge(case)
+    assert case.doubles == 1
+
+
+def test_reports_must_add_up(case: Case) -> None:
+    (done,) = case.committed[1]
+    case.committed = {**case.committed, 1: [replace(done, written=Written({"1:a:0": 2}, QUERY))]}
+    with pytest.raises(BrokenError, match="had 1 rows, and reports"):
+        judge(case)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda rows: rows, None),
+        (lambda rows: rows[1:], "name"),
+        (lambda rows: [rows[0], rows[0], *rows[2:]], "name"),
+        (lambda rows: [(*rows[0][:5], 7, None), *rows[1:]], "names what is not there"),
+    ],
+)
+def test_receipts_must_be_true(
+    case: Case,
+    tmp_path: Path,
+    change: Callable[[list[tuple[object, ...]]], list[tuple[object, ...]]],
+    problem: str | None,
+) -> None:
+    case.receipts = tmp_path
+    for batch, messages in enumerate([[FREE, RED_1, RED_2, BY_TARGET], [NEXT]]):
+        rows: list[tuple[object, ...]] = [
+            (number, "a", 1, one.partition.partition_id, one.place, one.message_id, None)
+            for number, one in enumerate(messages)
+        ]
+        receipts = Receipts(0)
+        for row in change(rows) if batch == 0 else rows:
+            receipts.add(*row)  # type: ignore[arg-type]
+        write_receipts(str(tmp_path), QUERY, batch, [receipts.packed()])
+    if problem is None:
+        judge(case)
+    else:
+        with pytest.raises(BrokenError, match=problem):
+            judge(case)

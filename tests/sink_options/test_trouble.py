@@ -1,0 +1,146 @@
+"""What brokers refuse in the middle of a task: retried, then told, with how many of its rows are acknowledged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.sink_options.bench import INT, Task, Writing, batches, own, schema
+from tests.stored import stored_in
+from tubemq_spark.errors import AuthError, DataLossError, ServerError, TubeMQError
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.write import write_batches
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ROWS = [{"value": b"%03d" % n} for n in range(600)]
+MIDDLE = 300
+
+
+def _close(tubemq: EmbeddedTubeMQ, topic: str) -> None:
+    """The master lists it no more, and the brokers refuse it."""
+    tubemq.close_topic(topic, subscribe=False)
+    tubemq.on("send_message", topic=topic).fail(403)
+
+
+Trouble = Callable[[EmbeddedTubeMQ, str], object]
+TROUBLES: dict[str, tuple[Trouble, type[TubeMQError], str]] = {
+    "closed": (lambda tubemq, topic: _close(tubemq, topic), ServerError, "403 FORBIDDEN"),
+    "revoked": (lambda tubemq, topic: tubemq.on("send_message").fail(415), AuthError, "415 CERTIFICATE_FAILURE"),
+    "full": (lambda tubemq, topic: tubemq.on("send_message").fail(419), ServerError, "419 SERVER_RECEIVE_OVERFLOW"),
+}
+troubles = pytest.mark.parametrize(("trouble", "error", "reason"), TROUBLES.values(), ids=list(TROUBLES))
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def write(own_cluster: EmbeddedCluster) -> Iterator[Callable[..., Written]]:
+    """Writes the rows; before those in the middle something happens."""
+
+    def give(topic: str, happens: Callable[[], object], task: Task, **given: Any) -> Written:
+        columns = schema(ROWS)
+        writing = Writing(own_cluster, columns, topic, streaming=True, tubemq_retry_maxElapsedMs=400, **given)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for number, batch in enumerate(batches(ROWS, columns, MIDDLE)):
+                if number:
+                    happens()
+                yield batch
+
+        with task.running():
+            return write_batches(writing.plan, rows())
+
+    yield give
+    own_cluster.tubemq.clear_faults()
+
+
+def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:
+    return sorted(message.body for message in cluster.tubemq.messages(topic))
+
+
+@troubles
+def test_a_task_ends_and_tells_what_stands(
+    own_cluster: EmbeddedCluster,
+    write: Callable[..., Written],
+    trouble: Trouble,
+    error: type[TubeMQError],
+    reason: str,
+) -> None:
+    topic = own_cluster.new_topic("three")
+    with pytest.raises(error) as caught:
+        write(topic, lambda: trouble(own_cluster.tubemq, topic), Task(partition=7))
+    said = str(caught.value)
+    assert "\n" not in said
+    assert reason in said
+    assert re.search(r"row \d+ of task partition 7", said)
+    told = re.search(r"; (\d+) of (\d+) rows of task partition 7 are acknowledged", said)
+    assert told is not None
+    stored = bodies(own_cluster, topic)
+    assert int(told[1]) <= len(stored) <= int(told[2])
+    assert len(stored) < len(ROWS)
+    assert len(set(stored)) == len(stored)
+
+
+@troubles
+def test_the_next_try_sends_the_rest(
+    own_cluster: EmbeddedCluster,
+    write: Callable[..., Written],
+    trouble: Trouble,
+    error: type[TubeMQError],
+    reason: str,
+) -> None:
+    """Each row once, where that was asked for."""
+    topic = own_cluster.new_topic("three")
+    task = Task()
+    once = {"effectivelyOnce": True, "checkpointLocation": task.query}
+    with pytest.raises(error, match=reason):
+        write(topic, lambda: trouble(own_cluster.tubemq, topic), task, **once)
+    stood = len(bodies(own_cluster, topic))
+    own_cluster.tubemq.clear_faults()
+    own_cluster.tubemq.open_topic(topic)
+    assert write(topic, lambda: None, task.again(), **once).stood == stood
+    assert bodies(own_cluster, topic) == [row["value"] for row in ROWS]
+    assert len({own(message)["spark_row"] for message in stored_in(own_cluster, topic)}) == len(ROWS)
+
+
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+@pytest.mark.parametrize("uncertain", ["fail", "sendAgain"])
+def test_what_stood_was_removed_before_the_next_try(
+    own_cluster: EmbeddedCluster, uncertain: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By retention: whether those rows were stored cannot be told."""
+    topic = own_cluster.new_topic("one")
+    task = Task()
+    once: dict[str, Any] = {"effectivelyOnceUncertain": uncertain, "checkpointLocation": task.query}
+    writing = Writing(
+        own_cluster,
+        schema(kinds=dict.fromkeys(["broker_id", "partition"], INT)),
+        topic,
+        streaming=True,
+        effectivelyOnce=True,
+        **once,
+    )
+    rows = [{**row, "broker_id": 2 if number < 5 else 1, "partition": 0} for number, row in enumerate(ROWS)]
+    writing.write(rows[:100], task)
+    own_cluster.tubemq.expire(topic, keep=10)
+    reason = (
+        rf"{topic}:0: what an earlier try of the batch has stored cannot be told, for retention has removed messages"
+    )
+    if uncertain == "fail":
+        with pytest.raises(DataLossError, match=f"{reason}.*'effectivelyOnceUncertain' to sendAgain") as caught:
+            writing.write(rows, task.again())
+        assert str(caught.value).count("sendAgain") == 1
+        assert len(bodies(own_cluster, topic)) == 15
+    else:
+        assert writing.write(rows, task.again()).stood == 5  # of the broker that lost none
+        assert set(bodies(own_cluster, topic)) == {row["value"] for row in ROWS}
+        assert re.search(rf"{reason}.*; its rows may stand twice, as option", caplog.text)

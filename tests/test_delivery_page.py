@@ -1,0 +1,193 @@
+"""The page on delivery guarantees makes no claim without a test that shows it.
+
+It is headings and bullets: a bullet is one sentence, and under it in small type the tests, as pytest names them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "delivery.md"
+TITLE = "# Delivery guarantees"
+INTRODUCTION = (
+    "What the source and the sink promise, and what they do not. The small type names the tests that show it."
+)
+
+_HEADING = re.compile(r"#{2,3} [A-Z][A-Za-z -]+")
+_BULLET = re.compile(r"- (.+[^.])\.<br> <sub>(.+)</sub>")
+_TEST = re.compile(r"(tests/[a-z0-9_/]*test_[a-z0-9_]+\.py)::(test_[a-z0-9_]+)")
+_SKIP = re.compile(r"pytest\.(skip|xfail)\(")
+_NEXT_SENTENCE = re.compile(r"[.!?] ")
+
+
+class Claim(NamedTuple):
+    """A sentence, without its full stop, and the files and functions that show it."""
+
+    sentence: str
+    tests: list[tuple[str, str]]
+
+
+class FormError(AssertionError):
+    """Something on the page is neither a heading nor a claim."""
+
+
+def blocks(text: str) -> Iterator[str]:
+    """Headings, bullets and paragraphs, each in one line."""
+    for is_blank, lines in groupby(text.splitlines(), lambda line: not line.strip()):
+        if not is_blank:
+            yield from re.split(r"\n(?=- |#)", "\n".join(lines))
+
+
+def claims_of(text: str) -> list[Claim]:
+    """All of a page; `FormError` for what stands outside of a claim, and for a heading without any."""
+    title, introduction, *rest = (" ".join(block.split()) for block in blocks(text))
+    if (title, introduction) != (TITLE, INTRODUCTION):
+        raise FormError(f"the page begins with {title!r}, {introduction!r}")
+    claims: list[Claim] = []
+    levels = [0]  # of the headings, and 9 for claims
+    for block in rest:
+        if _HEADING.fullmatch(block):
+            levels.append(block.index(" "))
+        else:
+            claims.append(_claim(block))
+            levels.append(9)
+    for level, following in zip(levels[1:], [*levels[2:], 0], strict=True):
+        if level != 9 and following <= level:
+            raise FormError("a heading has nothing below it")
+    return claims
+
+
+def _claim(block: str) -> Claim:
+    found = _BULLET.fullmatch(block)
+    if found is None:
+        raise FormError(f"no heading, and no sentence with tests: {block!r}")
+    sentence, names = found.groups()
+    if _NEXT_SENTENCE.search(sentence) or "<" in sentence:
+        raise FormError(f"more than one sentence: {sentence!r}")
+    tests = []
+    for name in names.split(", "):
+        test = _TEST.fullmatch(name)
+        if test is None:
+            raise FormError(f"{name!r} is no test's name")
+        tests.append((test[1], test[2]))
+    if len(set(tests)) < len(tests):
+        raise FormError(f"a test is named twice: {sentence!r}")
+    return Claim(sentence, tests)
+
+
+def runs(source: str, name: str) -> bool:
+    """Whether pytest finds a test of that name in a module, and nothing skips it whatever the machine is like."""
+    module = ast.parse(source)
+    found = [one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name]
+    if len(found) != 1 or any(map(_skips, module.body)):
+        return False
+    known = {
+        target.id: one.value
+        for one in module.body
+        if isinstance(one, ast.Assign)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    given = known.get("pytestmark", ast.List(elts=[]))
+    marks = [*found[0].decorator_list, *(given.elts if isinstance(given, ast.List | ast.Tuple) else [given])]
+    shown = [known.get(mark.id, mark) if isinstance(mark, ast.Name) else mark for mark in marks]
+    return not any(map(_is_skip, shown)) and not any(map(_skips, found[0].body))
+
+
+def _is_skip(mark: ast.expr) -> bool:
+    text = ast.unparse(mark)
+    return re.match(r"pytest\.mark\.(skip\b|xfail\b|skipif\((True|1)\b)", text) is not None
+
+
+def _skips(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and re.match(r"pytest\.(skip|xfail|importorskip)\(", ast.unparse(statement)) is not None
+    )
+
+
+CLAIMS = claims_of(PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.sentence[:60])
+def test_each_sentence_has_tests_that_run(claim: Claim) -> None:
+    assert claim.tests
+    for file, name in claim.tests:
+        assert (ROOT / file).is_file(), file
+        assert runs((ROOT / file).read_text(encoding="utf-8"), name), f"{file}::{name}"
+
+
+def test_no_sentence_stands_there_twice() -> None:
+    assert len({claim.sentence for claim in CLAIMS}) == len(CLAIMS) > 50
+
+
+# What finds them would find nothing if the page were written in another way
+
+SMALL = (
+    f"{TITLE}\n\n{INTRODUCTION}\n\n## Source\n\n### Loss\n\n"
+    "- Nothing\n  is lost.<br>\n  <sub>tests/a/test_b.py::test_c</sub>\n"
+)
+
+
+def test_a_page_is_read() -> None:
+    more = "- More.<br>\n  <sub>tests/test_b.py::test_c, tests/test_b.py::test_d</sub>\n"
+    assert claims_of(SMALL + more) == [
+        Claim("Nothing is lost", [("tests/a/test_b.py", "test_c")]),
+        Claim("More", [("tests/test_b.py", "test_c"), ("tests/test_b.py", "test_d")]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("names the tests", "does not name the tests"),
+        ("## Source\n", "## Source\n\nIt reads.\n"),
+        ("### Loss\n", "### Loss\n\n### Gain\n"),
+        ("### Loss\n", "### Loss: none.\n"),
+        ("- Nothing", "Nothing"),
+        ("is lost.", "is lost. Nothing comes twice."),
+        ("is lost.", "is lost"),
+        ("<br>\n  <sub>tests/a/test_b.py::test_c</sub>", ""),
+        ("::test_c", ""),
+        ("::test_c", "::helper"),
+        ("::test_c", "::test_c[id]"),
+        ("::test_c", "::test_c, tests/a/test_b.py::test_c"),
+        ("</sub>", "</sub> And more."),
+        ("</sub>\n", "</sub>\n\nAnd more.\n"),
+        ("</sub>\n", "</sub>\n\n## Sink\n"),
+    ],
+)
+def test_a_claim_elsewhere_is_told(old: str, new: str) -> None:
+    assert old in SMALL
+    with pytest.raises(FormError):
+        claims_of(SMALL.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("source", "there"),
+    [
+        ("def test_x(): ...", True),
+        ("@pytest.mark.skipif(not HERE, reason='')\ndef test_x(): ...", True),
+        ("m = pytest.mark.parametrize('a', [1])\n@m\ndef test_x(a):\n    if a:\n        pytest.skip('')", True),
+        ("pytestmark = pytest.mark.timeout(1)\ndef test_x(): ...", True),
+        ("def test_y(): ...", False),
+        ("def outer():\n    def test_x(): ...", False),
+        ("@pytest.mark.skip\ndef test_x(): ...", False),
+        ("@pytest.mark.skip(reason='')\ndef test_x(): ...", False),
+        ("@pytest.mark.skipif(True, reason='')\ndef test_x(): ...", False),
+        ("m = pytest.mark.xfail(reason='')\n@m\ndef test_x(): ...", False),
+        ("pytestmark = [pytest.mark.timeout(1), pytest.mark.skip]\ndef test_x(): ...", False),
+        ("def test_x():\n    'why'\n    pytest.skip('')", False),
+        ("pytest.skip('', allow_module_level=True)\ndef test_x(): ...", False),
+    ],
+)
+def test_a_test_that_does_not_run_is_none(source: str, there: bool) -> None:
+    assert runs(source, "test_x") is there
