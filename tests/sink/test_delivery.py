@@ -16,6 +16,7 @@ from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.producer import Producer
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.keys import KeyMap
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.once import RUNS
@@ -115,6 +116,29 @@ def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, mo
     for batch, brokers in ((0, {1, 2}), (1, {1})):
         bodies = [b"%d anywhere %d" % (batch, number) for number in range(60)]
         assert {home.broker_id for body in bodies for home in found[body]} == brokers
+
+
+def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its tasks may have been tried before, and rows of theirs stand at the one that is away."""
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    once: dict[str, Any] = {
+        "effectivelyOnce": True,
+        "checkpointLocation": Task().query,
+        "tubemq_retry_maxElapsedMs": 500,
+    }
+    rows = [{"value": key} for key in KEYS]
+    task = Task()
+    Writing(cluster, schema(rows), "demo", streaming=True, **once).write(rows[:30], task)
+    cluster.stop_broker(2)
+    task = task.restarted()
+    writing = Writing(cluster, schema(rows), "demo", streaming=True, **once)
+    with pytest.raises(TransportError, match="broker 2"):
+        writing.write(rows, task)
+    cluster.start_broker(2)
+    wait_until(lambda: is_listed(cluster))
+    assert bodies_in(cluster) == dict.fromkeys(KEYS[:30], 1)
+    assert writing.write(rows, task).stood == 30
+    assert bodies_in(cluster) == dict.fromkeys(KEYS, 1)
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])

@@ -35,14 +35,14 @@ def _hook(r: random.Random) -> tuple[str, dict[str, Any]]:
     role = r.choice(["task"] * 8 + ["plan", "commit"])
     nth = r.choice([1, 2, 3, 4, 5, 6, 8, 10, 14, 20]) if role == "task" else r.randint(1, 30)
     args: dict[str, Any] = {"role": role, "how": r.choice(HOWS), "nth": nth}
-    return "hook", {**args, "task": r.randrange(3), "attempt": r.choice([0, 0, 0, 1, 2])}
+    return "hook", {**args, "task": r.randrange(3), "attempt": r.choice([0, 0, 0, 0, 1, 2])}
 
 
 def _fault(r: random.Random) -> tuple[str, dict[str, Any]]:
     method, how = r.choice(METHODS), r.choice(FAULTS)
     if method != "send_message" and how in ("fail_overflow", "fail_forbidden", "fail_internal"):
         how = "fail"
-    args = {"method": method, "how": how, "nth": r.choice([1, 2, 3, 6, 12]), "times": r.choice([1, 1, 2, 5])}
+    args = {"method": method, "how": how, "nth": r.choice([1, 2, 3, 6, 12, 25]), "times": r.choice([1, 1, 2, 5])}
     return "fault", {**args, "broker": r.choice([None, 0, 1])}
 
 
@@ -74,7 +74,7 @@ def _driver_dies(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 def _during(r: random.Random) -> tuple[str, dict[str, Any]]:
     what, args = r.choice([_down, _topic, _driver_dies, _driver_dies])(r)
-    method, nth = r.choice(METHODS), r.choice([1, 2, 3, 5, 9, 15])
+    method, nth = r.choice(METHODS), r.choice([1, 2, 3, 5, 9, 15, 25, 40])
     return "during", {"method": method, "nth": nth, "after": r.random() < 0.5, "what": what, "args": args}
 
 
@@ -83,7 +83,7 @@ def _die(r: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 _MAKERS = [(_hook, 16), (_fault, 6), (_during, 6), (_die, 4)]
-_CHANGES = [(_down, 2), (_topic, 3), (_expire, 1), (_switch_master, 1)]
+_CHANGES = [(_down, 3), (_topic, 3), (_expire, 1), (_switch_master, 1)]
 
 
 def generate(name: str, server: str = "embedded") -> History:
@@ -107,12 +107,12 @@ def generate(name: str, server: str = "embedded") -> History:
         width=r.choice([1, 2, 3]),
         tries=r.choice([1, 2, 4, 4]),
     )
-    events = tuple(_event(r, setting, server) for _ in range(r.choice([3, 6, 9, 12])))
+    events = tuple(_event(r, setting, server) for _ in range(r.choice([4, 8, 12, 18])))
     return History(name, setting, events)
 
 
 def _event(r: random.Random, setting: Setting, server: str) -> Event:
-    batch, run = r.randrange(len(setting.tasks)), r.choice([0, 0, 0, 1, 1, 2])
+    batch, run = r.randrange(len(setting.tasks)), r.choice([0, 0, 0, 0, 1, 2])
     if r.random() < 0.25:
         change = r.choices([make for make, _ in _CHANGES], [weight for _, weight in _CHANGES])[0]
         kind, args = change(r)

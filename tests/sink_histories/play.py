@@ -43,11 +43,13 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Committed:
-    """What a task of a committed batch wrote, in the order of the try that counts, and what it reported."""
+    """What a task of a committed batch wrote, in the order of the try that counts, and what that reported; it had
+    `begun` then on the monotonic clock."""
 
     rows: list[OutRow]
     order: list[int]
     written: Any
+    begun: float = 0.0
 
 
 class Player:
@@ -160,7 +162,7 @@ class Player:
         topics, partitions = self.world.topics, self.world.partitions
         rows = [generate.rows(history, batch, task, topics, partitions) for task in range(len(setting.tasks[batch]))]
         waiting = deque((task, 0) for task in range(len(rows)))
-        running: dict[Child, tuple[int, int, list[int]]] = {}
+        running: dict[Child, tuple[int, int, list[int], float]] = {}
         ended: dict[int, Committed] = {}
         staged = False
         try:
@@ -172,16 +174,17 @@ class Player:
                     where = Where(self.query, self._run, batch, task, attempt)
                     hook = self._hook(batch, run, "task", task, attempt)
                     child = self._worker([*running])
+                    begun = time.monotonic()
                     child.start(
                         Write(writer, where, [rows[task][n] for n in order], setting.topic_column, setting.arrow, hook)
                     )
-                    running[child] = task, attempt, order
+                    running[child] = task, attempt, order, begun
                 for child in self._first_of([*running]):
-                    task, attempt, order = running.pop(child)
+                    task, attempt, order, begun = running.pop(child)
                     done = child.outcome()
                     if done is not None and done.error is None:
                         self.calls[batch, "task", task] = done.calls
-                        ended[task] = Committed(rows[task], order, done.value)
+                        ended[task] = Committed(rows[task], order, done.value, begun)
                         continue
                     if done is None:
                         self._end(child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -45,8 +46,8 @@ class RealWorld:
             cluster.new_topic(LAYOUTS[shape.partitions, shape.stores]) for shape in setting.topics.values()
         )
         self.partitions = [one for topic in self.topics for one in messages.partitions(cluster, topic)]
-        self.lost: dict[tuple[Partition, int, bytes], Message] = {}
-        self.expired: dict[tuple[Partition, int, bytes], Message] = {}
+        self.lost: dict[Message, float] = {}
+        self.expired: dict[Message, float] = {}
         self.accidents: set[str] = set()
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class RealWorld:
             self._cluster.kill_broker(pick(self._cluster.broker_ids, args["broker"]))
             self._cluster.start_broker(pick(self._cluster.broker_ids, args["broker"]))
             left = {message.identity for message in self.messages()}
-            self.lost |= {message.identity: message for message in before if message.identity not in left}
+            self.lost |= {message: time.monotonic() for message in before if message.identity not in left}
         elif kind == "restart":
             self.accidents.add("stop")
             self._cluster.stop_broker(pick(self._cluster.broker_ids, args["broker"]))

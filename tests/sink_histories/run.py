@@ -102,8 +102,8 @@ class Stage:
                     player.query,
                     player.committed,
                     world.messages(),
-                    [*world.lost.values()],
-                    [*world.expired.values()],
+                    world.lost,
+                    [*world.expired],
                     frozenset(world.accidents),
                     frozenset(player.exempt),
                     player.receipts,
@@ -111,6 +111,9 @@ class Stage:
                 judge(case)
                 player.stats["doubles"] += case.doubles
                 player.stats["messages"] += len(case.stored)
+                player.stats["batches exempt"] += len(case.exempt)
+                player.stats["messages lost"] += len(case.lost)
+                player.stats["messages expired"] += len(case.expired)
         except Exception as error:
             problem = "".join(traceback.format_exception(error))
             return Outcome(history, problem, player.stats if player is not None else {})

@@ -172,8 +172,15 @@ def test_two_messages_of_one_stamp_are_found_where_bodies_are_equal(case: Case) 
 
 
 def test_what_a_crash_took_was_written(case: Case) -> None:
-    case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], [BY_TARGET]
+    case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], {BY_TARGET: 5.0}
     judge(case)
+
+
+def test_what_a_crash_took_before_the_try_must_be_sent_again(case: Case) -> None:
+    case.committed = {**case.committed, 0: [replace(case.committed[0][0], begun=6.0)]}
+    case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], {BY_TARGET: 5.0}
+    with pytest.raises(BrokenError, match="stands there 0 times"):
+        judge(case)
 
 
 def test_doubles_are_counted_where_they_are_allowed(case: Case) -> None:

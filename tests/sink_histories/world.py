@@ -44,13 +44,13 @@ class Message:
 
 
 class World(Protocol):
-    """`lost` went in crashes, `expired` was too old; what the sink must bear in mind is whether there were
-    `accidents` (a crash, a stop, growth, retention), by name."""
+    """`lost` went in crashes, at that moment of the monotonic clock, `expired` was too old; what the sink must bear in
+    mind is whether there were `accidents` (a crash, a stop, growth, retention), by name."""
 
     topics: list[str]
     partitions: list[Partition]
-    lost: dict[tuple[Partition, int, bytes], Message]
-    expired: dict[tuple[Partition, int, bytes], Message]
+    lost: dict[Message, float]
+    expired: dict[Message, float]
     accidents: set[str]
 
     @property
@@ -91,8 +91,8 @@ class EmbeddedWorld:
         self.tubemq = EmbeddedTubeMQ(
             brokers=setting.brokers, framing=Framing.STANDARD, release=Release.V2_5, config=ServerConfig(**config)
         )
-        self.lost: dict[tuple[Partition, int, bytes], Message] = {}
-        self.expired: dict[tuple[Partition, int, bytes], Message] = {}
+        self.lost: dict[Message, float] = {}
+        self.expired: dict[Message, float] = {}
         self.accidents: set[str] = set()
         self._keeps_positions = setting.mode == "once"
         self._back: dict[int, float] = {}  # brokers that are down, and when they come back
@@ -192,11 +192,11 @@ class EmbeddedWorld:
             self.tubemq.clock.advance(7.0)
         self._gone(self.lost, lambda: self.tubemq.crash_broker(broker))
 
-    def _gone(self, where: dict[tuple[Partition, int, bytes], Message], change: Callable[[], None]) -> None:
+    def _gone(self, where: dict[Message, float], change: Callable[[], None]) -> None:
         before = self.messages()
         change()
         left = {message.identity for message in self.messages()}
-        where |= {message.identity: message for message in before if message.identity not in left}
+        where |= {message: time.monotonic() for message in before if message.identity not in left}
 
     def _grow(self, topic: str, partitions: int, stores: int) -> None:
         shape = self._shapes[topic]

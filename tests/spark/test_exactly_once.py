@@ -89,7 +89,7 @@ class Copy:
         log = self.checkpoint / "offsets"
         enough = len(numbers(log)) + count
         try:
-            wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}")
+            wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}", timeout=180)
         except TimeoutError:
             print(self.said.read_text()[-6000:])
             raise
@@ -176,7 +176,7 @@ def test_each_message_once_whatever_dies(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
 ) -> None:
     copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics) as producer:
+    with Producer(source.cluster, copy.topics, pause=0.3) as producer:  # each look reads what there is
         for run in range(runs):
             with copy.running() as process:
                 # At first in the middle of the very first micro-batch; then anywhere.

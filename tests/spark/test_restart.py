@@ -63,10 +63,11 @@ def topics(cluster: Cluster) -> list[str]:
 
 
 class Producer:
-    """Appends to all partitions of some topics, a few messages at a time, in a thread."""
+    """Appends to all partitions of some topics, a few messages each `pause` seconds, in a thread."""
 
-    def __init__(self, cluster: Cluster, topics: list[str]) -> None:
+    def __init__(self, cluster: Cluster, topics: list[str], pause: float = 0.05) -> None:
         self._cluster = cluster
+        self._pause = pause
         self._targets = [partition for topic in topics for partition in partitions(cluster, topic)]
         self._parts: list[dict[Partition, list[Sent]]] = []
         self._ended = threading.Event()
@@ -91,7 +92,7 @@ class Producer:
 
     def _run(self) -> None:
         try:
-            while not self._ended.wait(0.05):
+            while not self._ended.wait(self._pause):
                 random.shuffle(self._targets)
                 self._parts.append(send(self._cluster, numbered(self._targets, random.randint(1, 60))))
         except BaseException as problem:

@@ -444,8 +444,9 @@ class ProducerSession(MasterSession):
         self._known()
         self._note(reply)
         layouts = [layout for text in reply.topicInfos for layout in parse_producer_topic(text)]
-        self._learn((), layouts)
+        # In this order: who sees the new cluster judges by the new list.
         self._listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
+        self._learn((), layouts)
         return reply
 
     def _beat(self) -> None:

@@ -59,7 +59,8 @@ class ConnectionPool:
     def has_idle(self, address: Address, settings: ClientSettings) -> bool:
         """Whether a lease would most likely not have to connect."""
         with self._lock:
-            return settings.shared_connections and (address, settings.framing, settings.tls) in self._idle
+            idle = self._idle.get((address, settings.framing, settings.tls), ())
+            return settings.shared_connections and any(connection.still_open() for connection in idle)
 
     def close(self) -> None:
         with self._lock:

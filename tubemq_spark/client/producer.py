@@ -46,6 +46,7 @@ _BATCH_BYTES = 1 << 20
 _MOST_WAITING = 1000  # messages that have not left yet
 MAX_BYTES = 64 << 20  # of messages that are not acknowledged, unless told otherwise
 _DIAL_TOGETHER = 0.3  # seconds that messages for anywhere wait for connections that are being made
+_LOOKING = 3.0  # seconds that it takes at least to look for a message in doubt
 _TICK = 0.02  # seconds between two looks at things that no socket tells of
 
 # The broker takes some bytes more, and gives such a message out only when it is in a file: as long as it is in memory,
@@ -524,7 +525,8 @@ class Producer:
         now = time.monotonic()
         for message in self._failing:
             assert message.failing_since is not None
-            if now - message.failing_since >= self._settings.retry_for and message.state is not SendState.SENT:
+            patience = self._settings.retry_for + (_LOOKING if message.state is SendState.IN_DOUBT else 0.0)
+            if now - message.failing_since >= patience and message.state is not SendState.SENT:
                 self._give_up(message, now - message.failing_since)
 
     def _give_up(self, message: Outgoing, elapsed: float) -> None:

@@ -157,6 +157,7 @@ class Once:
             f"look-{task.id}-{task.partition}", time.time_ns() // 1_000_000, task.batch, task.partition
         )
         self._bookmarks = dict(bookmarks)
+        self._away: set[Partition] = set()
         self._is_first_try = RUNS.is_later(task) and task.attempt == 0
         self._is_retry = task.attempt > 0
         self._topics: dict[str, Standing] = {}
@@ -185,12 +186,14 @@ class Once:
             )
 
     def usable(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
-        missing = [one for one in partitions if one not in self._bookmarks]
+        missing = [one for one in partitions if one not in self._bookmarks and (needed or one not in self._away)]
         if missing:
             found = read_bookmarks(
                 self._session, self._options.group, (), also=missing, within=None if needed else AWAY_AFTER
             )
             self._bookmarks |= found
+            # Those stay away as long as the task lasts, lest keys move to and fro.
+            self._away.update(one for one in missing if one not in found)
         return [one for one in partitions if one in self._bookmarks]
 
     def greet(self, partition: Partition) -> None:
