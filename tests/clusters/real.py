@@ -13,7 +13,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 from tests.real.jars import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 96, "three": 104, "stores": 16}
+_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 104, "three": 120, "stores": 20}
 _EXPIRY_TIMEOUT = 90.0
 
 

@@ -106,7 +106,8 @@ class Copy:
         for part in sent:
             for partition, stored in part.items():
                 wanted[partition] += [message.body for message in stored]
-        rows = self.source.batch(self.output).collect()
+        # In another group, for those who were killed still have theirs.
+        rows = self.source.batch(self.output, tubemq_group=f"{self.source.group}_check").collect()
 
         found = Counter(bytes(row.value) for row in rows)
         bodies = {body for messages in wanted.values() for body in messages}

@@ -103,9 +103,12 @@ class Standing:
         return sum(len(numbers) for numbers in self._left.values())
 
 
+Bookmarks = Mapping[Partition, Bookmark]
+
+
 class Runs:
     """What this process knows of the runs of queries: the first batch that it has seen of each, for all later ones
-    cannot have been tried before the run began; and for which topics the tries of earlier runs were waited for."""
+    cannot have been tried before the run began; and where topics ended when the tries of earlier runs were over."""
 
     _MOST = 100
 
@@ -113,23 +116,24 @@ class Runs:
         self.forget()
 
     def forget(self) -> None:
-        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, set[str]]] = OrderedDict()
+        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, Bookmarks]]] = OrderedDict()
 
     def is_later(self, task: Task) -> bool:
         """Whether `task` is of a later batch than the first that was seen of its run."""
         return task.run is not None and task.batch > self._of(task)[0]
 
-    def has_settled(self, task: Task, topic: str) -> bool:
-        """Whether `settled` was called in the task's run."""
-        return task.run is not None and topic in self._of(task)[1]
+    def settled(self, task: Task, topic: str) -> Bookmarks | None:
+        """What `settle` was told in the task's run."""
+        return None if task.run is None else self._of(task)[1].get(topic)
 
-    def settled(self, task: Task, topic: str) -> None:
-        """The tries of earlier runs have ended, and brokers have handled what these sent to `topic`."""
+    def settle(self, task: Task, topic: str, marks: Bookmarks) -> None:
+        """The tries of earlier runs have ended, and brokers have handled what these sent to `topic`, before `marks`
+        were read."""
         if task.run is not None:
-            self._of(task)[1].add(topic)
+            self._of(task)[1][topic] = marks
 
-    def _of(self, task: Task) -> tuple[int, set[str]]:
-        known = self._known.setdefault((task.id, task.run), (task.batch, set()))
+    def _of(self, task: Task) -> tuple[int, dict[str, Bookmarks]]:
+        known = self._known.setdefault((task.id, task.run), (task.batch, {}))
         self._known.move_to_end((task.id, task.run))
         while len(self._known) > self._MOST:
             self._known.popitem(last=False)
@@ -144,9 +148,7 @@ if hasattr(os, "register_at_fork"):
 class Once:
     """The ledger of one try of a task; see `client.producer.Ledger`."""
 
-    def __init__(
-        self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Mapping[Partition, Bookmark]
-    ) -> None:
+    def __init__(self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Bookmarks) -> None:
         """`bookmarks` are those that the driver read before the batch: of all partitions whose brokers answered."""
         self._options = options
         self._session = session
@@ -176,6 +178,9 @@ class Once:
 
     def finish(self) -> None:
         """To be called when all rows are stored: did an earlier try store rows that this one does not have?"""
+        if self._is_retry:  # it may have none at all
+            for topic in {one.topic for one in self._bookmarks} - self._topics.keys():
+                self._topics[topic] = self._begin(topic)
         unclaimed = sum(standing.unclaimed for standing in self._topics.values())
         if unclaimed:
             self._uncertain(
@@ -223,24 +228,32 @@ class Once:
             return Standing()
         # A try in this run may just have failed. One in an earlier run ended when this one began, or soon after: it is
         # waited for once, and not even an untouched topic tells that there is none.
-        if self._is_retry or not RUNS.has_settled(self._task, topic):
+        marks = None if self._is_retry else RUNS.settled(self._task, topic)
+        if marks is None:
             try:
                 bookmarks_of(self._session, self._options, topic, away_after=None)  # a sign of life from all brokers …
+                time.sleep(SETTLING)  # … from which on they have handled what was sent before
+                marks = bookmarks_of(self._session, self._options, topic, away_after=None)
             except TubeMQError as error:
                 self._uncertain(error)
                 return Standing()
-            time.sleep(SETTLING)  # … from which on they have handled what was sent before
-            RUNS.settled(self._task, topic)
-        return self._look(topic)
+            if not self._is_retry:
+                RUNS.settle(self._task, topic, marks)
+        return self._look(topic, marks)
 
-    def _look(self, topic: str) -> Standing:
+    def _is_untouched(self, marks: Bookmarks) -> bool:
+        """Whether nobody had written to the topic since the last commit. Where both groups stand at the end everywhere
+        they may just have been made, because servers had dropped them."""
+        dropped = self._batch > 0 and all(mark.even == mark.odd == mark.end for mark in marks.values())
+        return not dropped and all(mark.before(self._batch) == mark.end for mark in marks.values())
+
+    def _look(self, topic: str, now: Bookmarks) -> Standing:
         standing = Standing()
+        if not self._is_retry and self._is_untouched(now):
+            return standing
         try:
-            now = bookmarks_of(self._session, self._options, topic, away_after=None)
-            self._bookmarks = now | self._bookmarks
+            self._bookmarks = {**now, **self._bookmarks}
             since = {one: self._bookmarks[one].before(self._batch) for one in now}
-            if not self._is_retry and all(since[one] == mark.end for one, mark in now.items()):
-                return standing  # nobody has written to the topic since the last commit
             count = _messages(now, since)
             if count > self._options.max_offsets:
                 raise ConfigError(
@@ -294,7 +307,7 @@ class Once:
         raise problem
 
 
-def _messages(now: Mapping[Partition, Bookmark], since: Mapping[Partition, int]) -> int:
+def _messages(now: Bookmarks, since: Mapping[Partition, int]) -> int:
     """How many stand behind `since`: those of a store, which its partitions share, once."""
     counts: dict[tuple[int, int], int] = {}
     for one, mark in now.items():
