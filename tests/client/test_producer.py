@@ -276,7 +276,7 @@ def test_patience_ends_without_any_answer(cluster: EmbeddedCluster, reason: str)
     producer = Producer(settings(cluster, rpc_timeout=0.1, retry_for=0.3))
     producer.send("demo", b"a", row=0)
     with pytest.raises(
-        TransportError, match=r"row 0 for topic demo .* in \d tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
+        TransportError, match=r"row 0 for topic demo .* in \d+ tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
     ):
         producer.flush()
     producer.close()

@@ -2,6 +2,35 @@
 
 from __future__ import annotations
 
-from tests.sink_histories.script import History
+from tests.histories.script import TopicShape
+from tests.sink_histories.script import ONCE, Event, History, Setting
 
-REGRESSIONS: list[History] = []
+_KILLED = Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 2})
+_TWO_TOPICS = Setting(
+    brokers=1,
+    topics={"a": TopicShape(1, 1), "b": TopicShape(1, 1)},
+    tasks=[[3], [30]],
+    mode=ONCE,
+    topic_column=True,
+    receipts=True,
+    shuffled=True,
+    options={"tubemq.producer.maxInFlight": "1"},
+)
+
+REGRESSIONS = [
+    # A row stands in one topic under the number that a row of the other topic has in the next try.
+    History(
+        "other order in two topics",
+        _TWO_TOPICS,
+        (Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 15}),),
+    ),
+]
+
+# A stage that is tried again, for shuffle files that are lost, counts the tries of its tasks anew, and Spark does not
+# tell its Python workers which try of the stage it is. A worker that has seen an earlier batch of the run takes such a
+# try for the first.
+NOT_TOLD = History(
+    "another try of the stage",
+    Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2, 2, 2], [4, 4, 4]], mode=ONCE),
+    (_KILLED, Event("stage", 1, 0, {"task": 0})),
+)

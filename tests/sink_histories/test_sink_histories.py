@@ -19,16 +19,21 @@ from tests.sink_histories.generate import OPTIONS, generate, order
 from tests.sink_histories.jobs import OutRow
 from tests.sink_histories.judge import BrokenError, Case, judge
 from tests.sink_histories.play import Committed
-from tests.sink_histories.regressions import REGRESSIONS
+from tests.sink_histories.regressions import NOT_TOLD, REGRESSIONS
 from tests.sink_histories.run import Stage, play_alone
 from tests.sink_histories.script import ONCE, PLAIN, STAMPED, Event, History, Setting
 from tests.sink_histories.world import Message
-from tubemq_spark.protocol.metadata import Partition
+from tests.waiting import wait_until
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.sink.receipts import Receipts, write_receipts
+from tubemq_spark.testing import EmbeddedTubeMQ
 
-EMBEDDED, REAL = 16, 3
+EMBEDDED, REAL = 30, 3
 
 
 def seed(default: str) -> str:
@@ -53,6 +58,34 @@ def stage() -> Iterator[Stage]:
 def test_what_once_failed(stage: Stage, history: History) -> None:
     outcome = stage.play(history)
     assert outcome.problem is None, outcome
+
+
+@pytest.mark.xfail(strict=True, reason="Spark does not tell Python which try of a stage it is")
+def test_another_try_of_the_stage(stage: Stage) -> None:
+    outcome = stage.play(NOT_TOLD)
+    assert outcome.problem is None, outcome
+
+
+def test_answers_to_a_producer_that_failed_are_for_nobody_else() -> None:
+    with EmbeddedTubeMQ({"a": 1}) as tubemq:
+        settings = ClientSettings(masters=parse_master_addresses(tubemq.master), framing=tubemq.framing)
+        failing = Producer(settings)
+        failing.send("a", b"one")
+        failing.flush()
+        failing.send("a", b"two")
+        failing._dispatch()
+        (link,) = failing._links.values()
+
+        def is_answered() -> bool:
+            link.push()
+            return bool(link.connection._replies)
+
+        wait_until(is_answered)
+        failing.close()
+        with Producer(settings) as another:
+            another.send("a", b"three")
+        assert len(tubemq.messages("a")) == 3
+        forget_servers()
 
 
 KILLED = Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 2})

@@ -36,7 +36,7 @@ STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 
 deaths = pytest.mark.parametrize(
     ("cluster", "runs"),
-    [pytest.param("embedded", 3, id="embedded"), pytest.param("real", 2, id="real", marks=pytest.mark.real)],
+    [pytest.param("embedded", 2, id="embedded"), pytest.param("real", 2, id="real", marks=pytest.mark.real)],
     indirect=["cluster"],
 )
 

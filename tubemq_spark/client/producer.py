@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol
 
-from tubemq_spark.client.dial import Dial
 from tubemq_spark.client.doubts import Doubts
-from tubemq_spark.client.link import Answer, Link, Outcome, wait_for
+from tubemq_spark.client.link import Answer, Link, Outcome
+from tubemq_spark.client.links import Links
 from tubemq_spark.client.outgoing import LaneId, Lanes, Outgoing, Stored
 from tubemq_spark.client.routing import Router
 from tubemq_spark.client.sessions import SESSIONS
@@ -32,7 +32,7 @@ from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADE
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_elsewhere
 from tubemq_spark.protocol.message import encode_payload
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.produce import SendEvent, SendState, may_be_stored, send_event
 from tubemq_spark.protocol.send import encode_content
 
@@ -45,7 +45,6 @@ _BATCH_BYTES = 1 << 20
 
 _MOST_WAITING = 1000  # messages that have not left yet
 MAX_BYTES = 64 << 20  # of messages that are not acknowledged, unless told otherwise
-_DIAL_TOGETHER = 0.3  # seconds that messages for anywhere wait for connections that are being made
 _LOOKING = 3.0  # seconds that it takes at least to look for a message in doubt
 _TICK = 0.02  # seconds between two looks at things that no socket tells of
 
@@ -97,7 +96,6 @@ class Producer:
         messages taken are in memory, but for the last. Errors call a message `row <number> <rows_of>`. `on_stored` is
         told of each message that is stored."""
         self._settings = settings
-        self._max_in_flight = max_in_flight
         self._max_bytes = max_bytes
         self._rows_of = rows_of
         self._on_stored = on_stored
@@ -117,14 +115,12 @@ class Producer:
         self._fresh = self._fresh_bytes = 0  # since anything was done about messages
         self._taken = 0
         self._failing: set[Outgoing] = set()
-        self._links: dict[int, Link] = {}
-        self._dials: dict[int, Dial] = {}
-        self._dialled_at = float("-inf")
+        self._links = Links(settings, self._session, self._router, max_in_flight, self._cannot_reach)
         self._stored: Counter[Partition] = Counter()
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"<Producer {self._stored.total()} stored, {self._waiting} waiting, {[*self._links.values()]}>"
+        return f"<Producer {self._stored.total()} stored, {self._waiting} waiting, {self._links}>"
 
     def __enter__(self) -> Producer:
         return self
@@ -152,7 +148,7 @@ class Producer:
         """Begins to connect to the brokers of `topic`, if any producer of this process has asked for it before."""
         if not self._session.cluster.missing([topic]):
             self._look_around()
-            self._dial({one.broker_id for one in self._session.cluster.partitions(topic)}, needed=False)
+            self._links.connect({one.broker_id for one in self._session.cluster.partitions(topic)}, needed=False)
 
     def limit(self, topic: str) -> int:
         """How many bytes a message's body may have; raises as `send` does for an unknown topic."""
@@ -210,7 +206,7 @@ class Producer:
 
     def flush(self) -> Mapping[Partition, int]:
         """Returns when all messages are stored, with how many each partition has stored so far. Raises as `send`."""
-        while self._waiting or self._doubts or any(link.unanswered for link in self._links.values()):
+        while self._waiting or self._doubts or self._links.unanswered:
             if not self._work():
                 self._wait()
         if self._error is not None:
@@ -219,13 +215,7 @@ class Producer:
 
     def close(self) -> None:
         """Lets the connections go; messages that are not acknowledged are not waited for."""
-        links, self._links = self._links, {}
-        dials, self._dials = self._dials, {}
-        for link in links.values():
-            link.connection.take()  # answers that came in just before an error: not for whoever borrows it next
-            link.close()
-        for dial in dials.values():
-            dial.close()
+        self._links.close()
         self._leases.close()
 
     def _into_lane(self, message: Outgoing, key: bytes | None, target: tuple[int, int] | None) -> None:
@@ -276,15 +266,9 @@ class Producer:
             raise
 
     def _wait(self) -> None:
-        busy = [link for link in self._links.values() if link.unanswered]
-        moments = [link.silent_after() for link in busy]
-        seconds = max(0.0, min(moments, default=_TICK) - time.monotonic())
-        if not busy or self._dials or self._failing or self._doubts or (self._waiting and self._router.has_trouble):
-            seconds = min(seconds, _TICK)
-        if busy:
-            wait_for(busy, seconds)
-        else:
-            time.sleep(seconds)
+        is_troubled = self._failing or self._doubts or (self._waiting and self._router.has_trouble)
+        must_look = is_troubled or self._links.are_being_made or not self._links.unanswered
+        self._links.wait(_TICK if must_look else None)
 
     def _dispatch(self) -> bool:
         """Hands messages to connections as far as these take them; whether any went."""
@@ -296,18 +280,17 @@ class Producer:
         self._connect()
         for broker_id in self._lanes.brokers():
             self._dispatch_lanes(broker_id)
-        if not self._dials or time.monotonic() - self._dialled_at > _DIAL_TOGETHER:
+        if not self._links.are_young:
             for topic, waiting in self._anywhere.items():
                 while waiting and (partition := self._router.choose(topic)) is not None:
                     self._submit(waiting.popleft(), partition)
         if self._waiting < before:
-            for link in self._links.values():
-                link.push()
+            self._links.push()
         return self._waiting < before
 
     def _dispatch_lanes(self, broker_id: int) -> None:
         ready = self._lanes.ready(broker_id)
-        link = self._links.get(broker_id)
+        link = self._links.standing.get(broker_id)
         resting = []
         while ready and link is not None and not link.full:
             lane = ready.popleft()
@@ -322,7 +305,7 @@ class Producer:
         ready.extendleft(reversed(resting))
 
     def _look_around(self) -> None:
-        if not self._router.begin(self._links):
+        if not self._router.begin(self._links.standing):
             return
         for lane in self._lanes.relist():
             if lane.id.target is None and lane.id.key is not None:
@@ -330,7 +313,7 @@ class Producer:
             self._lanes.changed(lane)
 
     def _submit(self, message: Outgoing, partition: Partition) -> None:
-        link = self._links[partition.broker_id]
+        link = self._links.standing[partition.broker_id]
         self._waiting -= 1
         if message.mark is not None and self._doubts is not None:
             message.floor = self._doubts.floor(partition)
@@ -347,7 +330,7 @@ class Producer:
         heard = 0
         failed: list[Outgoing] = []
         refusal: TubeMQError | None = None
-        for broker_id, link in list(self._links.items()):
+        for broker_id, link in list(self._links.standing.items()):
             outcomes = link.pump()
             heard += len(outcomes)
             if link.broken and outcomes:  # a connection that had nothing to do may end: another one is made
@@ -367,7 +350,7 @@ class Producer:
                         refusal = refusal or error
                     failed.append(message)
             if link.broken:
-                self._links.pop(broker_id).close()
+                self._links.drop(broker_id)
                 if self._doubts is not None:
                     self._doubts.forget_ends(broker_id)
         if refusal is not None:  # after all that is known to be stored was counted
@@ -425,46 +408,20 @@ class Producer:
 
     def _connect(self) -> None:
         """Takes over the connections that were made, and has those made that messages need."""
-        for broker_id, dial in list(self._dials.items()):
-            if dial.done:
-                del self._dials[broker_id]
-                self._take_over(dial)
-        self._dial(self._lanes.brokers(), needed=True)
+        links = self._links
+        links.take_over()
+        links.connect(self._lanes.brokers(), needed=True)
         for topic, waiting in self._anywhere.items():
             if waiting:
                 brokers = self._router.brokers(topic)
-                self._dial(brokers, needed=False)
-                if not brokers & (self._links.keys() | self._dials.keys()):
-                    self._dial(brokers, needed=True)
+                links.connect(brokers, needed=False)
+                if not links.has_any(brokers):
+                    links.connect(brokers, needed=True)
 
-    def _dial(self, brokers: Iterable[int], *, needed: bool) -> None:
-        known = self._session.cluster.brokers
-        for broker_id in brokers:
-            if (
-                broker_id not in self._links
-                and broker_id not in self._dials
-                and self._router.may_dial(broker_id, needed=needed)
-            ):
-                dial = Dial(self._settings, known[broker_id])
-                if dial.done:
-                    self._take_over(dial)
-                else:
-                    self._dials[broker_id] = dial
-                    if not self._router.is_on_trial(broker_id):
-                        self._dialled_at = time.monotonic()
-
-    def _take_over(self, dial: Dial) -> None:
-        broker = dial.broker
-        try:
-            connection, lease = dial.take()
-        except (TransportError, ProtocolError) as error:
-            _log.warning("%s cannot be reached: %s", broker, error)
-            self._router.broker_trouble(broker.broker_id, "lost")
-            for message in self._waiting_for(broker.broker_id):
-                message.failed(error, time.monotonic())
-                self._failing.add(message)
-            return
-        self._links[broker.broker_id] = Link(broker, connection, lease, self._settings.rpc_timeout, self._max_in_flight)
+    def _cannot_reach(self, broker: Broker, error: TransportError | ProtocolError) -> None:
+        for message in self._waiting_for(broker.broker_id):
+            message.failed(error, time.monotonic())
+            self._failing.add(message)
 
     def _waiting_for(self, broker_id: int) -> list[Outgoing]:
         """The first message of each queue that cannot go on without the broker."""
@@ -475,7 +432,7 @@ class Producer:
                 found.append(lane.waiting[0])
         for topic, waiting in self._anywhere.items():
             partitions = [one for one in self._router.partitions(topic) if one.broker_id == broker_id]
-            if waiting and partitions and not self._router.brokers(topic) & self._links.keys():
+            if waiting and partitions and not self._router.brokers(topic) & self._links.standing.keys():
                 waiting[0].partition = partitions[0]
                 found.append(waiting[0])
         return found
