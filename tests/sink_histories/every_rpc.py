@@ -9,7 +9,7 @@ from tests.sink_histories.hooks import HOWS
 from tests.sink_histories.run import Stage
 from tests.sink_histories.script import ONCE, Event, History, Setting
 
-SETTING = Setting(brokers=2, topics={"a": TopicShape(2, 1)}, tasks=[[4, 3], [3, 4]], mode=ONCE, receipts=True)
+SETTING = Setting(brokers=2, topics={"a": TopicShape(1, 1)}, tasks=[[4, 3], [3, 4]], mode=ONCE, receipts=True)
 REAL_SETTING = Setting(brokers=2, topics={"a": TopicShape(3, 1)}, tasks=[[4, 3], [3, 4]], mode=ONCE, receipts=True)
 
 

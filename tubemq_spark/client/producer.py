@@ -241,7 +241,8 @@ class Producer:
         if partition.broker_id in cluster.brokers and cluster.layout(partition) is None:
             return TransportError(
                 f"{self._name(message.row)}: broker {partition.broker_id} takes no messages of topic {message.topic} "
-                "now, and has not since this process began to write: is it down, or the topic not on it?"
+                "now, and has not since this process began to write: is it down, or the topic not on it? "
+                f"{self._so_far()}"
             )
         return ConfigError(
             f"{self._name(message.row)}: topic {message.topic} has no partition {partition.partition_id} on a broker "
