@@ -21,6 +21,10 @@ HOWS = ("kill_before", "kill_sent", "kill_answered", "cut_before", "cut_sent", "
 _PATIENCE = 2.0  # seconds for an answer
 
 
+class FetchFailedError(Exception):
+    """The rows of a task come no more, for shuffle files are lost; its worker lives on. `fail_answered` raises it."""
+
+
 @dataclass(frozen=True)
 class Hook:
     how: str
@@ -64,6 +68,8 @@ def install() -> None:
                 _wait_for_answer(connection)
         if how.startswith("kill"):
             die()
+        if how.startswith("fail"):
+            raise FetchFailedError("by the history")
         _cut(connection)
         return serial_no
 

@@ -213,6 +213,7 @@ class Player:
             return
         # A claim is lost to nobody where the cluster's clock was advanced, or a task was slower than the claim's end.
         allowed = {"TransportError", "ServerError", "PositionMovedError", "PartitionOccupiedError", "FencedError"}
+        allowed.add("FetchFailedError")
         if "expire" in self.world.accidents:
             allowed.add("DataLossError")
         if "stop" in self.world.accidents and "knows no topic" in (done.error or ""):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.histories.script import TopicShape
 from tests.sink_histories.script import ONCE, Event, History, Setting
 
-_KILLED = Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 2})
 _TWO_TOPICS = Setting(
     brokers=1,
     topics={"a": TopicShape(1, 1), "b": TopicShape(1, 1)},
@@ -31,6 +30,9 @@ REGRESSIONS = [
 # try for the first.
 NOT_TOLD = History(
     "another try of the stage",
-    Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2, 2, 2], [4, 4, 4]], mode=ONCE),
-    (_KILLED, Event("stage", 1, 0, {"task": 0})),
+    Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE, width=1),
+    (
+        Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "fail_answered", "nth": 2}),
+        Event("stage", 1, 0, {"task": 0}),
+    ),
 )

@@ -74,7 +74,7 @@ def test_answers_to_a_producer_that_failed_are_for_nobody_else() -> None:
         failing.flush()
         failing.send("a", b"two")
         failing._dispatch()
-        (link,) = failing._links.values()
+        (link,) = failing._links.standing.values()
 
         def is_answered() -> bool:
             link.push()
