@@ -33,7 +33,7 @@ _ROWS = pa.schema(
     [pa.field("spark_partition", pa.int32()), *_ROW, pa.field("append_time", pa.timestamp("us", tz="UTC"))]
 )
 SCHEMA = pa.schema([pa.field("spark_id", pa.string()), pa.field("spark_batch", pa.int64()), *_ROWS])
-_KEY = ["spark_partition", "spark_row"]
+_KEY = ["topic", "spark_partition", "spark_row"]  # stamps are unique in each topic
 _FEW_VALUES = ["spark_id", "topic", "broker_id", "partition"]
 
 _PARTITION = b"spark_partition"  # in the metadata of packed receipts, for all rows of a task have the same
@@ -184,9 +184,9 @@ def _merged(rows: pa.Table, before: pa.Table) -> pa.Table:
     # Ids are a broker's own: they tell messages apart only together with where these are.
     same = pc.is_null(now["message_id"])
     same = pc.or_(same, pc.fill_null(pc.equal(now["message_id"], then["message_id"]), False))
-    for name in ("topic", "broker_id", "partition"):
+    for name in ("broker_id", "partition"):
         same = pc.and_(same, pc.fill_null(pc.equal(now[name], then[name]), False))
-    usable = pc.or_(same, pc.is_null(now["topic"]))  # each row has a topic: without one it is of `before` alone
+    usable = pc.or_(same, pc.is_null(now["broker_id"]))  # each row has a broker: without one it is of `before` alone
     columns = [
         pc.if_else(usable, pc.coalesce(now[name], then[name]), now[name]) if name in then else now[name]
         for name in _ROWS.names
