@@ -52,6 +52,7 @@ class ConnectionPool:
         if connection.closed or connection.unanswered or not settings.shared_connections:
             connection.close()
         else:
+            connection.take()  # answers that nobody asked for are not for whoever borrows it next
             connection.idle_since = time.monotonic()
             with self._lock:
                 self._idle.setdefault(key, []).append(connection)
