@@ -10,7 +10,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-release matrix check bench real-tubemq proto format java spark
+.PHONY: help demo test test-release matrix check bench real-tubemq proto docs format java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

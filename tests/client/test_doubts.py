@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.sending import bodies_in, settings
 from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client import doubts as doubts_module
 from tubemq_spark.client import link as link_module
-from tubemq_spark.client.outgoing import Outgoing, Stored
+from tubemq_spark.client.outgoing import Mark, Outgoing, Stored
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -62,13 +63,13 @@ class Look:
         self.used += partitions
         return partitions
 
-    def greet(self, partition: Partition) -> None:
-        self.greeted.append(partition)
+    def greet(self, partitions: Sequence[Partition]) -> None:
+        self.greeted += partitions
         if self.deaf:
             self.deaf -= 1
-            raise TransportError(f"nobody answers for {partition}")
+            raise TransportError(f"nobody answers for {partitions[0]}")
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
+    def find(self, partition: Partition, floor: int | None, marks: Collection[Any]) -> Mapping[Mark, Stored]:
         assert partition in self.used
         assert marks
         assert partition in self.greeted, "a broker that may be stuck is to give a sign of life before"
@@ -83,7 +84,7 @@ class Look:
         # What stands before the floor is not looked at.
         return {mark: stored for mark, stored in found.items() if (stored.offset or 0) >= (floor or 0)}
 
-    def standing(self, partition: Partition) -> dict[int, Stored]:
+    def standing(self, partition: Partition) -> dict[Mark, Stored]:
         return {
             mark_of(message.body): Stored(partition, message.message_id, message.offset, None)
             for message in self._cluster.tubemq.messages("demo")
@@ -105,7 +106,7 @@ class Task:
         )
 
     def _note(self, message: Outgoing, stored: Stored) -> None:
-        assert message.mark is not None
+        assert isinstance(message.mark, int)
         self.told[message.mark].append(stored)
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
@@ -257,7 +258,7 @@ def test_successors_wait_until_it_is_known(
     may_go_by = 0 if keys or "closed" in kind else 200 if kind in SILENT else max_in_flight - 1
 
     def nobody_has_gone_by(partition: Partition, marks: Collection[int]) -> None:
-        standing = look.standing(partition)
+        standing = [mark for mark in look.standing(partition) if isinstance(mark, int)]
         for mark in marks:
             behind = [other for other in standing if other > mark and (not keys or other % keys == mark % keys)]
             assert len(behind) <= may_go_by

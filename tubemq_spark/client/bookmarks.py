@@ -4,8 +4,8 @@ A batch that is tried again must find what its earlier tries have stored, withou
 positions at the brokers, where its messages are, in two consumer groups of its own that nobody reads in, `<base>_0` and
 `<base>_1`. When batch b is committed, group `<base>_{b % 2}` is moved to the present end of every partition. All
 messages of batch b were sent after the commit of b - 1, hence they stand behind the position of `<base>_{(b - 1) % 2}`;
-and that stays where it is while b, and its commit, are repeated. A third group, `<base>_look`, serves for reading
-(`client.look`); where it stands means nothing.
+and that stays where it is while b, and its commit, are repeated. More groups, `<base>_look_<n>`, serve for reading
+(`client.look`); where these stand means nothing.
 
 A group that is new in a partition begins at its end, and the broker remembers that: whoever first asks for the
 bookmarks of a partition sets them. So a task must have asked before it sends its first message to a partition, to one
@@ -103,10 +103,11 @@ def read_bookmarks(
     """
     groups = bookmark_group(base, 0), bookmark_group(base, 1)
     session.add_topics(topics := list(topics))
-    try:
-        session.refresh_once()  # an earlier try, in another process, may have known of more partitions
-    except TransportError as error:
-        _log.warning("bookmarks of %s: only the partitions known so far, for %s", base, error)
+    if topics:
+        try:
+            session.refresh_once()  # an earlier try, in another process, may have known of more partitions
+        except TransportError as error:
+            _log.warning("bookmarks of %s: only the partitions known so far, for %s", base, error)
     partitions = list(dict.fromkeys([*_partitions(session, topics), *also]))
     heard = _visit_all(session, groups, partitions, ReadStatus.FROM_MAX, retry_for, within)
     bookmarks = {}
@@ -117,14 +118,19 @@ def read_bookmarks(
     return bookmarks
 
 
-def move_bookmarks(session: ProducerSession, base: str, batch: int, topics: Iterable[str]) -> None:
+def move_bookmarks(
+    session: ProducerSession, base: str, batch: int, topics: Iterable[str], *, within: float | None = None
+) -> None:
     """Puts the group of `batch` to the present end of all partitions of `topics`, as far as the session knows them.
+    With `within` those are left as they are whose brokers do not answer in so many seconds.
 
     Raises as `read_bookmarks`, when it has moved those that it could; later batches will only read more where it could
     not, so who likes may go on.
     """
     session.add_topics(topics := list(topics))
-    _visit_all(session, [bookmark_group(base, batch)], _partitions(session, topics), ReadStatus.FROM_MAX_ALWAYS)
+    _visit_all(
+        session, [bookmark_group(base, batch)], _partitions(session, topics), ReadStatus.FROM_MAX_ALWAYS, within=within
+    )
 
 
 def _partitions(session: ProducerSession, topics: Iterable[str]) -> list[Partition]:

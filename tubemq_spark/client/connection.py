@@ -10,6 +10,7 @@ import logging
 import selectors
 import socket
 import ssl
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
 _GRACE = 1.0  # seconds
 _HANDSHAKE_WITHIN = 5.0  # seconds; a plain port is silent for ever to one that begins TLS
+_AT_ONCE = struct.pack("ii", 1, 0)  # a linger of no time: unsent bytes are dropped
 _TLS_ALERT = b"\x15\x03"  # begins the record in which a TLS server says what is wrong
 _SECOND_FRAMING_AFTER = 0.3  # seconds of silence before the other framing is tried beside the first
 
@@ -139,6 +141,10 @@ class Connection:
     def close(self) -> None:
         if not self.closed:
             self._selector.close()
+            if self._deadlines:
+                # What the peer has not got yet it shall not get later, when somebody has drawn conclusions.
+                with suppress(OSError):
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             self._socket.close()
             self._deadlines.clear()
             self._to_write.clear()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tubemq_spark.client.outgoing import Outgoing, Stored
+from tubemq_spark.client.outgoing import Mark, Outgoing, Stored
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.produce import SendEvent, SendState
@@ -19,15 +19,31 @@ SETTLING = 1.0
 """Seconds after a sign of life from a broker within which it has handled what came over connections that are closed. It
 handles the requests of a connection one by one as it reads them (wire: NettyRpcServer), but may have been stuck."""
 
+_STUCK = 10
+"""How many times as long it takes where the broker was silent: each message may wait for a flush, a few times two
+seconds (wire: MessageStore.appendMsg)."""
+
 _INDEX_ENTRY = 28
 
 
 class Finder(Protocol):
     """The part of `client.producer.Ledger` that is needed here."""
 
-    def greet(self, partition: Partition) -> None: ...
+    def greet(self, partitions: Sequence[Partition]) -> None: ...
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]: ...
+    def find(self, partition: Partition, floor: int | None, marks: Collection[Mark]) -> Mapping[Mark, Stored]: ...
+
+
+Settled = tuple[list[tuple[Outgoing, Stored]], list[Outgoing]]
+
+
+@dataclass
+class _Place:
+    """A partition's messages in doubt, and when to do something about them next, on the monotonic clock."""
+
+    messages: list[Outgoing] = field(default_factory=list)
+    due: float = 0.0
+    greeted: bool = False  # whether its broker gave a sign of life since the last of them came in doubt
 
 
 class Doubts:
@@ -35,16 +51,14 @@ class Doubts:
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._messages: dict[Partition, list[Outgoing]] = defaultdict(list)
-        self._due: dict[Partition, float] = {}
-        self._alive: set[Partition] = set()  # whose brokers gave a sign of life since the last message came in doubt
+        self._places: dict[Partition, _Place] = {}
         self._ends: dict[Partition, int] = {}
 
     def __repr__(self) -> str:
         return f"<Doubts {len(self)}>"
 
     def __len__(self) -> int:
-        return sum(len(messages) for messages in self._messages.values())
+        return sum(len(place.messages) for place in self._places.values())
 
     def floor(self, partition: Partition) -> int | None:
         """Where, at the earliest, a message will stand that is sent now: behind those that were acknowledged."""
@@ -63,43 +77,61 @@ class Doubts:
             return False
         if message.lane is not None:
             message.lane.hold_back(message)
-        self._messages[message.partition].append(message)
-        self._due[message.partition] = time.monotonic()
-        self._alive.discard(message.partition)
+        place = self._places.setdefault(message.partition, _Place())
+        place.messages.append(message)
+        place.due, place.greeted = time.monotonic(), False
         return True
 
-    def settle(self, may_ask: Callable[[Partition], bool]) -> tuple[list[tuple[Outgoing, Stored]], list[Outgoing]]:
-        """Looks for messages where `may_ask` says that the broker may be asked: those that stand, and those that do
-        not, in the order of their numbers."""
+    def settle(self, may_ask: Callable[[Partition], bool]) -> Settled:
+        """Does what is due where `may_ask` says that the broker may be asked, for one partition at most, lest others
+        wait: its messages that stand, and those that do not, in the order of their numbers."""
+        now = time.monotonic()
+        due = [partition for partition, place in self._places.items() if place.due <= now and may_ask(partition)]
+        for partition in due:
+            if self._places[partition].greeted:
+                return self._look_at(partition)
+        for broker_id in {partition.broker_id for partition in due}:
+            self._greet([partition for partition in due if partition.broker_id == broker_id])
+        return [], []
+
+    def _greet(self, partitions: Sequence[Partition]) -> None:
+        try:
+            self._finder.greet(partitions)
+        except TransportError as error:
+            self._put_off(partitions[0].broker_id, error)
+            return
+        for place in (self._places[partition] for partition in partitions):
+            place.greeted = True
+            stuck = any(message.was_silent for message in place.messages)
+            place.due = time.monotonic() + SETTLING * (_STUCK if stuck else 1)
+
+    def _look_at(self, partition: Partition) -> Settled:
+        messages = sorted(self._places[partition].messages, key=lambda one: one.number)
+        floors = [message.floor for message in messages]
+        floor = None if None in floors else min(one for one in floors if one is not None)
+        try:
+            standing = self._finder.find(partition, floor, [one.mark for one in messages if one.mark is not None])
+        except TransportError as error:
+            _log.info("%s: whether %d messages are stored cannot be told yet: %s", partition, len(messages), error)
+            self._put_off(partition.broker_id, error)
+            return [], []
+        del self._places[partition]
         found: list[tuple[Outgoing, Stored]] = []
         missed: list[Outgoing] = []
-        now = time.monotonic()
-        for partition in [one for one, due in self._due.items() if due <= now and may_ask(one)]:
-            messages = self._messages[partition]
-            floors = [message.floor for message in messages]
-            floor = None if None in floors else min(one for one in floors if one is not None)
-            marks = [message.mark for message in messages if message.mark is not None]
-            try:
-                if partition not in self._alive:
-                    self._finder.greet(partition)
-                    self._alive.add(partition)
-                    self._due[partition] = time.monotonic() + SETTLING
-                    continue
-                standing = self._finder.find(partition, floor, marks)
-            except TransportError as error:
-                _log.info("%s: whether %d messages are stored cannot be told yet: %s", partition, len(messages), error)
-                for message in messages:
-                    message.problem = error
-                self._alive.discard(partition)
-                self._due[partition] = time.monotonic() + SETTLING
-                continue
-            del self._messages[partition], self._due[partition]
-            for message in sorted(messages, key=lambda one: one.number):
-                stored = None if message.mark is None else standing.get(message.mark)
-                if stored is None:
-                    message.on(SendEvent.MISSED)
-                    missed.append(message)
-                else:
-                    message.on(SendEvent.FOUND)
-                    found.append((message, stored))
+        for message in messages:
+            stored = None if message.mark is None else standing.get(message.mark)
+            if stored is None:
+                message.on(SendEvent.MISSED)
+                missed.append(message)
+            else:
+                message.on(SendEvent.FOUND)
+                found.append((message, stored))
         return found, missed
+
+    def _put_off(self, broker_id: int, error: TransportError) -> None:
+        """The broker does not answer: nothing is asked of it for a moment."""
+        for partition, place in self._places.items():
+            if partition.broker_id == broker_id:
+                place.due, place.greeted = time.monotonic() + SETTLING, False
+                for message in place.messages:
+                    message.problem = error

@@ -25,8 +25,8 @@ Outcome = Answer | Failure | TransportError | ProtocolError
 class Link:
     """Sends to one broker, for one thread, and tells what became of each message.
 
-    `full` when it takes no more until answers come in. `broken` when the connection is lost; `pump` has given all its
-    messages back then.
+    `full` when it takes no more until answers come in. `broken` when the connection is lost, or given up since the
+    broker `is_silent`; `pump` has given all its messages back then.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Link:
         self.connection = connection
         self.full = False
         self.broken = False
+        self.is_silent = False
         self._lease = lease
         self._broke: TransportError | ProtocolError | None = None  # why there is nothing more to expect
         self._timeout = rpc_timeout
@@ -86,7 +87,8 @@ class Link:
             self.push()
         error = self._broke
         outcomes = [(self._answered(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
-        if error is None and self._is_silent(bool(outcomes)):
+        if error is None and self._owes_too_long(bool(outcomes)):
+            self.is_silent = True
             error = TransportError(f"{self.broker} did not answer within {self._timeout:g} s")
         if error is not None:
             outcomes += [(message, error) for message in self._unanswered.values()]
@@ -111,7 +113,7 @@ class Link:
         self._bytes -= len(message.content)
         return message
 
-    def _is_silent(self, answered: bool) -> bool:
+    def _owes_too_long(self, answered: bool) -> bool:
         # Who feeds the producer may be busy for longer than the timeout: an answer may have waited in the socket, or
         # the request in this process. So nobody is silent before he was listened to for a moment.
         now = time.monotonic()

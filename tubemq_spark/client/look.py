@@ -6,6 +6,7 @@ same partition take turns, by waiting for the claim. Where that group stands mea
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ MARGIN = 16_384
 and what was not written to their files yet, and stores other messages there; so looking begins that much earlier."""
 
 
+_GROUPS = 8
+
+
 class Seen(NamedTuple):
     """A message that stands in a partition: the bytes of its attributes (empty without any), the broker's id of it, and
     its position in the index where the partition has its store for itself, else None."""
@@ -45,8 +49,8 @@ class Seen(NamedTuple):
 
 
 def look_group(base: str) -> str:
-    """The group that looks of a query read in."""
-    return f"{base}_look"
+    """The group that looks of this process read in: one of a few, for those in one group wait for each other."""
+    return f"{base}_look_{os.getpid() % _GROUPS}"
 
 
 def entries(since: int, end: int, *, behind: int = MARGIN) -> int:

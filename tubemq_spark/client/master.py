@@ -376,9 +376,11 @@ class ProducerSession(MasterSession):
         if wanted <= self._topics and not self.cluster.missing(wanted):
             return  # without the lock: a heartbeat to a silent master must not hold up who knows enough
         with self._lock:
+            # A master that has started a moment ago does not know its topics yet; one that knew others does.
+            patience = 0.0 if self.cluster.layouts else min(_LISTS_FILL_UP, self.settings.retry_for)
             self._topics |= wanted
             self._insist(self._heartbeat)
-            stamina = Stamina(min(_LISTS_FILL_UP, self.settings.retry_for))
+            stamina = Stamina(patience)
             while missing := self.cluster.missing(self._topics):
                 if not stamina.pause():
                     self._topics -= frozenset(missing)

@@ -8,7 +8,7 @@ the connection takes; when one fails, those behind it that have not left wait un
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from tubemq_spark.errors import TubeMQError
@@ -23,6 +23,10 @@ class LaneId(NamedTuple):
     topic: str
     key: bytes | None
     target: Partition | None
+
+
+Mark = Hashable
+"""What tells a message from all others of its producer when it is looked for."""
 
 
 class Stored(NamedTuple):
@@ -50,7 +54,8 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
     authorized_anew = False
     lane: Lane | None = None
     # What tells it from all others at a look, None where nothing does; and where it stands at the earliest.
-    mark: int | None = None
+    mark: Mark | None = None
+    was_silent = False  # whether its broker gave no answer for too long
     floor: int | None = None
 
     def __init__(self, topic: str, content: bytes, row: int | None, number: int = 0) -> None:

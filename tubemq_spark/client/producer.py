@@ -22,7 +22,7 @@ from typing import Protocol
 from tubemq_spark.client.doubts import Doubts
 from tubemq_spark.client.link import Answer, Link, Outcome
 from tubemq_spark.client.links import Links
-from tubemq_spark.client.outgoing import LaneId, Lanes, Outgoing, Stored
+from tubemq_spark.client.outgoing import LaneId, Lanes, Mark, Outgoing, Stored
 from tubemq_spark.client.routing import Router
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
@@ -61,11 +61,11 @@ class Ledger(Protocol):
         are `needed` and one is not usable."""
         ...
 
-    def greet(self, partition: Partition) -> None:
-        """Asks the partition's broker for a sign of life; `TransportError` without."""
+    def greet(self, partitions: Sequence[Partition]) -> None:
+        """Asks the broker of `partitions`, all of one, for a sign of life; `TransportError` without."""
         ...
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
+    def find(self, partition: Partition, floor: int | None, marks: Collection[Mark]) -> Mapping[Mark, Stored]:
         """Those of `marks` whose messages stand in the partition at or behind `floor`, None for anywhere the task may
         have written. Called when no send of them is under way. `TransportError` when that cannot be told now."""
         ...
@@ -170,7 +170,7 @@ class Producer:
         *,
         key: bytes | None = None,
         target: tuple[int, int] | None = None,
-        mark: int | None = None,
+        mark: Mark | None = None,
     ) -> None:
         """Takes a message over; waits while too many are on their way.
 
@@ -455,6 +455,7 @@ class Producer:
         if event is SendEvent.FAILED and self._doubts is not None and message.mark is not None:
             is_certain = is_elsewhere(outcome) if isinstance(outcome, Failure) else code and not may_be_stored(code)
             event = SendEvent.FAILED if is_certain else SendEvent.DOUBTED
+        message.was_silent = link.is_silent
         message.on(event)
         if event is SendEvent.REFUSED:
             raise problem

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.settings import ClientSettings
@@ -16,6 +17,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
 
+_SOON = 2.0  # seconds
 _FRESH = 30.0  # seconds for which an answer is used again
 
 _answers: dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]] = {}
@@ -27,7 +29,12 @@ def all_partitions(settings: ClientSettings, group: str, topic: str) -> frozense
     answered_at, known = _answers.get((settings, topic), (float("-inf"), frozenset[Partition]()))
     if time.monotonic() - answered_at < _FRESH:
         return known
-    session = ConsumerSession(settings, group, [topic])
+    if known:  # then it is enough to ask, and not to wait
+        quick = min(_SOON, settings.rpc_timeout), min(_SOON, settings.retry_for)
+        asking = replace(settings, rpc_timeout=quick[0], retry_for=quick[1])
+    else:
+        asking = settings
+    session = ConsumerSession(asking, group, [topic])
     try:
         session.register()
     except TransportError as error:
@@ -36,7 +43,7 @@ def all_partitions(settings: ClientSettings, group: str, topic: str) -> frozense
         _log.warning("topic %s: only the partitions known so far, for %s", topic, error)
         return known
     try:
-        found = known | frozenset(session.cluster.partitions(topic))
+        found = frozenset(session.cluster.partitions(topic))
     finally:
         session.close()
     _answers[settings, topic] = time.monotonic(), found

@@ -15,10 +15,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from tubemq_spark.client.bookmarks import move_bookmarks
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.sink.once import AWAY_AFTER
 from tubemq_spark.sink.options import OnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
 
 _log = logging.getLogger(__name__)
+
+_TOPICS: dict[str, set[str]] = {}  # that this process has seen queries write to, by the base of their groups
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,12 @@ def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written
     if options.topic is not None:
         topics.add(options.topic)
     topics.discard(options.dead_letter_topic or "")
+    # Those of earlier batches too: each of the two groups would else lag behind in topics that few batches write to.
+    topics = _TOPICS.setdefault(once.group, set()) | topics
+    _TOPICS[once.group] = topics
     try:
         with SESSIONS.lease(options.client) as session:
-            move_bookmarks(session, once.group, batch, sorted(topics))
+            move_bookmarks(session, once.group, batch, sorted(topics), within=AWAY_AFTER)
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("%s: not all bookmarks could be moved: %s", _name(batch), error)

@@ -16,7 +16,9 @@ import pyarrow.fs as pafs
 from tubemq_spark.errors import ConfigError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: one is a drive of Windows
-_SECRETS = re.compile(r"(?<=//)[^/@]*:[^/@]*@|\?.*")  # a password, or a store's settings
+# Behind the scheme, up to the last `@`, may stand a name and a password, which may have any characters; behind `?` a
+# store's settings.
+_SECRETS = re.compile(r"(?P<scheme>^(?:[A-Za-z][A-Za-z0-9+.-]+:)?/*).*@|\?.*$", re.DOTALL)
 _NOT_OF_HADOOP = {"s3a": "s3", "s3n": "s3"}
 
 # An object is there when all of it is, and to rename one is to copy it.
@@ -39,8 +41,8 @@ class Folder:
             self._files: Any = pafs.LocalFileSystem()
             self._path = os.path.abspath(f"/dbfs{path}" if scheme == "dbfs" else path)
             return
-        self._shown = _SECRETS.sub("", place).rstrip("/")
-        self._hide = (rest, _SECRETS.sub("", rest))
+        self._shown = _without_secrets(place).rstrip("/")
+        self._hide = (rest, _without_secrets(rest))
         try:
             self._files, path = _remote(scheme, rest)
         except Exception as problem:  # libraries of file systems raise what they like
@@ -127,3 +129,7 @@ def _by_fsspec(scheme: str, uri: str, problem: Exception) -> tuple[Any, str]:
             raise problem from None
         raise ValueError(f"'{scheme}:' is neither known to pyarrow nor to an installed library of fsspec") from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), path
+
+
+def _without_secrets(place: str) -> str:
+    return _SECRETS.sub(lambda found: found["scheme"] or "", place)

@@ -5,8 +5,8 @@ was stored since its batch began (`client.bookmarks` tells since where, `client.
 by their digests: the rows of a task need not come in the same order again, but they must be the same rows. A send that
 was not answered is looked for in its partition before it is made again.
 
-Most tasks have no earlier try, and look at nothing: those whose partitions have not changed since the last commit, and,
-whatever others write there, those of a batch behind which this worker has seen another of the same run.
+Most tasks have no earlier try, and look at nothing: those of a batch before which this worker has seen another of the
+same run. For the first batch that a worker sees of a run it looks once, for all its tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tubemq_spark.client.bookmarks import Bookmark, read_bookmarks
@@ -27,6 +27,8 @@ from tubemq_spark.client.whole_topic import all_partitions
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
+    FencedError,
+    PartitionOccupiedError,
     PositionMovedError,
     ServerError,
     TransportError,
@@ -34,7 +36,7 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.stamp import Stamp, parse
+from tubemq_spark.protocol.stamp import parse
 from tubemq_spark.sink.options import OnceOptions
 from tubemq_spark.sink.origin import Task
 
@@ -46,6 +48,8 @@ when its task is cancelled (spark.python.task.killTimeout)."""
 
 AWAY_AFTER = 2.0  # seconds without an answer after which a batch does without a broker
 
+_AFTER_FAILURE = 3  # times as long: a broker that is stuck is why tries fail
+
 _HASTE = 5.0  # seconds to retry a look within a task, where other rows wait meanwhile
 _ADVICE = (
     "Restore the query's input, or set option 'effectivelyOnceUncertain' to sendAgain, which sends all rows of the "
@@ -53,18 +57,23 @@ _ADVICE = (
 )
 
 
+Bookmarks = Mapping[Partition, Bookmark]
+
+
 def bookmarks_of(
-    session: ProducerSession, options: OnceOptions, topic: str, away_after: float | None = AWAY_AFTER
+    session: ProducerSession,
+    options: OnceOptions,
+    topic: str,
+    *,
+    also: Iterable[Partition] = (),
+    away_after: float | None = AWAY_AFTER,
 ) -> dict[Partition, Bookmark]:
-    """The bookmarks of all partitions of `topic`; those are left out whose brokers are away for so many seconds. Raises
-    as `read_bookmarks` and `all_partitions`."""
-    everywhere = all_partitions(session.settings, _group_of(options, topic), topic)
-    return read_bookmarks(session, options.group, [topic], also=everywhere, within=away_after)
-
-
-def _group_of(options: OnceOptions, topic: str) -> str:
-    """What asks the master for a topic's partitions; members of one group must all have the same topics."""
-    return f"{options.group}_look_{topic}"
+    """The bookmarks of all partitions of `topic` that the master lists, and those in `also`; those are left out whose
+    brokers are away for so many seconds. Raises as `read_bookmarks` and `all_partitions`."""
+    session.add_topics([topic])
+    partitions = set(all_partitions(session.settings, f"{options.group}_look_{topic}", topic)) | set(also)
+    partitions |= {one for one in session.cluster.partitions(topic) if session.lists(one)}
+    return read_bookmarks(session, options.group, (), also=sorted(partitions), within=away_after)
 
 
 class Standing:
@@ -103,12 +112,36 @@ class Standing:
         return sum(len(numbers) for numbers in self._left.values())
 
 
-Bookmarks = Mapping[Partition, Bookmark]
+class Found:
+    """What earlier runs have stored of a batch in a topic, by task. `is_whole` unless that is too much to keep."""
+
+    _MOST = 500_000
+
+    def __init__(self, marks: Bookmarks) -> None:
+        """`marks` were read when the tries of earlier runs were over."""
+        self.marks = marks
+        self.is_whole = True
+        self._count = 0
+        self._rows: dict[int, list[tuple[int, str, Stored]]] = {}
+
+    def add(self, task: int, row: int, digest: str, stored: Stored) -> None:
+        self._count += 1
+        if self._count > self._MOST:
+            self.is_whole = False
+            self._rows.clear()
+        if self.is_whole:
+            self._rows.setdefault(task, []).append((row, digest, stored))
+
+    def of(self, task: int) -> Standing:
+        standing = Standing()
+        for found in self._rows.get(task, ()):
+            standing.add(*found)
+        return standing
 
 
 class Runs:
     """What this process knows of the runs of queries: the first batch that it has seen of each, for all later ones
-    cannot have been tried before the run began; and where topics ended when the tries of earlier runs were over."""
+    cannot have been tried before the run began; and what earlier runs have stored of that first one, by topic."""
 
     _MOST = 100
 
@@ -116,23 +149,22 @@ class Runs:
         self.forget()
 
     def forget(self) -> None:
-        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, Bookmarks]]] = OrderedDict()
+        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, Found]]] = OrderedDict()
 
     def is_later(self, task: Task) -> bool:
         """Whether `task` is of a later batch than the first that was seen of its run."""
-        return task.run is not None and task.batch > self._of(task)[0]
+        if task.run is None:
+            return False
+        first, found = self._of(task)
+        if task.batch > first:
+            found.clear()
+        return task.batch > first
 
-    def settled(self, task: Task, topic: str) -> Bookmarks | None:
-        """What `settle` was told in the task's run."""
-        return None if task.run is None else self._of(task)[1].get(topic)
+    def found(self, task: Task) -> dict[str, Found]:
+        """By topic, for the first batch of the task's run; to be filled."""
+        return {} if task.run is None else self._of(task)[1]
 
-    def settle(self, task: Task, topic: str, marks: Bookmarks) -> None:
-        """The tries of earlier runs have ended, and brokers have handled what these sent to `topic`, before `marks`
-        were read."""
-        if task.run is not None:
-            self._of(task)[1][topic] = marks
-
-    def _of(self, task: Task) -> tuple[int, dict[str, Bookmarks]]:
+    def _of(self, task: Task) -> tuple[int, dict[str, Found]]:
         known = self._known.setdefault((task.id, task.run), (task.batch, {}))
         self._known.move_to_end((task.id, task.run))
         while len(self._known) > self._MOST:
@@ -148,15 +180,19 @@ if hasattr(os, "register_at_fork"):
 class Once:
     """The ledger of one try of a task; see `client.producer.Ledger`."""
 
-    def __init__(self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Bookmarks) -> None:
-        """`bookmarks` are those that the driver read before the batch: of all partitions whose brokers answered."""
+    def __init__(
+        self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Bookmarks, planned_at: int
+    ) -> None:
+        """`bookmarks` are those that the driver read before the batch, at `planned_at` (milliseconds since the epoch):
+        of all partitions whose brokers answered."""
         self._options = options
         self._session = session
         self._task = task
         self._origin = task.origin
         self._batch = task.batch
+        # Newer than those of all tries before it, by one clock, the driver's.
         self._claim = ClaimId(
-            f"look-{task.id}-{task.partition}", time.time_ns() // 1_000_000, task.batch, task.partition
+            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
         )
         self._bookmarks = dict(bookmarks)
         self._away: set[Partition] = set()
@@ -201,23 +237,28 @@ class Once:
             self._away.update(one for one in missing if one not in found)
         return [one for one in partitions if one in self._bookmarks]
 
-    def greet(self, partition: Partition) -> None:
+    def greet(self, partitions: Sequence[Partition]) -> None:
         try:
-            read_bookmarks(self._session, self._options.group, (), _HASTE, also=[partition])
+            answered = read_bookmarks(self._session, self._options.group, (), also=partitions, within=AWAY_AFTER)
         except ServerError as error:
             raise TransportError(str(error)) from error
+        if missing := [one for one in partitions if one not in answered]:
+            raise TransportError(f"{missing[0]}: its broker does not answer")
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[int]) -> Mapping[int, Stored]:
+    def find(self, partition: Partition, floor: int | None, marks: Collection[object]) -> Mapping[object, Stored]:
         since = self._bookmarks[partition].before(self._batch) if floor is None else floor
-        found: dict[int, Stored] = {}
+        found: dict[object, Stored] = {}
         try:
             for seen in self._look_at(partition, since, retry_for=_HASTE):
-                stamp = self._own(seen)
-                if stamp is not None and stamp.row in marks:
-                    found[stamp.row] = _stored(partition, seen)
+                stamp = parse(seen.attributes)
+                # With the digest: an earlier try may have given the number to another row.
+                if stamp is not None and stamp.origin == self._origin and (stamp.row, stamp.digest) in marks:
+                    found[stamp.row, stamp.digest] = _stored(partition, seen)
         except DataLossError as loss:
             self._uncertain(loss)
-        except (TransportError, ServerError, PositionMovedError) as error:
+        except FencedError:
+            raise
+        except (TransportError, ServerError, PositionMovedError, PartitionOccupiedError) as error:
             raise TransportError(str(error)) from error
         return found
 
@@ -226,54 +267,60 @@ class Once:
             self._bookmarks |= bookmarks_of(self._session, self._options, topic)
         if self._is_first_try:
             return Standing()
-        # A try in this run may just have failed. One in an earlier run ended when this one began, or soon after: it is
-        # waited for once, and not even an untouched topic tells that there is none.
-        marks = None if self._is_retry else RUNS.settled(self._task, topic)
-        if marks is None:
-            try:
-                bookmarks_of(self._session, self._options, topic, away_after=None)  # a sign of life from all brokers …
-                time.sleep(SETTLING)  # … from which on they have handled what was sent before
-                marks = bookmarks_of(self._session, self._options, topic, away_after=None)
-            except TubeMQError as error:
-                self._uncertain(error)
-                return Standing()
-            if not self._is_retry:
-                RUNS.settle(self._task, topic, marks)
-        return self._look(topic, marks)
-
-    def _is_untouched(self, marks: Bookmarks) -> bool:
-        """Whether nobody had written to the topic since the last commit. Where both groups stand at the end everywhere
-        they may just have been made, because servers had dropped them."""
-        dropped = self._batch > 0 and all(mark.even == mark.odd == mark.end for mark in marks.values())
-        return not dropped and all(mark.before(self._batch) == mark.end for mark in marks.values())
-
-    def _look(self, topic: str, now: Bookmarks) -> Standing:
-        standing = Standing()
-        if not self._is_retry and self._is_untouched(now):
-            return standing
         try:
-            self._bookmarks = {**now, **self._bookmarks}
-            since = {one: self._bookmarks[one].before(self._batch) for one in now}
-            count = _messages(now, since)
-            if count > self._options.max_offsets:
-                raise ConfigError(
-                    f"topic {topic} got {count} messages since the batch began, and option 'effectivelyOnceMaxOffsets' "
-                    f"lets a task read {self._options.max_offsets} to find its own among them; raise it"
-                )
-            # In no order, lest the tasks of a batch all queue at the same partition.
-            for partition, mark in random.sample(list(now.items()), len(now)):
-                try:
-                    for seen in self._look_at(partition, since[partition], until=mark.end):
-                        stamp = self._own(seen)
-                        if stamp is not None and stamp.digest is not None:
-                            standing.add(stamp.row, stamp.digest, _stored(partition, seen))
-                except DataLossError as loss:
-                    if self._options.fails_when_uncertain:
-                        raise
-                    self._uncertain(loss)  # of this partition alone
+            if self._is_retry:  # of this run: that try may just have failed
+                return self._standing(topic, self._settled(topic))
+            # Tries in an earlier run ended when this one began, or soon after. They are looked for once in a process,
+            # for all tasks of the batch.
+            before = RUNS.found(self._task)
+            if topic not in before:
+                found = Found(self._settled(topic))
+                self._look(topic, found.marks, found.add)
+                before[topic] = found
+            found = before[topic]
+            return found.of(self._origin.partition) if found.is_whole else self._standing(topic, found.marks)
         except TubeMQError as error:
             self._uncertain(error)
-        _log.info("%s: %d of the task's rows stand in topic %s already", self._origin, len(standing), topic)
+            return Standing()
+
+    def _settled(self, topic: str) -> Bookmarks:
+        """The bookmarks, read when what was sent before has been handled."""
+        known = [one for one in self._bookmarks if one.topic == topic]
+        bookmarks_of(self._session, self._options, topic, also=known, away_after=None)  # a sign of life of all brokers
+        time.sleep(SETTLING * (_AFTER_FAILURE if self._is_retry else 1))
+        return bookmarks_of(self._session, self._options, topic, also=known, away_after=None)
+
+    def _look(self, topic: str, now: Bookmarks, add: Callable[[int, int, str, Stored], None]) -> None:
+        """Finds what stands of the batch: task, row, digest and place of each."""
+        self._bookmarks = {**now, **self._bookmarks}
+        since = {one: self._bookmarks[one].before(self._batch) for one in now}
+        count = _messages(now, since)
+        if count > self._options.max_offsets:
+            raise ConfigError(
+                f"topic {topic} got {count} messages since the batch began, and option 'effectivelyOnceMaxOffsets' "
+                f"lets a task read {self._options.max_offsets} to find its own among them; raise it"
+            )
+        # In no order, lest the tasks of a batch all queue at the same partition.
+        for partition, mark in random.sample(list(now.items()), len(now)):
+            try:
+                for seen in self._look_at(partition, since[partition], until=mark.end):
+                    stamp = parse(seen.attributes)
+                    if stamp is not None and stamp.digest is not None and stamp.origin[:2] == self._origin[:2]:
+                        add(stamp.origin.partition, stamp.row, stamp.digest, _stored(partition, seen))
+            except DataLossError as loss:
+                if self._options.fails_when_uncertain:
+                    raise
+                self._uncertain(loss)  # of this partition alone
+
+    def _standing(self, topic: str, now: Bookmarks) -> Standing:
+        """What stands of this task alone."""
+        standing = Standing()
+
+        def add(task: int, row: int, digest: str, stored: Stored) -> None:
+            if task == self._origin.partition:
+                standing.add(row, digest, stored)
+
+        self._look(topic, now, add)
         return standing
 
     def _look_at(
@@ -290,10 +337,6 @@ class Once:
             claim=self._claim,
             retry_for=retry_for,
         )
-
-    def _own(self, seen: Seen) -> Stamp | None:
-        stamp = parse(seen.attributes)
-        return stamp if stamp is not None and stamp.origin == self._origin else None
 
     def _uncertain(self, problem: TubeMQError) -> None:
         what = f"task partition {self._origin.partition} of batch {self._origin.batch}"

@@ -58,7 +58,7 @@ EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
     "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most",
-    "of three consumer groups, with `_0`, `_1` and `_look` behind it, that keep the query's bookmarks at the brokers; "
+    "of the consumer groups, with `_0`, `_1` and `_look_…` behind it, that keep the query's bookmarks at the brokers; "
     "they must be the query's alone and stay the same",
     shown_default="made of option `checkpointLocation`",
 )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tubemq_spark.compression import check_available, compress
+from tubemq_spark.compression import MAX_PLAIN, check_available, compress
 from tubemq_spark.protocol.message import COMPRESSION_KEY
 from tubemq_spark.sink.schema import Cells
 
@@ -56,6 +56,8 @@ class PayloadForm:
     def encode(self, value: bytes, cells: Cells) -> bytes:
         """The message's body, of the row's `value`. `CellError` for what no pack can hold."""
         body = _pack(value, cells) if self.message_format == "inlongmsg" else value
+        if len(body) > MAX_PLAIN:  # however short it becomes, no reader would undo that
+            raise CellError("value", f"it has {len(body)} bytes, and {MAX_PLAIN >> 20} MiB are the most; split it")
         return body if self.compression == "none" else compress(self.compression, body)
 
     def msg_type(self, cells: Cells) -> str | None:

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from tubemq_spark.client.bookmarks import Bookmark
-from tubemq_spark.client.outgoing import Outgoing, Stored
+from tubemq_spark.client.outgoing import Mark, Outgoing, Stored
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import ConfigError, TubeMQError
@@ -37,11 +37,13 @@ _SHOWN = 5  # failed rows of a task that are told one by one
 
 @dataclass(frozen=True)
 class Plan:
-    """What the driver gives to the tasks of a batch: plain values. `write_id` is None for streams."""
+    """What the driver gives to the tasks of a batch: plain values. `write_id` is None for streams; `made_at` is in
+    milliseconds since the epoch."""
 
     options: SinkOptions
     write_id: str | None = None
     bookmarks: Mapping[Partition, Bookmark] = field(default_factory=dict, repr=False)
+    made_at: int = 0
 
 
 def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> Plan:
@@ -62,7 +64,7 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
             session.add_topics(topics)
             if options.once is not None and options.topic is not None:
                 bookmarks = bookmarks_of(session, options.once, options.topic)
-    return Plan(options, write_id, bookmarks)
+    return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000)
 
 
 def write_batches(planned: Plan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -100,7 +102,7 @@ class _TaskWriter:
         options = self._options
         with SESSIONS.lease(options.client) as session:
             if options.once is not None:
-                self._once = Once(options.once, session, self._task, self._planned.bookmarks)
+                self._once = Once(options.once, session, self._task, self._planned.bookmarks, self._planned.made_at)
             with Producer(
                 options.client,
                 options.max_in_flight,
@@ -142,11 +144,12 @@ class _TaskWriter:
                 if once is not None:
                     _check_topic(producer, parts.topic)
                     digest = digest_of(cells)
-                    mark, stored = once.place(parts.topic, row, digest)
+                    number, stored = once.place(parts.topic, row, digest)
                     if stored is not None:
-                        self._note_standing(mark, stored)
+                        self._note_standing(number, stored)
                         continue
-                    attributes += mark_of + with_digest(mark, digest)
+                    mark = number, digest
+                    attributes += mark_of + with_digest(number, digest)
                 elif mark_of:
                     attributes += b"%b%d" % (mark_of, row)
             except BadRowError as bad:
@@ -155,7 +158,7 @@ class _TaskWriter:
             self._hand_over(producer, row, cells, parts, attributes, mark)
 
     def _hand_over(
-        self, producer: Producer, row: int, cells: Cells, parts: Parts, attributes: bytes, mark: int | None
+        self, producer: Producer, row: int, cells: Cells, parts: Parts, attributes: bytes, mark: Mark | None
     ) -> None:
         try:
             producer.send(
@@ -205,7 +208,7 @@ class _TaskWriter:
 
     def _note(self, message: Outgoing, stored: Stored) -> None:
         assert self._receipts is not None
-        row = message.row if message.mark is None else message.mark
+        row = message.mark[0] if isinstance(message.mark, tuple) else message.row
         if row is not None and message.topic != self._options.dead_letter_topic:
             self._receipts.add(row, *_place(stored))
 
