@@ -380,6 +380,10 @@ class ProducerSession(MasterSession):
             patience = 0.0 if self.cluster.layouts else min(_LISTS_FILL_UP, self.settings.retry_for)
             self._topics |= wanted
             self._insist(self._heartbeat)
+            if self.cluster.missing(
+                self._topics
+            ):  # a topic may be listed with the heartbeat after the one that names it
+                self._insist(self._heartbeat)
             stamina = Stamina(patience)
             while missing := self.cluster.missing(self._topics):
                 if not stamina.pause():

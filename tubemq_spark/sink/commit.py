@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from tubemq_spark.client.bookmarks import move_bookmarks
 from tubemq_spark.client.sessions import SESSIONS
-from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.sink.once import AWAY_AFTER
 from tubemq_spark.sink.options import OnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
@@ -69,14 +69,20 @@ def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written
         topics.add(options.topic)
     topics.discard(options.dead_letter_topic or "")
     # Those of earlier batches too: each of the two groups would else lag behind in topics that few batches write to.
-    topics = _TOPICS.setdefault(once.group, set()) | topics
-    _TOPICS[once.group] = topics
+    earlier = _TOPICS.setdefault(once.group, set())
     try:
         with SESSIONS.lease(options.client) as session:
             move_bookmarks(session, once.group, batch, sorted(topics), within=AWAY_AFTER)
+            for topic in earlier - topics:
+                try:
+                    move_bookmarks(session, once.group, batch, [topic], within=AWAY_AFTER)
+                except ConfigError as error:
+                    _log.info("%s: the bookmarks of topic %s are left where they are: %s", _name(batch), topic, error)
+                    earlier.discard(topic)
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("%s: not all bookmarks could be moved: %s", _name(batch), error)
+    earlier |= topics
 
 
 def _name(batch: int | None) -> str:

@@ -1,0 +1,177 @@
+"""`effectivelyOnce` where it is easily deceived: embedded servers, which can be crashed, and made to forget."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.messages import broker, settings
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in
+from tests.sink_options.bench import Cells, Task, Writing, schema
+from tubemq_spark.client import forget_servers, whole_topic
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.look import look_group
+from tubemq_spark.client.rounds import call_all
+from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.once import RUNS
+from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing.config import Release, ServerConfig
+
+Start = Callable[..., EmbeddedCluster]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts clusters with the topics `demo`, and more if they are named, of one partition a broker."""
+    with ExitStack() as stack:
+
+        def give(*topics: str, brokers: int = 1) -> EmbeddedCluster:
+            specs = {topic: TopicSpec(partitions=1) for topic in topics or ("demo",)}
+            return stack.enter_context(embedded_cluster(topics=specs, brokers=brokers))
+
+        yield give
+
+
+def rows(prefix: str, count: int, **others: Any) -> list[Cells]:
+    return [{"value": f"{prefix} {n}".encode(), **others} for n in range(count)]
+
+
+def begin(cluster: EmbeddedCluster, of: Sequence[Cells], topic: str | None = "demo", **given: Any) -> Writing:
+    """The driver plans a micro-batch."""
+    once = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/trap", **given}
+    return Writing(cluster, schema(of), topic, streaming=True, **once)
+
+
+def once_each(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -> None:
+    assert bodies_in(cluster) == Counter(row["value"] for part in parts for row in part)
+
+
+@pytest.mark.parametrize("lost", [9, 10, 11])
+def test_a_crash_after_which_the_ends_are_where_they_were(lost: int) -> None:
+    """The bookmark stands at the end again, and in front of it what the first try has stored."""
+    first, second = rows("a", lost), rows("b", 10)
+    config = ServerConfig()
+    with EmbeddedTubeMQ(release=Release.V2_5, config=config) as tubemq:
+        cluster, task = EmbeddedCluster(tubemq, config), Task()
+        cluster.create("demo", TopicSpec(partitions=1))
+        writing = begin(cluster, first)
+        writing.commit([writing.write(first, task)], 0)
+        tubemq.clock.advance(12)  # positions are on disk by then, and messages not
+        tubemq.crash_broker(1)
+        tubemq.start_broker(1)
+        task = task.next()
+        begin(cluster, second).write(second, task)
+        RUNS.forget()  # all processes were killed
+        assert begin(cluster, second).write(second, task.restarted()).stood == 10
+        once_each(cluster, second)
+        forget_servers()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["sendAgain", "a stage that is run again"])
+def test_another_row_under_the_same_number_is_no_row_of_ours(start: Start, told: bool) -> None:
+    """Where the look is left out, and rows come in another order, rows may stand twice; none may be lost."""
+    cluster, task = start(), Task()
+    given: dict[str, Any] = {}
+    if told:
+        given = {"effectivelyOnceUncertain": "sendAgain", "effectivelyOnceMaxOffsets": 1}
+    first, second = rows("a", 1), rows("b", 200)
+    writing = begin(cluster, first, **given)
+    writing.commit([writing.write(first, task)], 0)
+    task = task.next()
+    writing = begin(cluster, second, **given)
+    writing.write(second[:100], task)
+    cluster.tubemq.on("send_message", nth=1, times=1).close_connection()
+    writing.write(second[100:] + second[:100], task.again() if told else task)
+    stored = bodies_in(cluster)
+    assert {row["value"] for row in second} <= stored.keys()
+
+
+def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, task = start(brokers=2), Task()
+    first, second = rows("a", 2), rows("b", 20)
+    writing = begin(cluster, first)
+    writing.commit([writing.write(first, task)], 0)
+    task = task.next()
+    writing = begin(cluster, second, tubemq_retry_maxElapsedMs=1000)
+    writing.write(second, task)
+    # Another worker, whose master has a shorter list by now, for a broker is away.
+    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_: frozenset({Partition(1, "demo", 0)}))
+    monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one.broker_id == 1)
+    cluster.stop_broker(2)
+    with pytest.raises(Exception, match="2:demo:0"):
+        writing.write(second, task.again())
+    cluster.start_broker(2)
+    once_each(cluster, first, second)
+
+
+def test_a_topic_with_rows_in_every_other_batch(start: Start) -> None:
+    """Its bookmarks move with those of other topics, so that retention does no harm."""
+    cluster, task = start("rare", "often"), Task()
+    for batch in range(6):
+        some = rows(str(batch), 10, topic="often" if batch % 2 else "rare")
+        writing = begin(cluster, some, None)
+        writing.commit([writing.write(some, task)], batch)
+        task = task.next()
+    cluster.tubemq.flush("rare")
+    cluster.tubemq.expire("rare", keep=5)
+    RUNS.forget()
+    some = rows("6", 10, topic="rare")
+    try:
+        assert sum(begin(cluster, some, None).write(some, task.restarted()).rows.values()) == 10
+    except DataLossError as loss:
+        pytest.fail(str(loss))
+
+
+def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None:
+    cluster, task, some = start(), Task(), rows("a", 5)
+    writing = begin(cluster, some)
+    writing.write(some[:2], task)
+    options = writing.plan.options.once
+    assert options is not None
+    ahead = time.time_ns() // 1_000_000 + 20_000
+    killed = str(ClaimId(f"look-{task.query}-0", ahead, 0, 0, 1))
+    calls = GroupCalls(settings(cluster), f"{look_group(options.group)}x", -2)  # by another process, in its group
+    call_all(settings(cluster), [calls.register(broker(cluster, 1), Partition(1, "demo", 0), killed, 0)])
+    assert writing.write(some, task.again()).stood == 2
+    once_each(cluster, some)
+
+
+def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, task = start(brokers=2), Task()
+    given: dict[str, Any] = {"tubemq_retry_maxElapsedMs": 3000}
+    first, second = rows("a", 10), rows("b", 10)
+    writing = begin(cluster, first, **given)
+    writing.commit([writing.write(first, task)], 0)
+    cluster.stop_broker(2)
+    left = frozenset({Partition(1, "demo", 0)})
+    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_: left)
+    monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one in left)
+    task = task.next().restarted()
+    assert begin(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}
+
+
+def test_many_unknown_topics_are_found_out_soon(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = start()
+    waits: list[float] = []
+    monkeypatch.setattr("tubemq_spark.client.backoff.time.sleep", waits.append)
+    some = [*rows("a", 1), *({"value": b"x", "topic": f"nope{n}"} for n in range(20))]
+    assert Writing(cluster, schema(some), "demo", failedRows="drop").write(some).dropped == 20
+    assert not waits
+
+
+def test_the_master_is_asked_for_partitions_now_and_then(start: Start) -> None:
+    cluster = start()
+    whole_topic.forget()
+    asked = cluster.tubemq.on("consumer_register_v2").count()
+    for _ in range(5):
+        begin(cluster, rows("a", 1))
+    assert asked.fired == 1
