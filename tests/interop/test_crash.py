@@ -45,7 +45,7 @@ class Crash:
         self._first = threading.Lock()
         self._restart = threading.Barrier(TASKS, self._come_back, timeout=120)
         self.handed_over = [0] * TASKS
-        """How many rows each task took before the broker was dead for certain."""
+        """How many rows each task took, at most, before the broker was dead for certain."""
 
     def batches(self, task: int, rows: range) -> Iterator[pa.RecordBatch]:
         for row in rows[::BATCH]:
@@ -54,9 +54,9 @@ class Crash:
             if row == RESTARTED:
                 self._restart.wait()
             values = [value(task, number) for number in range(row, row + BATCH)]
-            yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
-            if not self._killed.is_set():
+            if not self._killed.is_set():  # some of these may be sent before it is
                 self.handed_over[task] = row + BATCH
+            yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
 
     def _kill(self) -> None:
         self._cluster.kill_broker(1)
