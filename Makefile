@@ -4,6 +4,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; 
 VENV := .venv
 STAMP := $(VENV)/.made
 PY := $(VENV)/bin/python
+# Two at once, for many tests wait. Tests share servers and Spark within a process, so whole files go to each, in the order
+# of their names: the slow ones are not the last.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 
 # Spark starts its workers with this interpreter, not with the one the driver runs on.
@@ -20,11 +23,11 @@ demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show
 
 test: check  ## everything in `make check`, then all tests
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
-	$(PY) -m pytest
+	$(PYTEST)
 
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
-	$(PY) -m pytest tests/contract tests/differential -m real
+	$(PYTEST) tests/contract tests/differential -m real
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
 	$(PY) scripts/matrix.py $(MATRIX)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests import messages
 from tests.clusters.embedded import EmbeddedCluster
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.testing import Fault
+from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
 
 def settings(
@@ -26,3 +26,10 @@ def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:
 def counted(cluster: EmbeddedCluster, method: str) -> Fault:
     """Does no harm: its `fired` says how many calls of `method` there are from now on."""
     return cluster.tubemq.on(method).count()
+
+
+def connections_to(tubemq: EmbeddedTubeMQ) -> int:
+    """How many its masters and brokers have. What comes over one is handled before its end is noticed."""
+    servers = tubemq._servers
+    listeners = [server.plain for server in servers.masters] + [server.plain for server in servers.brokers.values()]
+    return tubemq._on_thread(lambda: sum([len(listener.connections) for listener in listeners]))

@@ -26,6 +26,8 @@ from tests.faults.kinds import (
     exception,
     timeout,
 )
+from tests.sending import connections_to
+from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ProtocolError, ServerError, TransportError, TubeMQError
@@ -225,8 +227,11 @@ ALWAYS = [
 @pytest.mark.parametrize("case", ALWAYS, ids=[str(case.kind) for case in ALWAYS])
 def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeMQ, case: Case) -> None:
     """What was done unheard before stands beside the rows of the next attempt."""
-    with case.kind.befall(tubemq.on("send_message")) as fault, pytest.raises(case.error) as caught:
-        write(tubemq, ROWS, max_in_flight=10, rpc_timeout=timeout(case.kind, PAUSE))
+    with case.kind.befall(tubemq.on("send_message")) as fault:
+        with pytest.raises(case.error) as caught:
+            write(tubemq, ROWS, max_in_flight=10, rpc_timeout=timeout(case.kind, PAUSE))
+        forget_servers()
+        wait_until(lambda: not connections_to(tubemq), "that nothing more comes of the task")
     told = str(caught.value)
     assert caught.type is case.error
     assert fault.fired
@@ -242,7 +247,6 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
         assert before.total() == fault.fired
     else:
         assert not before
-    forget_servers()
     assert write(tubemq, ROWS, rpc_timeout=timeout(case.kind, PAUSE), retry_for=PATIENT) == len(ROWS)
     assert counts(tubemq) == Counter(ROWS) + before
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted
+from tests.sending import bodies_in, connections_to, counted
 from tests.sink_options.bench import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.once import RUNS
@@ -44,17 +44,16 @@ class Kept(NamedTuple):
 
 
 def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
-    servers = cluster.tubemq._servers
+    servers = cluster.tubemq._servers.brokers.values()
 
-    def collect() -> tuple[int, tuple[str, ...]]:
-        listeners = [server.plain for server in servers.masters]
-        listeners += [server.plain for server in servers.brokers.values()]
-        groups = {key.group for server in servers.brokers.values() for key in server.service.offsets._records}
-        return sum(len(listener.connections) for listener in listeners), tuple(sorted(groups))
+    def collect() -> tuple[str, ...]:
+        return tuple(sorted({key.group for server in servers for key in server.service.offsets._records}))
 
-    connections, groups = cluster.tubemq._on_thread(collect)
+    groups = cluster.tubemq._on_thread(collect)
     files = len(os.listdir("/proc/self/fd"))
-    return Kept(threading.active_count(), files, registered.fired - closed.fired, connections, groups)
+    return Kept(
+        threading.active_count(), files, registered.fired - closed.fired, connections_to(cluster.tubemq), groups
+    )
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
