@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -69,15 +68,15 @@ def test_calls_that_get_lost_are_made_again(
     """A read makes 6 calls of each kind at a broker, a commit 3."""
     begin = ends(cluster, partitions)
     with getattr(cluster.tubemq.on(f"partition_{call}", broker=1, nth=nth, times=1), how)() as fault:
-        first = read_bookmarks(session, group, [TOPIC])
+        first = read_bookmarks(session, group, partitions)
     assert fault.fired == 1
     assert first == {p: Bookmark(end, end, end) for p, end in begin.items()}
     messages.send(cluster, messages.numbered(partitions, len(partitions)))
     with getattr(cluster.tubemq.on(f"partition_{call}", broker=2, nth=min(nth, 3), times=1), how)() as fault:
-        move_bookmarks(session, group, 1, [TOPIC])
+        move_bookmarks(session, group, 1, partitions)
     assert fault.fired == 1
     moved = ends(cluster, partitions)
-    assert read_bookmarks(session, group, [TOPIC]) == {p: Bookmark(begin[p], moved[p], moved[p]) for p in partitions}
+    assert read_bookmarks(session, group, partitions) == {p: Bookmark(begin[p], moved[p], moved[p]) for p in partitions}
     assert moved == {p: end + 3 * UNIT for p, end in begin.items()}
     assert held(cluster, group) == []
 
@@ -87,7 +86,7 @@ def test_what_may_pass_is_waited_for(
     cluster: EmbeddedCluster, session: ProducerSession, partitions: list[Partition], group: str, code: int
 ) -> None:
     with cluster.tubemq.on("partition_register", nth=3, times=2).fail(code, "just now") as fault:
-        marks = read_bookmarks(session, group, [TOPIC])
+        marks = read_bookmarks(session, group, partitions)
     assert fault.fired == 2
     assert marks == {p: Bookmark(end, end, end) for p, end in ends(cluster, partitions).items()}
 
@@ -112,34 +111,10 @@ def test_what_does_not_pass_is_an_error_at_once(
         cluster.tubemq.on("partition_register", partition=1, nth=1).fail(code, "no") as fault,
         pytest.raises(error, match=f":{TOPIC}:1 for group {group}_0 at broker 1 at .*{says}"),
     ):
-        read_bookmarks(session, group, [TOPIC])
+        read_bookmarks(session, group, partitions)
     assert fault.fired == 4  # two groups at two brokers, once
     cluster.tubemq.clear_faults()
     assert held(cluster, group) == []
-
-
-def test_without_a_master_known_partitions_are_asked(
-    cluster: EmbeddedCluster,
-    session: ProducerSession,
-    partitions: list[Partition],
-    group: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with cluster.tubemq.on("producer_heartbeat").drop_request(), caplog.at_level(logging.WARNING):
-        marks = read_bookmarks(session, group, [TOPIC])
-    assert sorted(marks) == partitions
-    assert f"bookmarks of {group}: only the partitions known so far" in caplog.text
-    read_bookmarks(session, group, [TOPIC])  # the session registers again
-
-
-def test_new_partitions_have_bookmarks_as_soon_as_the_master_lists_them(
-    cluster: EmbeddedCluster, session: ProducerSession, group: str
-) -> None:
-    cluster.tubemq.create_topic("grows", 1)
-    assert len(read_bookmarks(session, group, ["grows"])) == 2
-    cluster.tubemq.create_topic("grows", 3)
-    marks = read_bookmarks(session, group, ["grows"])
-    assert sorted(p.partition_id for p in marks) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_broker_that_does_not_answer_is_given_up(
@@ -151,7 +126,7 @@ def test_a_broker_that_does_not_answer_is_given_up(
         cluster.tubemq.on("partition_register", broker=2).drop_request(),
         pytest.raises(TransportError, match=r"at broker 2 .*gave up after 0\.3 s, with 3 of 6 partitions") as raised,
     ):
-        move_bookmarks(session, group, 4, [TOPIC])
+        move_bookmarks(session, group, 4, partitions)
     assert raised.value.unserved == {p for p in partitions if p.broker_id == 2}
     at = {p: reading.look(cluster, bookmark_group(group, 4), p).group for p in partitions if p.broker_id == 1}
     assert at == ends(cluster, list(at))
@@ -160,5 +135,5 @@ def test_a_broker_that_does_not_answer_is_given_up(
         cluster.tubemq.on("partition_register", broker=2).drop_request(),
         pytest.raises(TransportError, match=r"gave up after 0 s"),
     ):
-        read_bookmarks(session, group, [TOPIC], retry_for=0.0)
+        read_bookmarks(session, group, partitions, retry_for=0.0)
     session.close()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -18,7 +19,7 @@ from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client import link as link_module
 from tubemq_spark.client import pool as pool_module
 from tubemq_spark.client import routing as routing_module
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.producer import OVERHEAD, Producer
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Address, Partition
@@ -133,6 +134,26 @@ def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
     assert bodies_in(cluster).total() == producer.acknowledged
 
 
+@pytest.mark.parametrize("kind", ["503", "closed", "no answer"])
+def test_the_next_producer_knows_who_fails(cluster: EmbeddedCluster, kind: str) -> None:
+    """As long as the session is the same."""
+    calls = cluster.tubemq.on("send_message", broker=1)
+    fault = calls.silence() if kind == "no answer" else fail_with(calls, kind)
+    same = settings(cluster, rpc_timeout=0.5)
+    with Producer(same) as producer:
+        send_all(producer, 30)
+    met = fault.fired
+    assert met > 0
+    for _ in range(4):
+        with Producer(same) as producer:
+            assert set(by_broker(send_all(producer, 100))) == {2}
+    assert fault.fired == met
+    SESSIONS.close()
+    with Producer(same) as producer:
+        send_all(producer, 30)
+    assert fault.fired > met
+
+
 @pytest.mark.parametrize("kind", ["503", "419", "closed"])
 def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
     with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:
@@ -184,23 +205,34 @@ def test_an_idle_connection_that_its_broker_ends_is_no_trouble(cluster: Embedded
 # Connecting
 
 
+@dataclass
+class BlackHole:
+    attempts: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Who waits is told that there is nobody."""
+        self.released.set()
+        wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+
+
 @pytest.fixture
-def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlackHole]:
     """Who connects to broker 2 hears nothing at all until the test is over."""
-    released, opened = threading.Event(), connection_module._open
+    hole, opened = BlackHole(), connection_module._open
     host, port = cluster.broker_address(2).split(":")
     black_hole = Address(host, int(port))
 
     def open_or_wait(address: Address, *others: object) -> object:
         if address == black_hole:
-            released.wait(60)
+            hole.attempts += 1
+            hole.released.wait(60)
             raise TransportError(f"cannot connect to {address}: timed out")
         return opened(address, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(connection_module, "_open", open_or_wait)
-    yield
-    released.set()
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+    yield hole
+    hole.release()
 
 
 @pytest.mark.usefixtures("unreachable")
@@ -210,14 +242,64 @@ def test_a_broker_that_cannot_be_reached_holds_up_no_other(cluster: EmbeddedClus
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster) -> None:
-    producer = Producer(settings(cluster))
-    for row in range(100):
-        producer.send("demo", b"far %d" % row, target=(2, 0))
-        for other in range(20):
-            producer.send("demo", b"near %d %d" % (row, other), target=(1, 1))
-    assert producer.acknowledged > 500
+@pytest.mark.parametrize("keyed", [True, False], ids=["keys", "targets"])
+def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster, keyed: bool) -> None:
+    """As far as memory goes, which is far."""
+    producer = Producer(settings(cluster, retry_for=3.0))
+    for row in range(8000):
+        how = {"key": b"%d" % row} if keyed else {"target": (1 + row % 2, 0)}
+        producer.send("demo", b"%d" % row, **how)
+    while producer.acknowledged < 3000:
+        producer.send("demo", b"near", target=(1, 1))
     producer.close()
+
+
+def test_one_attempt_at_a_time_for_all_producers(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
+    """Micro-batches that are shorter than an attempt do not pile them up; when it has failed, that is known."""
+    same = settings(cluster)
+    for _ in range(4):
+        with Producer(same) as producer, Producer(same) as other:
+            assert by_broker(send_all(producer, 50)) == by_broker(send_all(other, 50)) == {1: 50}
+    assert unreachable.attempts == 1
+    unreachable.release()
+    for _ in range(4):
+        with Producer(same) as producer:
+            assert by_broker(send_all(producer, 50)) == {1: 50}
+    assert unreachable.attempts == 1
+
+
+def test_producers_that_wait_for_one_attempt_all_get_a_connection(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_open, opened = threading.Event(), connection_module._open
+    same = settings(cluster)
+    with Producer(same) as first, Producer(same) as second:
+        first.limit("demo")
+        monkeypatch.setattr(connection_module, "_open", lambda *those: may_open.wait(60) and opened(*those))
+        for producer in (first, second):
+            producer.prepare("demo")
+            producer.send("demo", b"a", target=(1, 0))
+        may_open.set()
+        assert sum(first.flush().values()) == sum(second.flush().values()) == 1
+        assert len(connections(cluster, 1)) == 2
+
+
+@pytest.mark.parametrize("code", [500, 403])
+def test_a_broker_that_is_back_is_used_when_no_other_takes_anything(cluster: EmbeddedCluster, code: int) -> None:
+    """Although it was away, and the other one stands."""
+    same = settings(cluster, retry_for=6.0)
+    with Producer(same) as producer:
+        producer.limit("demo")
+        cluster.stop_broker(2)
+        refusals = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
+        producer.send("demo", b"a")
+        flushing = threading.Thread(target=lambda: stored.update(producer.flush()))
+        stored: dict[Partition, int] = {}
+        flushing.start()
+        wait_until(lambda: 2 in SESSIONS.shared(same).troubles.brokers and refusals.fired > 0)
+        cluster.start_broker(2)
+        flushing.join()
+        assert by_broker(stored) == {2: 1}
 
 
 def test_connections_are_made_ahead(cluster: EmbeddedCluster) -> None:
@@ -265,13 +347,11 @@ def test_connections_are_used_again_unless_they_were_idle(
 
 
 @pytest.mark.parametrize(
-    ("size", "max_bytes", "max_in_flight", "most"),
-    [(100_000, 2_000_000, 1000, 20), (100_000, 50_000, 1000, 1), (10, 64 << 20, 50, 1000 + 2 * 50 + 1)],
-    ids=["by bytes", "one that is longer than all", "by number"],
+    ("size", "max_bytes", "most"),
+    [(100_000, 2_000_000, 20), (100_000, 50_000, 1), (10, 2_000_000, 2_000_000 // OVERHEAD)],
+    ids=["by bytes", "one that is longer than all", "by what surrounds small ones"],
 )
-def test_memory_is_bounded_while_nobody_answers(
-    cluster: EmbeddedCluster, size: int, max_bytes: int, max_in_flight: int, most: int
-) -> None:
+def test_memory_is_bounded_while_nobody_answers(cluster: EmbeddedCluster, size: int, max_bytes: int, most: int) -> None:
     """Rows are taken only as others are stored."""
     held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(AGES) for n in cluster.broker_ids]
     pulled, unstored = Counter[str](), list[int]()
@@ -284,13 +364,13 @@ def test_memory_is_bounded_while_nobody_answers(
 
     def write() -> None:
         same = settings(cluster, rpc_timeout=PATIENT)
-        with Producer(same, max_in_flight, max_bytes=max_bytes) as producer:
+        with Producer(same, max_bytes=max_bytes) as producer:
             for body in rows(producer):
                 producer.send("demo", body)
 
     writing = threading.Thread(target=write)
     writing.start()
-    reached = most if max_bytes > size else 1
+    reached = 0.9 * most
     wait_until(lambda: pulled.total() >= reached and any(fault.fired for fault in held))
     while writing.is_alive():
         cluster.tubemq.clock.advance(AGES)
@@ -354,12 +434,46 @@ def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: Embedd
         closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
         cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
         send_all(producer, 300)
+        wait_until(lambda: "tubemq-ask" not in [one.name for one in threading.enumerate()])
         met = closed.fired
         assert met > 0
         for _ in range(3):
             clock.late += 100.0
             assert by_broker(send_all(producer, 30))[2] == 15
     assert closed.fired == met
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_partitions_that_fail_are_tried_with_one_message_each(
+    cluster: EmbeddedCluster, clock: Later, code: int
+) -> None:
+    fault = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+        met = fault.fired
+        assert met > 3
+        for times in (1, 2, 3):
+            clock.late += 3.1
+            while fault.fired < met + 3 * times:
+                send_all(producer, 300)
+            assert fault.fired == met + 3 * times
+            assert set(by_broker(producer.flush())) == {2}
+
+
+def test_a_closed_partition_holds_up_no_other_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
+    """The question to it waits for longer than all rows need."""
+    with Producer(settings(cluster, rpc_timeout=30.0)) as producer:
+        producer.limit("demo")
+        asked = cluster.tubemq.on("producer_heartbeat").delay(AGES)
+        closed = cluster.tubemq.on("send_message", broker=1, partition=0).fail(403, "closed")
+        for _ in range(4):
+            send_all(producer, 300)
+        assert closed.fired > 0
+        assert "tubemq-ask" in [one.name for one in threading.enumerate()]
+        wait_until(lambda: asked.fired)
+        assert asked.fired == 1
+        asked.remove()
+        cluster.tubemq.clock.advance(AGES)
 
 
 def test_a_topic_that_is_taken_away_in_the_middle(cluster: EmbeddedCluster) -> None:

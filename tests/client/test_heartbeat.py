@@ -1,4 +1,4 @@
-"""The heartbeat's thread."""
+"""The heartbeat's threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.clusters.embedded import embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import counted, settings
+from tests.waiting import wait_until
+from tubemq_spark.client import master
 from tubemq_spark.client.heartbeat import HEARTBEAT, Heartbeat
+from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.errors import TransportError
 
 SHORT = 0.01  # seconds
@@ -40,22 +46,24 @@ def ended(beats: Beats) -> bool:
     return not beats.thread.is_alive()
 
 
-def test_all_that_is_kept_is_called_again_and_again_by_one_daemon_thread() -> None:
+def test_all_that_is_kept_is_called_again_and_again_each_by_a_daemon_thread_of_its_own() -> None:
     heart = Heartbeat(SHORT)
     first, second = Beats(), Beats()
     end_first, end_second = heart.keep(first), heart.keep(second)
     first.wait(3)
     second.wait(3)
-    assert first.thread is second.thread
-    assert first.thread is not None
-    assert (first.thread.daemon, first.thread.name) == (True, "tubemq-heartbeat")
+    assert first.thread is not second.thread
+    for beats in (first, second):
+        assert beats.thread is not None
+        assert (beats.thread.daemon, beats.thread.name) == (True, "tubemq-heartbeat")
     end_first()
+    assert ended(first)
     second.wait(3)
     end_second()
     assert ended(second)
 
 
-def test_the_thread_ends_with_the_last_and_begins_anew_with_the_next() -> None:
+def test_a_thread_ends_with_its_beat_and_the_next_beat_has_another() -> None:
     heart = Heartbeat(SHORT)
     first = Beats()
     end = heart.keep(first)
@@ -70,6 +78,67 @@ def test_the_thread_ends_with_the_last_and_begins_anew_with_the_next() -> None:
     assert second.thread is not first.thread
     end()
     assert ended(second)
+
+
+def test_a_beat_that_hangs_delays_no_other_and_does_not_begin_again() -> None:
+    heart = Heartbeat(SHORT)
+    answered = threading.Event()
+    calls: list[threading.Thread] = []
+
+    def hang() -> None:
+        calls.append(threading.current_thread())
+        assert answered.wait(TIMEOUT)
+
+    end_hanging = heart.keep(hang)
+    wait_until(lambda: calls, "the beat that hangs")
+    other = Beats()
+    end_other = heart.keep(other)
+    other.wait(3)
+    end_hanging()  # does not wait for it
+    other.wait(3)
+    end_other()
+    assert ended(other)
+    assert len(calls) == 1
+    answered.set()
+    calls[0].join(TIMEOUT)
+    assert not calls[0].is_alive()
+    assert len(calls) == 1
+
+
+def test_masters_that_are_silent_do_not_delay_beats_to_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of two clusters in one process. A master of one says nothing until the other has heard ten beats."""
+    monkeypatch.setattr(master, "HEARTBEAT", Heartbeat(SHORT))
+    topics = {"demo": TopicSpec(partitions=1)}
+    with embedded_cluster(topics=topics) as silent, embedded_cluster(topics=topics) as well:
+        sessions = [ProducerSession(settings(one, rpc_timeout=2 * TIMEOUT)) for one in (silent, well)]
+        for session in sessions:
+            session.add_topics(["demo"])
+        mute = silent.tubemq.on("producer_heartbeat").silence()
+        wait_until(lambda: mute.fired, "a beat that is not answered")
+        heard = counted(well, "producer_heartbeat")
+        wait_until(lambda: heard.fired >= 10, "beats of the cluster that is well")
+        assert mute.fired == 1  # the first still waits
+        sessions[1].close()
+        silent.kill_master()  # which ends the waiting
+        sessions[0].close()
+
+
+def test_what_cannot_have_a_thread_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    heart = Heartbeat(SHORT)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start"):
+            heart.keep(lambda: None)
+    assert heart._beats == {}
+    beats = Beats()
+    end = heart.keep(beats)
+    beats.wait()
+    end()
+    assert ended(beats)
 
 
 def test_ending_does_not_wait_for_the_period() -> None:

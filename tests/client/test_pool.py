@@ -128,6 +128,15 @@ def test_one_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Pe
     assert first.closed
 
 
+@pytest.mark.parametrize(("idle_for", "there"), [(180.0, True), (-1.0, False)])
+def test_one_that_was_idle_for_too_long_is_not_there(
+    pool: ConnectionPool, peer: Peer, idle_for: float, there: bool
+) -> None:
+    """Who counts on it would have to wait for another one to be made."""
+    use(pool, peer)
+    assert pool.has_idle(peer.address, replace(SETTINGS, idle_for=idle_for)) is there
+
+
 def test_one_whose_borrower_failed_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     with pytest.raises(KeyError), pool.lease(peer.address, SETTINGS) as failed:
         raise KeyError

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client import link as link_module
 from tubemq_spark.client import master as master_module
+from tubemq_spark.client import patience as patience_module
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
@@ -315,7 +317,31 @@ def test_a_token_that_stays_wrong_is_an_error(cluster: EmbeddedCluster) -> None:
     with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
         producer.flush()
     producer.close()
+    assert 3 <= refusal.fired <= 6, "with the old token, then by each broker with the new one"
+
+
+@pytest.mark.parametrize("how", [{"key": b"k"}, {"target": (1, 0)}], ids=["key", "target"])
+def test_a_token_that_stays_wrong_where_a_message_must_go_is_an_error(
+    cluster: EmbeddedCluster, how: dict[str, Any]
+) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(415)
+    producer = Producer(settings(cluster))
+    producer.send("demo", b"a", row=0, **how)
+    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
+        producer.flush()
+    producer.close()
     assert refusal.fired == 2
+
+
+def test_a_broker_that_has_not_heard_of_the_token_is_left_alone(cluster: EmbeddedCluster) -> None:
+    """Although the master gave a new one: others take the rows meanwhile."""
+    refusal = cluster.tubemq.on("send_message", broker=2).fail(415)
+    with Producer(settings(cluster)) as producer:
+        for _ in range(3):
+            send_all(producer, 100)
+            assert {partition.broker_id for partition in producer.flush()} == {1}
+    assert 0 < refusal.fired <= 100
+    assert bodies_in(cluster) == dict.fromkeys(bodies(100), 3)
 
 
 def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedCluster) -> None:
@@ -353,21 +379,44 @@ def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) 
 # Time that passes elsewhere
 
 
+class LateClock:
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.late
+
+
 def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        late = 0.0
-
-        def monotonic(self) -> float:
-            return time.monotonic() + self.late
-
-    clock = Clock()
-    monkeypatch.setattr(link_module, "time", clock)
+    monkeypatch.setattr(link_module, "time", clock := LateClock())
     with Producer(settings(cluster, rpc_timeout=5)) as producer:
         for _ in range(3):
             send_all(producer, 300)
             clock.late += 60
         producer.flush()
     assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
+
+
+def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed before a pause is sent again after it."""
+    monkeypatch.setattr(patience_module, "time", clock := LateClock())
+    same = settings(cluster, retry_for=20.0)
+    refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
+    with Producer(same) as producer:
+        send_all(producer, 300)
+
+        def both_have_refused() -> bool:
+            producer.send("demo", b"more")
+            return len(SESSIONS.shared(same).troubles.brokers) == 2
+
+        wait_until(both_have_refused)
+        for _ in range(3):
+            clock.late += 60
+            send_all(producer, 300)
+        for refusal in refusals:
+            refusal.remove()
+        clock.late += 60
+        stored = producer.flush()
+    assert sum(stored.values()) == bodies_in(cluster).total()
 
 
 # Sessions

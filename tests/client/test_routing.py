@@ -12,10 +12,12 @@ import pytest
 from tubemq_spark.client import routing
 from tubemq_spark.client.link import Link
 from tubemq_spark.client.master import Cluster, ProducerSession
-from tubemq_spark.client.routing import Router
+from tubemq_spark.client.outgoing import Outgoing
+from tubemq_spark.client.routing import Router, Troubles
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.keys import KeyMap
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
+from tubemq_spark.protocol.produce import SendEvent
 
 KEYS = [b"key %d" % n for n in range(200)]
 
@@ -65,7 +67,8 @@ class Bench:
         self.links = {broker_id: Connected() for broker_id in known.brokers}
         self.unusable: set[Partition] = set()
         self.asked: list[Sequence[Partition]] = []
-        self.router = Router(cast(ProducerSession, self.session), self.usable)
+        self.troubles = Troubles()
+        self.router = Router(cast(ProducerSession, self.session), self.troubles, self.usable)
 
     def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
         self.asked.append(partitions)
@@ -87,6 +90,14 @@ class Bench:
     def may_go(self, partition: Partition) -> bool:
         self.begin()
         return self.router.takes(partition)
+
+    def sent(self, partition: Partition) -> Outgoing:
+        """A message that is on its way there."""
+        message = Outgoing("demo", b"", None)
+        message.on(SendEvent.SENT)
+        message.partition = partition
+        self.router.sent(message)
+        return message
 
     def owners(self) -> dict[bytes, Partition]:
         self.begin()
@@ -132,7 +143,7 @@ def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
     pair.begin()
     assert pair.router.choose("demo") is not None
     pair.links[1].full = True
-    pair.router.filled(1)
+    pair.sent(P10)
     assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
 
 
@@ -222,7 +233,7 @@ def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: Clock) 
     assert not pair.router.is_on_trial(2)
     assert pair.router.takes(P10)
     pair.links[1].unanswered = 1
-    pair.router.filled(1)
+    pair.sent(P10)
     assert not pair.router.takes(P11)
     assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
     pair.router.success(P10)
@@ -284,6 +295,42 @@ def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench,
     assert pair.brokers() == {1, 2}
 
 
+def test_a_broker_with_trouble_that_is_listed_no_more_is_not_even_dialled(pair: Bench) -> None:
+    pair.session.listed -= {P10, P11}
+    pair.begin()
+    assert pair.router.brokers("demo") == {1, 2}
+    pair.router.broker_trouble(1, "lost")
+    assert pair.router.brokers("demo") == {2}
+
+
+def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: Clock) -> None:
+    other = Router(cast(ProducerSession, pair.session), pair.troubles)
+    assert pair.brokers() == {1, 2}
+    other.broker_trouble(1, "lost")
+    other.partition_trouble(P20)
+    assert not pair.router.may_dial(1, needed=True)
+    assert set(pair.choices()) == {P21}
+    clock.now += 0.11
+    pair.router.success(P11)
+    pair.router.success(P20)
+    assert other.may_dial(1, needed=False)
+    assert not other.has_trouble
+
+
+def test_a_topic_is_stuck_unless_somebody_takes_its_messages_or_is_just_full(pair: Bench) -> None:
+    pair.begin()
+    assert not pair.router.is_stuck("demo")
+    pair.links[1].full = pair.links[2].full = True
+    pair.begin()
+    assert not pair.router.is_stuck("demo")
+    del pair.links[1]
+    pair.links[2].full = False
+    for partition in (P20, P21):
+        assert not pair.router.is_stuck("demo")
+        pair.router.partition_trouble(partition)
+    assert pair.router.is_stuck("demo")
+
+
 # A partition that has trouble
 
 
@@ -310,6 +357,42 @@ def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: 
     assert set(pair.choices()) == {None}
     clock.now += 0.11
     assert set(pair.choices()) == {P10, P11, P20, P21}
+
+
+def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock: Clock) -> None:
+    for partition in (P10, P20, P21):
+        pair.router.partition_trouble(partition)
+    clock.now += 3.1
+    pair.begin()
+    on_trial = [pair.sent(partition) for partition in (P10, P20)]
+    assert set(pair.choices()) == {P11, P21}
+    assert not pair.may_go(P10)
+    assert pair.may_go(P21)
+    on_trial[0].on(SendEvent.FAILED)
+    assert set(pair.choices()) == {P10, P11, P21}, "it may have failed for another reason"
+    again = pair.sent(P10)
+    assert not pair.may_go(P10)
+    again.partition = P11  # it failed, and went elsewhere
+    assert pair.may_go(P10)
+    pair.router.success(P20)
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+    pair.sent(P20)
+    assert pair.may_go(P20)
+
+
+def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: Clock) -> None:
+    for partition in pair.partitions():
+        pair.router.partition_trouble(partition)
+    clock.now += 0.11
+    pair.begin()
+    tried = set()
+    for _ in range(4):
+        chosen = pair.router.choose("demo")
+        assert chosen is not None
+        tried.add(pair.sent(chosen).partition)
+    assert pair.router.choose("demo") is None
+    assert tried == {P10, P11, P20, P21}
+    assert set(pair.choices()) == {None}
 
 
 def test_trouble_moves_no_key(pair: Bench) -> None:

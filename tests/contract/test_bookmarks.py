@@ -22,7 +22,7 @@ from tubemq_spark.client.bookmarks import Bookmark, bookmark_group, move_bookmar
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
 
@@ -40,15 +40,16 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.partitions = messages.partitions(self.cluster, self.topic)
+        self.session.add_topics([self.topic])
 
     def send(self, count: int, partitions: list[Partition] | None = None) -> None:
         messages.send(self.cluster, messages.numbered(partitions or self.partitions, count))
 
     def read(self, base: str | None = None) -> dict[Partition, Bookmark]:
-        return read_bookmarks(self.session, base or self.base, [self.topic])
+        return read_bookmarks(self.session, base or self.base, self.partitions)
 
     def commit(self, batch: int) -> None:
-        move_bookmarks(self.session, self.base, batch, [self.topic])
+        move_bookmarks(self.session, self.base, batch, self.partitions)
 
     def ends(self) -> dict[Partition, int]:
         """Of the partitions' stores, as another group sees it."""
@@ -159,7 +160,7 @@ def test_queries_and_topics_have_bookmarks_of_their_own(
     small: Scene, shared_topic: Callable[[Cluster, Layout], str]
 ) -> None:
     other = Scene(small.cluster, small.session, small.base, shared_topic(small.cluster, "one"))
-    both = read_bookmarks(small.session, small.base, [small.topic, other.topic, small.topic])
+    both = read_bookmarks(small.session, small.base, [*small.partitions, *other.partitions, *small.partitions])
     assert sorted(both) == sorted(small.partitions + other.partitions)
     begins = small.ends() | other.ends()
     small.read("another")
@@ -169,13 +170,6 @@ def test_queries_and_topics_have_bookmarks_of_their_own(
     assert {p: mark.before(2) for p, mark in other.read().items()} == {p: begins[p] for p in other.partitions}
     assert {p: mark.before(2) for p, mark in small.read("another").items()} == {p: begins[p] for p in small.partitions}
     assert {p: mark.before(2) for p, mark in small.read().items()} == small.ends()
-
-
-def test_a_topic_that_is_not_there(small: Scene) -> None:
-    session = ProducerSession(replace(small.session.settings, retry_for=0.1))
-    with pytest.raises(ConfigError, match="no topic no_such_topic"):
-        read_bookmarks(session, small.base, ["no_such_topic"])
-    session.close()
 
 
 # Others
@@ -209,10 +203,11 @@ def test_somebody_else_who_stays_is_named(small: Scene) -> None:
     group, partition = bookmark_group(small.base, 0), small.partitions[1]
     assert reading.register(small.cluster, group, partition, STRANGER, 0).errCode == 200
     session = ProducerSession(replace(small.session.settings, retry_for=0.1))
+    session.add_topics([small.topic])
     small.send(9)
     with pytest.raises(TransportError, match=f"claiming {partition} for group {group} at broker .*{STRANGER}.*Check"
                        " that the brokers run .* nobody else uses the group") as raised:  # fmt: skip
-        move_bookmarks(session, small.base, 2, [small.topic])
+        move_bookmarks(session, small.base, 2, small.partitions)
     assert raised.value.unserved == {partition}
     assert reading.unregister(small.cluster, group, partition, STRANGER).errCode == 200
     # All the others were moved.
@@ -224,7 +219,8 @@ def read_in_turn(settings: ClientSettings, base: str, topic: str, times: int) ->
     """As a process of its own does."""
     try:
         with SESSIONS.lease(settings) as session:
-            return [read_bookmarks(session, base, [topic]) for _ in range(times)]
+            session.add_topics([topic])
+            return [read_bookmarks(session, base, session.cluster.partitions(topic)) for _ in range(times)]
     finally:
         forget_servers()
 

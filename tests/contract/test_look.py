@@ -300,14 +300,14 @@ def test_a_look_begins_before_what_a_crash_has_put_in_place_of_others(broker: Cl
     eyes = [looker(shelf) for shelf in shelves]
     for shelf, eye in zip(shelves, eyes, strict=True):
         shelf.send(600)
-        read_bookmarks(eye.session, eye.base, [shelf.topic])
+        read_bookmarks(eye.session, eye.base, shelf.partitions)
     for shelf in shelves:
         broker.wait_flushed(shelf.topic)
     ends = []
     for shelf, eye in zip(shelves, eyes, strict=True):
         shelf.send(300)
-        move_bookmarks(eye.session, eye.base, 0, [shelf.topic])
-        ends.append(read_bookmarks(eye.session, eye.base, [shelf.topic])[shelf.partitions[0]].before(1))
+        move_bookmarks(eye.session, eye.base, 0, shelf.partitions)
+        ends.append(read_bookmarks(eye.session, eye.base, shelf.partitions)[shelf.partitions[0]].before(1))
     broker.kill_broker(1)
     broker.start_broker(1)
     for shelf, eye, since in zip(shelves, eyes, ends, strict=True):
@@ -315,7 +315,7 @@ def test_a_look_begins_before_what_a_crash_has_put_in_place_of_others(broker: Cl
         lost = sum(shelf.lose(partition, 600 * UNIT) for partition in shelf.partitions)
         assert lost == 300
         shelf.send(120, KINDS[2])
-        for partition, mark in read_bookmarks(eye.session, eye.base, [shelf.topic]).items():
+        for partition, mark in read_bookmarks(eye.session, eye.base, shelf.partitions).items():
             assert mark.end == 720 * UNIT, "the tail was not lost, so this proves nothing"
             assert mark.before(1) in (since, 600 * UNIT)
             assert mark.before(2) == 600 * UNIT

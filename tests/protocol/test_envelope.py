@@ -107,6 +107,56 @@ def test_any_bytes_give_a_request_or_a_protocol_error(tail: bytes, head: bytes) 
         assert isinstance(decode_request(head + tail), Request)
 
 
+def heard(body: bytes, method: int | None) -> Response | Failure | str:
+    """The reply in `body`, or the words of the error."""
+    try:
+        return decode_reply(body, method)
+    except ProtocolError as error:
+        return str(error)
+
+
+@given(int32s, st.integers(0, 300), st.booleans())
+def test_an_answer_of_any_size_is_the_same_whatever_method_was_called(method: int, size: int, known: bool) -> None:
+    reply = Response(method, b"\x12" * size)
+    assert decode_reply(encode_reply(reply), method if known else method ^ 1) == reply
+
+
+# A request of method 17 was answered with 4 bytes: these lengths and fields, or others in their place.
+ANSWER = b"\x08\x08\x11\x12\x04data"
+SAME_IN_OTHER_WORDS = [
+    (ANSWER, Response(17, b"data")),
+    (b"\x88\x00\x08\x11\x12\x04data", Response(17, b"data")),  # a length in more bytes than it needs
+    (b"\x09\x08\x91\x00\x12\x04data", Response(17, b"data")),  # so the method
+    (b"\x09\x08\x11\x12\x84\x00data", Response(17, b"data")),  # so the data's length
+    (b"\x08\x12\x04data\x08\x11", Response(17, b"data")),  # another order
+    (b"\x0a\x08\x12\x08\x11\x12\x04data", Response(17, b"data")),  # two methods, of which the last counts
+    (b"\x0e\x08\x11\x12\x04none\x12\x04data", Response(17, b"data")),  # two data
+    (b"\x0a\x08\x11\x12\x04data\x08\x12", Response(18, b"data")),  # the length is that of more than the data
+    (ANSWER + b"more", Response(17, b"data")),  # bytes behind it mean nothing
+    (b"\x04\x08\x11\x12\x00", Response(17, b"")),
+]
+
+
+@pytest.mark.parametrize("method", [None, 17, 18])
+@pytest.mark.parametrize(("answer", "reply"), SAME_IN_OTHER_WORDS)
+def test_an_answer_in_other_words(answer: bytes, reply: Response, method: int | None) -> None:
+    assert decode_reply(FLAG + b"\x04\x08\x00\x18\x03" + answer, method) == reply
+
+
+short_replies = st.builds(Response, st.integers(15, 20) | int32s, st.binary(max_size=12)).map(encode_reply)
+
+
+@given(short_replies | replies.map(encode_reply) | st.binary(max_size=60), st.data())
+def test_the_method_called_makes_no_difference_to_what_is_read(body: bytes, draw: st.DataObject) -> None:
+    """Whole replies, cut ones, ones with something behind them, with bytes changed, and bytes that are none."""
+    damaged = bytearray(body[: draw.draw(st.just(len(body)) | st.integers(0, len(body)))])
+    damaged += draw.draw(st.just(b"") | st.binary(max_size=5))
+    for _ in range(draw.draw(st.integers(0, 2)) if damaged else 0):
+        damaged[draw.draw(st.integers(0, min(len(damaged), 24) - 1))] = draw.draw(st.integers(0, 255))
+    method = draw.draw(st.integers(15, 20) | int32s)
+    assert heard(bytes(damaged), method) == heard(bytes(damaged), None)
+
+
 @given(replies, st.data())
 def test_one_changed_byte_gives_a_reply_or_a_protocol_error(reply: Response | Failure, draw: st.DataObject) -> None:
     body = bytearray(encode_reply(reply))

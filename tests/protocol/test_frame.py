@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ProtocolError
@@ -51,10 +51,21 @@ def test_encodes(framing: Framing, body: bytes, wire: bytes) -> None:
     assert encode_frame(7, body, framing) == wire
 
 
+@given(
+    serial_nos, st.builds(bytes, st.sampled_from([1, 2, 100, 8191, 8192, 8193, 16384, 16385])) | st.binary(min_size=1)
+)
+def test_encodes_whatever_number_of_blocks_by_one_rule(serial_no: int, body: bytes) -> None:
+    frame = base(serial_no, *pieces_of(body, 8192))
+    assert encode_frame(serial_no, body, STANDARD) == frame
+    assert encode_frame(serial_no, body, PREFIXED) == prefixed(frame)
+
+
 ONE, TWO = Frame(1, b"a"), Frame(2, b"b" * 8192 + b"c")
 WIRES = {
     "one": (STANDARD, base(1, b"a"), [ONE]),
     "small blocks, negative number": (STANDARD, base(-5, b"a", b"b", b"", b"cd"), [Frame(-5, b"abcd")]),
+    "an empty block": (STANDARD, base(1, b"") + base(1, b"a"), [Frame(1, b""), ONE]),
+    "a full block": (STANDARD, base(1, b"x" * 8192), [Frame(1, b"x" * 8192)]),
     "two": (STANDARD, base(1, b"a") + base(2, b"b" * 8192, b"c"), [ONE, TWO]),
     "prefixed": (PREFIXED, prefixed(base(1, b"a")), [ONE]),
     "padded": (PREFIXED, prefixed(base(1, b"a"), bytes(8191)) + prefixed(base(2, b"b" * 8192, b"c")), [ONE, TWO]),
@@ -128,6 +139,63 @@ def test_frames_in_front_of_garbage_are_given_out_first(framing: Framing) -> Non
     assert decoder.feed(encode_frame(1, b"good", framing) + b"garbage, garbage") == [Frame(1, b"good")]
     with pytest.raises(ProtocolError):
         decoder.feed(b"")
+
+
+class BlockByBlock(FrameDecoder):
+    """Reads frames of one block in the way in which all others are read."""
+
+    _take_base = FrameDecoder._take_blocks
+
+
+edge_numbers = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 3584, 3585, 8191, 8192, 8193, 2**31 - 1]) | st.integers(0, 40)
+
+
+@st.composite
+def near_frames(draw: st.DrawFn) -> bytes:
+    """Frames of one block in which at most one number is another."""
+    data = draw(st.binary(max_size=40) | st.builds(bytes, st.sampled_from([8191, 8192, 8193])))
+    token, count, size = TOKEN, 1, len(data)
+    match draw(st.sampled_from(["token", "count", "size", "none"])):
+        case "token":
+            token = draw(st.binary(min_size=4, max_size=4))
+        case "count":
+            count = draw(edge_numbers)
+        case "size":
+            size = draw(edge_numbers)
+    return token + struct.pack(">iii", draw(serial_nos), count, size) + data
+
+
+whole_frames = st.builds(
+    lambda serial_no, pieces: base(serial_no, *pieces), serial_nos, st.lists(st.binary(max_size=9))
+)
+standard_bytes = st.one_of(whole_frames, near_frames(), st.binary(max_size=40))
+prefixed_bytes = st.one_of(
+    st.builds(prefixed, standard_bytes, st.builds(bytes, st.integers(0, 20))),
+    st.builds(lambda length, frame: struct.pack(">i", length) + frame, st.integers(-1, 80), standard_bytes),
+    standard_bytes,
+)
+
+
+def heard(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]:
+    """What `decoder` gives for each of `pieces`: frames, or the words of its error."""
+    results: list[list[Frame] | str] = []
+    for piece in pieces:
+        try:
+            results.append(decoder.feed(piece))
+        except ProtocolError as error:
+            results.append(str(error))
+    return results
+
+
+@settings(max_examples=500)
+@given(framings, st.data())
+def test_a_frame_of_one_block_is_read_as_any_other(framing: Framing, data: st.DataObject) -> None:
+    """Whatever the bytes, and however they are cut: frames, errors and the moments when they come are the same."""
+    parts = data.draw(st.lists(standard_bytes if framing is STANDARD else prefixed_bytes, min_size=1, max_size=4))
+    wire = b"".join(parts)
+    cuts = sorted(data.draw(st.just([]) | st.lists(st.integers(0, len(wire)), max_size=5)))
+    pieces = [wire[start:end] for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+    assert heard(FrameDecoder(framing), pieces) == heard(BlockByBlock(framing), pieces)
 
 
 @given(framings, st.lists(st.binary(max_size=50), max_size=4), st.booleans())

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from tests.golden import capture
 from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol import envelope
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.consume import holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import (
@@ -125,6 +126,24 @@ def test_requests_are_encoded_as_the_servers_took_them(talk: Conversation, name:
     data = talk.exchanges[name].request
     frame = talk.frame(data)
     assert encode_frame(frame.serial_no, encode_request(decode_request(frame.body)), talk.framing) == data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reply_is_the_same_whether_its_method_is_known_or_not(talk: Conversation, name: str) -> None:
+    body = talk.frame(talk.exchanges[name].reply).body
+    assert decode_reply(body, talk.request(name).method) == talk.outcome(name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("send_")])
+def test_an_answer_to_a_send_is_read_without_protobuf(
+    talk: Conversation, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For it is done for every message; servers write their answers in the one way that is known by heart."""
+    body, method, outcome = talk.frame(talk.exchanges[name].reply).body, talk.request(name).method, talk.outcome(name)
+    monkeypatch.delattr(envelope, "parse")
+    assert decode_reply(body, method) == outcome
+    with pytest.raises(NameError, match="parse"):
+        decode_reply(body)
 
 
 def test_a_prefixed_server_pads_its_blocks_with_zeros() -> None:

@@ -79,10 +79,11 @@ def test_without_trouble_there_is_no_verdict(counts: Counts) -> None:
         ({1: owing(2.0), 2: owing(9.0), 3: owing(5.0)}, 4, {2}),
         ({1: owing(900.0), 2: full(1)}, 4, {2}),
         ({1: Counts(), 2: owing(0.5), 3: lost(1)}, 3, {3}),
+        ({1: lost(9)._replace(last=T - 121.0), 2: lost(1)}, 2, {2}),
         ({}, 3, set()),
     ],
     ids=["the worse of two", "the worst of three", "two of seven", "equals", "the slowest", "trouble, not slowness",
-         "those without trouble", "nobody"],
+         "those without trouble", "those whose time is over", "nobody"],
 )  # fmt: skip
 def test_who_is_shielded(brokers: dict[int, Counts], known: int, shielded: set[int]) -> None:
     verdicts = judge(brokers, known, T)
@@ -100,7 +101,7 @@ def test_how_many_may_be_shielded(known: int, most: int) -> None:
     ("failed", "rests"), [(1, 0.1), (2, 0.2), (3, 0.4), (5, 1.6), (6, 3.0), (10_000, 3.0)]
 )  # fmt: skip
 def test_a_partition(failed: int, rests: float) -> None:
-    assert tuple(judge_partition(Counts(failed=failed, last=T))) == pytest.approx((T + rests, T + 3.0, False))
+    assert tuple(judge_partition(Counts(failed=failed, last=T))) == pytest.approx((T + rests, T + 3.0, True))
 
 
 # Whatever happened

@@ -15,6 +15,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connections_to, counted
 from tests.sink_options.bench import Task, Writing, schema
+from tests.waiting import wait_until
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.once import RUNS
 
@@ -82,9 +83,11 @@ def test_nothing_grows(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
         if batch == WARM:
             early = kept(cluster, registered, closed)
     assert bodies_in(cluster) == written
+    assert early is not None
+    allowed = early.threads
+    wait_until(lambda: threading.active_count() <= allowed, f"{allowed} threads")  # a reader's heartbeat ends after it
     late = kept(cluster, registered, closed)
     print(late)
-    assert early is not None
     assert late.threads <= early.threads
     assert late.connections <= early.connections + BEATS
     assert late.files <= early.files + 3 * BEATS

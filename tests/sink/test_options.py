@@ -139,7 +139,9 @@ def test_one_configuration_may_be_for_both() -> None:
 # Values that cannot be used
 
 NUMBER, NAME = "a number", "the name of a topic"
-GROUP = "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most"
+GROUP = (
+    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`"
+)
 
 BAD_VALUES: list[tuple[str, str, str]] = [
     *((name, text, expects) for name, text, expects in BAD_VALUES_OF_THE_SOURCE if name in SHARED),
@@ -166,6 +168,7 @@ BAD_VALUES: list[tuple[str, str, str]] = [
     ("effectivelyOnceGroup", "a:b", GROUP),
     ("effectivelyOnceGroup", "日本", GROUP),
     ("effectivelyOnceGroup", "g" * 201, GROUP),
+    ("effectivelyOnceGroup", "mine_look", GROUP),
     ("effectivelyOnceMaxOffsets", "0", NUMBER),
     ("effectivelyOnceMaxOffsets", "-1", NUMBER),
     ("effectivelyOnceMaxOffsets", "all", NUMBER),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.histories.script import TopicShape
 from tests.sink_histories.hooks import HOWS
-from tests.sink_histories.jobs import OutRow
+from tests.sink_histories.jobs import BAD, OutRow
 from tests.sink_histories.script import COMMITTED, ONCE, PLAIN, PLANNED, STAMPED, WRITTEN, Event, History, Setting
 from tubemq_spark.protocol.metadata import Partition
 
@@ -102,6 +102,7 @@ def generate(name: str, server: str = "embedded") -> History:
         arrow=r.random() < 0.6,
         shuffled=r.random() < 0.2,
         equal=r.random() < 0.3,
+        failed_rows=_failed_rows(name) if server == "embedded" else "fail",
         config={name: size for name, sizes in CONFIG.items() if (size := r.choice(sizes)) is not None},
         options={name: value for name, values in OPTIONS.items() if (value := r.choice(values)) is not None},
         width=r.choice([1, 2, 3]),
@@ -109,6 +110,10 @@ def generate(name: str, server: str = "embedded") -> History:
     )
     events = tuple(_event(r, setting, server) for _ in range(r.choice([4, 8, 12, 18])))
     return History(name, setting, events)
+
+
+def _failed_rows(name: str) -> str:
+    return random.Random(f"{name}:failed rows").choice(["fail", "fail", "drop", "deadLetter"])
 
 
 def _event(r: random.Random, setting: Setting, server: str) -> Event:
@@ -137,6 +142,7 @@ def rows(history: History, batch: int, task: int, topics: list[str], partitions:
     """Of one task, the same whenever it is tried. Bodies are unique, unless the setting has `equal` ones."""
     setting = history.setting
     r = random.Random(f"{history.name}:{batch}:{task}")
+    fate = random.Random(f"{history.name}:{batch}:{task}:bad")
     made = []
     for number in range(setting.tasks[batch][task]):
         topic = r.choice(topics) if setting.topic_column else topics[0]
@@ -149,7 +155,8 @@ def rows(history: History, batch: int, task: int, topics: list[str], partitions:
         if kind > 0.8:
             chosen = r.choice([one for one in partitions if one.topic == topic])
             target = chosen.broker_id, chosen.partition_id
-        made.append(OutRow(topic, body, key, target))
+        is_bad = setting.failed_rows != "fail" and fate.random() < 0.2
+        made.append(OutRow(topic, body, key, target, fate.choice(BAD) if is_bad else ""))
     return made
 
 

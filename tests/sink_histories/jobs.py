@@ -36,17 +36,23 @@ _COLUMNS = [
 ]
 
 
+_BAD: dict[str, tuple[int, int | None]] = {"half a target": (1, None), "no such target": (99, 0)}
+BAD = [*_BAD]
+
+
 @dataclass(frozen=True)
 class OutRow:
-    """`target` is (broker id, partition id)."""
+    """`target` is (broker id, partition id). One that is `bad` can never be sent: it has half a target, or one that is
+    not there."""
 
     topic: str
     body: bytes
     key: bytes | None = None
     target: tuple[int, int] | None = None
+    bad: str = ""
 
     def cells(self, with_topic: bool) -> dict[str, Any]:
-        broker_id, partition = self.target or (None, None)
+        broker_id, partition = _BAD[self.bad] if self.bad else self.target or (None, None)
         cells = {"value": self.body, "key": self.key, "broker_id": broker_id, "partition": partition}
         return {**cells, "topic": self.topic} if with_topic else cells
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tests.sink_histories.jobs import OutRow
 from tests.sink_histories.play import Committed
 from tests.sink_histories.script import ONCE, PLAIN, Setting
-from tests.sink_histories.world import FOREIGN, Message
+from tests.sink_histories.world import DEAD, FOREIGN, Message
 from tubemq_spark.protocol.metadata import Partition
 
 _STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
@@ -49,6 +49,7 @@ def judge(case: Case) -> None:
     _check_keys(case)
     _check_batches(case)
     _check_reports(case)
+    _check_bad_rows(case)
     if case.receipts is not None:
         _check_receipts(case, case.receipts)
 
@@ -57,11 +58,12 @@ def _all_rows(case: Case) -> Iterable[tuple[int, int, OutRow]]:
     for batch, tasks in case.committed.items():
         for task, done in enumerate(tasks):
             for row in done.rows:
-                yield batch, task, row
+                if not row.bad:
+                    yield batch, task, row
 
 
 def _own(messages: Iterable[Message]) -> list[Message]:
-    return [message for message in messages if not message.body.startswith(FOREIGN)]
+    return [one for one in messages if not one.body.startswith(FOREIGN) and one.partition.topic != DEAD]
 
 
 def _check_presence(case: Case) -> None:
@@ -141,7 +143,7 @@ def _check_keys(case: Case) -> None:
             counts = Counter(row.body for row in done.rows)
             last: dict[tuple[Partition, bytes], tuple[int, OutRow]] = {}
             for row in done.rows:
-                if row.key is None or counts[row.body] > 1:
+                if row.bad or row.key is None or counts[row.body] > 1:
                     continue
                 for partition, place in first.get((row.topic, row.body), {}).items():
                     if row.target is None:
@@ -183,11 +185,40 @@ def _check_reports(case: Case) -> None:
     for batch, tasks in case.committed.items():
         for task, done in enumerate(tasks):
             written = done.written
-            total = sum(written.rows.values()) + written.stood + written.dropped + written.dead
-            if total != len(done.rows) or written.dropped or written.dead:
+            total = sum(written.rows.values()) + written.stood + written.dropped  # a dead letter is a message too
+            bad = sum(bool(row.bad) for row in done.rows)
+            told = {"fail": (0, 0), "drop": (bad, 0), "deadLetter": (0, bad)}[case.setting.failed_rows]
+            if total != len(done.rows) or (written.dropped, written.dead) != told:
                 raise BrokenError(f"task {task} of batch {batch} had {len(done.rows)} rows, and reports {written}")
             if written.id != case.query:
                 raise BrokenError(f"task {task} of batch {batch} reports the query {written.id}")
+
+
+def _check_bad_rows(case: Case) -> None:
+    """Dead letters are there, of bad rows alone."""
+    wanted: Counter[bytes] = Counter()
+    begun: dict[bytes, float] = {}
+    for tasks in case.committed.values():
+        for done in tasks:
+            wanted.update(row.body for row in done.rows if row.bad)
+            begun |= {row.body: done.begun for row in done.rows}
+    there = Counter(one.body for one in case.stored if one.partition.topic == DEAD)
+    lost = Counter(
+        one.body
+        for one, moment in case.lost.items()
+        if one.partition.topic == DEAD and moment >= begun.get(one.body, 0.0)
+    )
+    for body in there | lost:
+        if body not in wanted:
+            raise BrokenError(f"{body!r} is among the dead letters, and can be sent")
+    for body, count in wanted.items():
+        if case.setting.failed_rows == "deadLetter" and there[body] + lost[body] < count:
+            raise BrokenError(f"there are {there[body]} dead letters of {body!r}, which are {count} rows")
+
+
+def _tried(done: Committed) -> list[OutRow]:
+    """In the order of the try that counts."""
+    return [done.rows[number] for number in done.order]
 
 
 def _check_receipts(case: Case, folder: Path) -> None:
@@ -197,7 +228,9 @@ def _check_receipts(case: Case, folder: Path) -> None:
             continue
         rows = pq.read_table(folder / f"{uuid.UUID(case.query)}-{batch:010d}.parquet").to_pylist()
         named = {(row["spark_partition"], row["spark_row"], row["topic"]) for row in rows}
-        wanted = {(task, number) for task, done in enumerate(tasks) for number in range(len(done.rows))}
+        wanted = {
+            (task, number) for task, done in enumerate(tasks) for number, row in enumerate(_tried(done)) if not row.bad
+        }
         # A row that stands already may have been found in the place of an equal one, or at another place.
         shown = {(task, number & 0xFFFFFFFF) for task, number, _ in named}
         is_exact = case.setting.shuffled or case.setting.equal or shown == wanted

@@ -15,7 +15,7 @@ from tests.sink_histories import generate
 from tests.sink_histories.hooks import Hook
 from tests.sink_histories.jobs import Begin, Commit, Done, Job, OutRow, Plan, Where, Write
 from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WRITTEN, Event, History
-from tests.sink_histories.world import World
+from tests.sink_histories.world import DEAD, World
 from tests.sink_histories.zygote import Child, Zygote
 
 RUNS = 8  # of one batch; from the fourth on there is peace
@@ -72,6 +72,10 @@ class Player:
             self._options["stampRows"] = "true"
         if setting.mode == ONCE:
             self._options |= {"effectivelyOnce": "true", "effectivelyOnceGroup": f"once_{self.query[:8]}"}
+        if setting.failed_rows != "fail":
+            self._options["failedRows"] = setting.failed_rows
+        if setting.failed_rows == "deadLetter":
+            self._options["deadLetterTopic"] = DEAD
         if self.receipts is not None:
             self._options["receipts"] = str(self.receipts)
         self.committed: dict[int, list[Committed]] = {}
@@ -155,6 +159,8 @@ class Player:
         )
         self._die_at(batch, run, COMMITTED)
         self.committed[batch] = tasks
+        self.stats["rows dropped"] += sum(task.written.dropped for task in tasks)
+        self.stats["dead letters"] += sum(task.written.dead for task in tasks)
         self.stats["rows that stood"] += sum(task.written.stood for task in tasks)
 
     def _write(self, batch: int, run: int, writer: bytes) -> list[Committed]:

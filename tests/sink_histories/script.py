@@ -36,7 +36,8 @@ class Event:
 @dataclass(frozen=True)
 class Setting:
     """`tasks` has for each batch the number of rows of each task. `config` are fields of `ServerConfig`, `options`
-    those of the sink but for where. `width` is how many workers there are, `tries` how often a task is tried."""
+    those of the sink but for where. Where `failed_rows`, as the option has it, is not `fail`, some rows can never be
+    sent. `width` is how many workers there are, `tries` how often a task is tried."""
 
     brokers: int
     topics: dict[str, TopicShape]
@@ -47,6 +48,7 @@ class Setting:
     arrow: bool = True
     shuffled: bool = False
     equal: bool = False
+    failed_rows: str = "fail"
     config: dict[str, float] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     width: int = 2

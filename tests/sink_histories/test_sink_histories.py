@@ -16,13 +16,13 @@ import pytest
 from tests.histories.script import TopicShape
 from tests.real.jars import MissingTool
 from tests.sink_histories.generate import OPTIONS, generate, order
-from tests.sink_histories.jobs import OutRow
+from tests.sink_histories.jobs import BAD, OutRow
 from tests.sink_histories.judge import BrokenError, Case, judge
 from tests.sink_histories.play import Committed
 from tests.sink_histories.regressions import NOT_TOLD, REGRESSIONS
 from tests.sink_histories.run import Stage, play_alone
 from tests.sink_histories.script import ONCE, PLAIN, STAMPED, Event, History, Setting
-from tests.sink_histories.world import Message
+from tests.sink_histories.world import DEAD, Message
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.producer import Producer
@@ -228,6 +228,33 @@ def test_reports_must_add_up(case: Case) -> None:
     case.committed = {**case.committed, 1: [replace(done, written=Written({"1:a:0": 2}, QUERY))]}
     with pytest.raises(BrokenError, match="had 1 rows, and reports"):
         judge(case)
+
+
+@pytest.mark.parametrize(
+    ("failed_rows", "letters", "problem"),
+    [
+        ("deadLetter", [b"bad"], None),
+        ("deadLetter", [b"bad", b"bad"], None),
+        ("deadLetter", [], "there are 0 dead letters of b'bad', which are 1 rows"),
+        ("deadLetter", [b"bad", b"good"], "b'good' is among the dead letters, and can be sent"),
+        ("drop", [], None),
+        ("fail", [], "reports"),
+    ],
+)
+def test_rows_that_cannot_be_sent(case: Case, failed_rows: str, letters: list[bytes], problem: str | None) -> None:
+    rows = [OutRow("a", b"good"), OutRow("a", b"bad", bad=BAD[0])]
+    dead = Partition(1, DEAD, 0)
+    drops = failed_rows == "drop"
+    counts = {"1:a:0": 1} if drops else {"1:a:0": 1, str(dead): 1}
+    written = Written(counts, QUERY, dropped=int(drops), dead=int(not drops))
+    case.setting = replace(case.setting, failed_rows=failed_rows)
+    case.committed = {0: [Committed(rows, [0, 1], written)]}
+    case.stored = [stored(HERE, 0, b"good", 0), *(stored(dead, n, body, 1) for n, body in enumerate(letters))]
+    if problem is None:
+        judge(case)
+    else:
+        with pytest.raises(BrokenError, match=re.escape(problem)):
+            judge(case)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, EmbeddedTubeMQ, ServerConfig
 from tubemq_spark.testing.config import Release
 
+DEAD = "dead_letters"
 FOREIGN = b"foreign "  # begins the messages of another writer
 
 CODES = {
@@ -100,6 +101,9 @@ class EmbeddedWorld:
         self._shapes = dict(setting.topics)
         for name, shape in setting.topics.items():
             self.tubemq.create_topic(name, shape.partitions, shape.stores)
+        if setting.failed_rows == "deadLetter":
+            self.tubemq.create_topic(DEAD, 1)
+        self._dead = [DEAD] if setting.failed_rows == "deadLetter" else []
         self.topics = sorted(setting.topics)
         self.partitions = self._partitions()
 
@@ -167,7 +171,7 @@ class EmbeddedWorld:
                 one.body,
                 tuple(sorted((one.attributes or {}).items())),
             )
-            for topic in self.topics
+            for topic in [*self.topics, *self._dead]
             for one in self.tubemq.messages(topic)
         ]
 

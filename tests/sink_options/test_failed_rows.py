@@ -235,6 +235,25 @@ def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: st
 
 
 @pytest.mark.sink_option("deadLetterTopic")
+@pytest.mark.parametrize("once", [False, True])
+def test_rows_do_not_go_among_the_dead_letters(cluster: Cluster, topic: str, once: bool) -> None:
+    """Where nobody could tell one from the other."""
+    dead = cluster.new_topic("one")
+    rows = [{"value": b"a", "topic": topic}, {"value": b"b", "topic": dead}, {"value": b"c", "topic": topic}]
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
+    if once:
+        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
+    written = Writing(cluster, schema(rows), streaming=True, **given).write(rows, Task())
+    assert written.dead == 1
+    assert bodies(cluster, topic) == [b"a", b"c"]
+    (letter,) = stored_in(cluster, dead)
+    assert own(letter)["dead_topic"] == dead
+    assert unquote(own(letter)["dead_reason"]) == (
+        "column 'topic': it is the dead letter topic's name; dead letters need a topic of their own"
+    )
+
+
+@pytest.mark.sink_option("deadLetterTopic")
 def test_an_unknown_dead_letter_topic_is_no_plan(cluster: Cluster, one_for_all: str) -> None:
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
     with pytest.raises(ConfigError, match="knows no topic nowhere"):

@@ -6,16 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.messages import broker, settings
+from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task, Writing, schema
 from tubemq_spark.client import forget_servers, whole_topic
+from tubemq_spark.client.bookmarks import bookmark_group
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.look import look_group
 from tubemq_spark.client.rounds import call_all
@@ -49,6 +52,14 @@ def begin(cluster: EmbeddedCluster, of: Sequence[Cells], topic: str | None = "de
     """The driver plans a micro-batch."""
     once = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/trap", **given}
     return Writing(cluster, schema(of), topic, streaming=True, **once)
+
+
+def bookmarked(cluster: EmbeddedCluster) -> set[tuple[str, str]]:
+    """Topic and group of all positions that any group has."""
+    brokers = cluster.tubemq._servers.brokers.values()
+    return cluster.tubemq._on_thread(
+        lambda: {(key.topic, key.group) for server in brokers for key in server.service.offsets._records}
+    )
 
 
 def once_each(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -> None:
@@ -104,7 +115,7 @@ def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, m
     writing = begin(cluster, second, tubemq_retry_maxElapsedMs=1000)
     writing.write(second, task)
     # Another worker, whose master has a shorter list by now, for a broker is away.
-    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_: frozenset({Partition(1, "demo", 0)}))
+    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)}))
     monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one.broker_id == 1)
     cluster.stop_broker(2)
     with pytest.raises(Exception, match="2:demo:0"):
@@ -131,6 +142,84 @@ def test_a_topic_with_rows_in_every_other_batch(start: Start) -> None:
         pytest.fail(str(loss))
 
 
+def test_partitions_that_only_the_earlier_try_has_heard_of(start: Start) -> None:
+    """It ran in another process; the master tells of them whoever asks, and this one had not asked since."""
+    cluster, task = start(), Task()
+    first, second = rows("a", 3), rows("b", 20)
+    writing = begin(cluster, first)
+    writing.commit([writing.write(first, task)], 0)
+    task = task.next()
+    writing = begin(cluster, second)
+    cluster.create("demo", TopicSpec(partitions=4))
+    other = begin(cluster, second, tubemq_connections_shared=False)  # which has a session of its own
+    assert len(other.write(second, task).rows) == 4
+    assert writing.write(second, task.again()).stood == 20
+    once_each(cluster, first, second)
+
+
+def test_a_batch_whose_rows_all_stood_moves_the_bookmarks_of_their_topics(start: Start) -> None:
+    cluster, task, some = start("rare"), Task(), rows("a", 10, topic="rare")
+    begin(cluster, some, None).write(some, task)
+    RUNS.forget()
+    writing = begin(cluster, some, None)
+    written = writing.write(some, task.restarted())
+    assert (written.stood, dict(written.rows)) == (10, {})
+    writing.commit([written], 0)
+    options = writing.plan.options.once
+    assert options is not None
+    standing = [cluster.group_offset(bookmark_group(options.group, batch), "rare", 1, 0) for batch in (0, 1)]
+    assert standing == [10 * UNIT, 0]
+
+
+def test_dead_letters_have_no_bookmarks(start: Start) -> None:
+    """A task that is tried again sends them again, and needs not know what stands in their topic."""
+    cluster, task = start("demo", "dead"), Task()
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
+    some: list[Cells] = [*rows("a", 3), {"value": None}]
+    writing = begin(cluster, some, **given)
+    writing.commit([writing.write(some, task)], 0)
+    cluster.tubemq.flush("dead")
+    cluster.tubemq.expire("dead", keep=0)
+    task = task.next()
+    writing = begin(cluster, some, **given)
+    writing.write(some, task)
+    again = writing.write(some, task.again())
+    assert (again.stood, again.dead) == (3, 1)
+    assert not {topic for topic, _ in bookmarked(cluster) if topic == "dead"}
+
+
+def test_a_topic_that_was_closed_before_a_new_process_commits(start: Start) -> None:
+    cluster, task = start("demo", "other"), Task()
+    some = [*rows("a", 3), *rows("b", 3, topic="other")]
+    writing = begin(cluster, some)
+    written = writing.write(some, task)
+    forget_servers()
+    cluster.tubemq.delete_topic("other")
+    writing.commit([written], 0)
+    options = writing.plan.options.once
+    assert options is not None
+    assert cluster.group_offset(bookmark_group(options.group, 0), "demo", 1, 0) == 3 * UNIT
+
+
+def test_tries_wait_once_for_all_their_topics(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = ["t1", "t2", "t3", "t4"]
+    cluster, task = start(*topics), Task()
+    some = [row for topic in topics for row in rows(topic, 3, topic=topic)]
+    writing = begin(cluster, some, None)
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("tubemq_spark.sink.once.time", clock)
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 3.0)
+    writing.write(some, task)
+    assert now == [1003.0]
+    assert writing.write(some, task.again()).stood == 12
+    assert now == [1012.0]
+
+
 def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None:
     cluster, task, some = start(), Task(), rows("a", 5)
     writing = begin(cluster, some)
@@ -153,7 +242,7 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
     writing.commit([writing.write(first, task)], 0)
     cluster.stop_broker(2)
     left = frozenset({Partition(1, "demo", 0)})
-    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_: left)
+    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_, **__: left)
     monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one in left)
     task = task.next().restarted()
     assert begin(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}

@@ -12,7 +12,7 @@ import pytest
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.sink_options.bench import INT, Task, Writing, batches, own, schema
 from tests.stored import stored_in
-from tubemq_spark.errors import AuthError, DataLossError, ServerError, TubeMQError
+from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.write import write_batches
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -88,6 +88,26 @@ def test_a_task_ends_and_tells_what_stands(
     assert int(told[1]) <= len(stored) <= int(told[2])
     assert len(stored) < len(ROWS)
     assert len(set(stored)) == len(stored)
+
+
+@troubles
+def test_a_bad_row_does_not_hide_trouble_with_those_before_it(
+    own_cluster: EmbeddedCluster,
+    write: Callable[..., Written],
+    trouble: Trouble,
+    error: type[TubeMQError],
+    reason: str,
+) -> None:
+    """They are usually stored when a task ends for a bad row."""
+    topic = own_cluster.new_topic("three")
+    rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
+    writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
+    trouble(own_cluster.tubemq, topic)
+    both = "column 'value': it is null; and of the rows before it not all could be stored"
+    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{reason}"):
+        writing.write(rows)
+    assert bodies(own_cluster, topic) == []
+    own_cluster.tubemq.clear_faults()
 
 
 @troubles

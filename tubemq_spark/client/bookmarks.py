@@ -87,28 +87,19 @@ def bookmark_group(base: str, batch: int) -> str:
 def read_bookmarks(
     session: ProducerSession,
     base: str,
-    topics: Iterable[str],
+    partitions: Iterable[Partition],
     retry_for: float | None = None,
     *,
-    also: Iterable[Partition] = (),
     within: float | None = None,
 ) -> dict[Partition, Bookmark]:
-    """The bookmarks of all partitions of `topics` that the master lists, asked anew, and of those in `also`. Where
-    there were none, both are at the end from now on. With `within` those are left out whose brokers do not answer in so
-    many seconds.
+    """The bookmarks of `partitions`; where there were none, both are at the end from now on. With `within` those are
+    left out whose brokers do not answer in so many seconds.
 
-    Raises as `ProducerSession.add_topics`; `TransportError` with the `unserved` partitions when a broker stays away, or
-    somebody else keeps one of the groups, for longer than `retry_for` seconds, by default those of the settings;
-    `AuthError`, `ServerError`.
+    Raises `TransportError` with the `unserved` partitions when a broker stays away, or somebody else keeps one of the
+    groups, for longer than `retry_for` seconds, by default those of the settings; `AuthError`, `ServerError`.
     """
     groups = bookmark_group(base, 0), bookmark_group(base, 1)
-    session.add_topics(topics := list(topics))
-    if topics:
-        try:
-            session.refresh_once()  # an earlier try, in another process, may have known of more partitions
-        except TransportError as error:
-            _log.warning("bookmarks of %s: only the partitions known so far, for %s", base, error)
-    partitions = list(dict.fromkeys([*_partitions(session, topics), *also]))
+    partitions = list(dict.fromkeys(partitions))
     heard = _visit_all(session, groups, partitions, ReadStatus.FROM_MAX, retry_for, within)
     bookmarks = {}
     for partition in partitions:
@@ -119,22 +110,16 @@ def read_bookmarks(
 
 
 def move_bookmarks(
-    session: ProducerSession, base: str, batch: int, topics: Iterable[str], *, within: float | None = None
+    session: ProducerSession, base: str, batch: int, partitions: Iterable[Partition], *, within: float | None = None
 ) -> None:
-    """Puts the group of `batch` to the present end of all partitions of `topics`, as far as the session knows them.
-    With `within` those are left as they are whose brokers do not answer in so many seconds.
+    """Puts the group of `batch` to the present end of `partitions`. With `within` those are left as they are whose
+    brokers do not answer in so many seconds.
 
     Raises as `read_bookmarks`, when it has moved those that it could; later batches will only read more where it could
     not, so who likes may go on.
     """
-    session.add_topics(topics := list(topics))
-    _visit_all(
-        session, [bookmark_group(base, batch)], _partitions(session, topics), ReadStatus.FROM_MAX_ALWAYS, within=within
-    )
-
-
-def _partitions(session: ProducerSession, topics: Iterable[str]) -> list[Partition]:
-    return [partition for topic in dict.fromkeys(topics) for partition in session.cluster.partitions(topic)]
+    group = bookmark_group(base, batch)
+    _visit_all(session, [group], list(dict.fromkeys(partitions)), ReadStatus.FROM_MAX_ALWAYS, within=within)
 
 
 def _visit_all(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.pool import POOL
@@ -15,15 +18,20 @@ _CONNECT_WITHIN = 3.0  # seconds
 
 
 class Dial:
-    """One attempt to reach a broker. It is `done` when there is a connection to take over, or an error."""
+    """One attempt to reach a broker, for all that want it meanwhile. It is `done` when there is a connection, which the
+    first of them has, or an error, which is everybody's. `begun_at` is on the monotonic clock."""
 
-    def __init__(self, settings: ClientSettings, broker: Broker) -> None:
+    def __init__(self, settings: ClientSettings, broker: Broker, failed: Callable[[], None]) -> None:
+        """`failed` is called, once, when there will be no connection."""
         self.broker = broker
+        self.begun_at = time.monotonic()
         self._settings = settings
+        self._failed = failed
         self._lease = ExitStack()
         self._lock = threading.Lock()
         self._outcome: Connection | TransportError | ProtocolError | None = None
-        self._given_up = False
+        self._wanted = 1  # by so many
+        self._taken = False
         if POOL.has_idle(broker.address, settings):
             self._run()
         else:
@@ -36,19 +44,32 @@ class Dial:
     def done(self) -> bool:
         return self._outcome is not None
 
-    def take(self) -> tuple[Connection, ExitStack]:
-        """The connection, and the lease that gives it back when it is closed; `TransportError` or `ProtocolError` when
-        the broker could not be reached."""
-        if isinstance(self._outcome, (TransportError, ProtocolError)):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome, self._lease
+    def join(self) -> bool:
+        """One more wants it; False when it is done, and will not do for anybody else."""
+        with self._lock:
+            if self._outcome is not None:
+                return False
+            self._wanted += 1
+            return True
+
+    def take(self) -> tuple[Connection, ExitStack] | None:
+        """The connection, and the lease that gives it back when it is closed; None when another has taken it.
+        `TransportError` or `ProtocolError` when the broker could not be reached."""
+        with self._lock:
+            outcome, self._wanted = self._outcome, self._wanted - 1
+            assert outcome is not None
+            if not isinstance(outcome, Connection):
+                raise outcome
+            if self._taken:
+                return None
+            self._taken = True
+            return outcome, self._lease
 
     def close(self) -> None:
-        """Nobody wants the connection: it goes to the pool as soon as it is there."""
+        """One less wants it: a connection that nobody wants goes to the pool as soon as it is there."""
         with self._lock:
-            self._given_up = True
-            if self._outcome is None:
+            self._wanted -= 1
+            if self._wanted or self._outcome is None or self._taken:
                 return
         self._lease.close()
 
@@ -61,8 +82,32 @@ class Dial:
             outcome = error
         except Exception as error:  # the thread must not end without a word: somebody waits for it
             outcome = TransportError(f"{self.broker} cannot be reached: {error}")
+        if not isinstance(outcome, Connection):
+            self._failed()  # before anybody can begin the next one
         with self._lock:
             self._outcome = outcome
-            if not self._given_up:
+            if self._wanted:
                 return
         self._lease.close()
+
+
+class Dials:
+    """The attempts of all producers of a session: one at a time to each broker. Safe to use from several threads."""
+
+    def __init__(self, settings: ClientSettings, unreachable: Callable[[int], None]) -> None:
+        """`unreachable` is told the id of each broker that could not be reached, be anybody still waiting or not."""
+        self._settings = settings
+        self._unreachable = unreachable
+        self._last: dict[Broker, Dial] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Dials {[dial for dial in self._last.values() if not dial.done]}>"
+
+    def to(self, broker: Broker) -> Dial:
+        """The attempt that is under way, or else a new one; `take` or `close` ends it for who asked."""
+        with self._lock:
+            dial = self._last.get(broker)
+            if dial is None or not dial.join():
+                dial = self._last[broker] = Dial(self._settings, broker, partial(self._unreachable, broker.broker_id))
+            return dial

@@ -1,4 +1,4 @@
-"""One daemon thread per process that says at the servers, again and again, that we are still there."""
+"""Daemon threads that say at the servers, again and again, that we are still there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PERIOD = 8.0  # seconds; servers forget clients and claims after 30
 
 
 class Heartbeat:
-    """Calls what it was handed about every `PERIOD` seconds. The thread starts with the first and ends with the
-    last.
+    """Calls what it was handed about every `PERIOD` seconds, each from a thread of its own: a beat waits for servers
+    that are silent, and others must not be late for that. The thread starts with the beat and ends with it.
     """
 
     def __init__(self, period: float = PERIOD) -> None:
@@ -27,57 +27,50 @@ class Heartbeat:
 
     def _reset(self) -> None:
         self._beats: dict[int, Callable[[], None]] = {}
-        self._failing: set[int] = set()  # keys of beats that failed last time, which was said
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
 
     def keep(self, beat: Callable[[], None]) -> Callable[[], None]:
-        """Calls `beat` from now on; the result ends that. A beat that fails is called again next time; a row of
-        failures is logged once.
+        """Calls `beat` from now on, never twice at once; the result ends that, and does not wait for a call that is
+        under way. A beat that fails is called again next time; a row of failures is logged once.
         """
         with self._changed:
             self._last_key += 1
             key = self._last_key
-            self._beats[key] = beat
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tubemq-heartbeat", daemon=True)
-                self._thread.start()
+            threading.Thread(target=self._run, args=(key, beat), name="tubemq-heartbeat", daemon=True).start()
+            self._beats[key] = beat  # after the start, which may fail; the thread looks when we are done here
 
         def end() -> None:
             with self._changed:
                 self._beats.pop(key, None)
-                self._failing.discard(key)
                 self._changed.notify_all()
 
         return end
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                due = time.monotonic() + self._period
-                while self._beats and time.monotonic() < due:
-                    self._changed.wait(due - time.monotonic())
-                if not self._beats:
-                    self._thread = None
-                    return
-                beats = list(self._beats.items())
-            for key, beat in beats:
-                self._do(key, beat)
+    def _run(self, key: int, beat: Callable[[], None]) -> None:
+        well = True
+        while self._is_kept_for_a_period(key):
+            well = self._do(beat, well)
 
-    def _do(self, key: int, beat: Callable[[], None]) -> None:
+    def _is_kept_for_a_period(self, key: int) -> bool:
+        with self._changed:
+            due = time.monotonic() + self._period
+            while key in self._beats and (left := due - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return key in self._beats
+
+    @staticmethod
+    def _do(beat: Callable[[], None], was_well: bool) -> bool:
+        """Whether the beat went well; `was_well` is that of its last time."""
         try:
             beat()
         except TubeMQError as error:
             # Who waits for the server finds out by a call of its own and decides; here there is nobody to tell.
-            _log.log(logging.DEBUG if key in self._failing else logging.WARNING, "a heartbeat failed: %s", error)
+            _log.log(logging.WARNING if was_well else logging.DEBUG, "a heartbeat failed: %s", error)
         except Exception:
             _log.exception("a heartbeat failed")
         else:
-            self._failing.discard(key)
-            return
-        with self._changed:
-            if key in self._beats:
-                self._failing.add(key)
+            return True
+        return False
 
 
 HEARTBEAT = Heartbeat()

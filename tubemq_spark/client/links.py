@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from tubemq_spark.client.dial import Dial
+from tubemq_spark.client.dial import Dial, Dials
 from tubemq_spark.client.link import Link, wait_for
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.routing import Router
@@ -29,6 +29,7 @@ class Links:
         settings: ClientSettings,
         session: ProducerSession,
         router: Router,
+        dials: Dials,
         max_in_flight: int,
         unreachable: Unreachable,
     ) -> None:
@@ -37,6 +38,7 @@ class Links:
         self._settings = settings
         self._session = session
         self._router = router
+        self._all_dials = dials
         self._max_in_flight = max_in_flight
         self._unreachable = unreachable
         self._dials: dict[int, Dial] = {}
@@ -59,10 +61,6 @@ class Links:
         """Whether some are being made that are worth a moment's wait."""
         return bool(self._dials) and time.monotonic() - self._dialled_at <= _DIAL_TOGETHER
 
-    def has_any(self, brokers: set[int]) -> bool:
-        """Whether one of `brokers` is connected, or about to be."""
-        return bool(brokers & (self.standing.keys() | self._dials.keys()))
-
     def connect(self, brokers: Iterable[int], *, needed: bool) -> None:
         """Begins to connect to those of `brokers` that are not connected, as far as their trouble allows; `needed` when
         messages wait that can go nowhere else."""
@@ -73,13 +71,13 @@ class Links:
                 and broker_id not in self._dials
                 and self._router.may_dial(broker_id, needed=needed)
             ):
-                dial = Dial(self._settings, known[broker_id])
+                dial = self._all_dials.to(known[broker_id])
                 if dial.done:
                     self._take_over(dial)
                 else:
                     self._dials[broker_id] = dial
                     if not self._router.is_on_trial(broker_id):
-                        self._dialled_at = time.monotonic()
+                        self._dialled_at = max(self._dialled_at, dial.begun_at)
 
     def take_over(self) -> None:
         """Makes use of the connections that were made meanwhile."""
@@ -120,11 +118,11 @@ class Links:
     def _take_over(self, dial: Dial) -> None:
         broker = dial.broker
         try:
-            connection, lease = dial.take()
+            taken = dial.take()
         except (TransportError, ProtocolError) as error:
             _log.warning("%s cannot be reached: %s", broker, error)
-            self._router.broker_trouble(broker.broker_id, "lost")
             self._unreachable(broker, error)
             return
-        timeout = self._settings.rpc_timeout
-        self.standing[broker.broker_id] = Link(broker, connection, lease, timeout, self._max_in_flight)
+        if taken is not None:
+            timeout = self._settings.rpc_timeout
+            self.standing[broker.broker_id] = Link(broker, *taken, timeout, self._max_in_flight)

@@ -84,7 +84,7 @@ def look(
     """
     patience = session.settings.retry_for if retry_for is None else retry_for
     if until is None:
-        until = read_bookmarks(session, base, (), patience, also=[partition])[partition].end
+        until = read_bookmarks(session, base, [partition], patience)[partition].end
     claim = claim or ClaimId(f"look-{uuid.uuid4().hex}", run=time.time_ns() // 1_000_000, batch=0, task=0)
     start, end = _start(since, until, behind), until
     is_untouched = True

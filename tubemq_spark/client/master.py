@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.backoff import Deadline, Stamina, delays
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
@@ -176,8 +176,9 @@ class MasterSession:
         self.cluster = self.cluster.with_more(parse_brokers(brokers, self.settings.default_broker_port), layouts)
 
     def _start_beating(self, beat: Callable[[], None]) -> None:
-        if self._stop_beating is None:
-            self._stop_beating = HEARTBEAT.keep(beat)
+        with self._lock:  # two threads may come with the first topics at once
+            if self._stop_beating is None:
+                self._stop_beating = HEARTBEAT.keep(beat)
 
     def _close(self, method: Method, message: Message) -> None:
         """Says good-bye, once; a master that does not hear it finds out by itself."""
@@ -367,6 +368,8 @@ class ProducerSession(MasterSession):
         self._topics: frozenset[str] = frozenset()
         self._listed: Mapping[tuple[str, int], TopicOnBroker] = {}
         self._broker_check_sum = -1
+        self._lists_full_at = float("-inf")  # on the monotonic clock, at the latest
+        self._has_brokers = False  # whether the master has listed brokers since
         self._config_id = UNKNOWN_ID
 
     def add_topics(self, topics: Iterable[str]) -> None:
@@ -376,24 +379,60 @@ class ProducerSession(MasterSession):
         if wanted <= self._topics and not self.cluster.missing(wanted):
             return  # without the lock: a heartbeat to a silent master must not hold up who knows enough
         with self._lock:
-            # A master that has started a moment ago does not know its topics yet; one that knew others does.
-            patience = 0.0 if self.cluster.layouts else min(_LISTS_FILL_UP, self.settings.retry_for)
             self._topics |= wanted
-            self._insist(self._heartbeat)
-            if self.cluster.missing(
-                self._topics
-            ):  # a topic may be listed with the heartbeat after the one that names it
+            try:
                 self._insist(self._heartbeat)
-            stamina = Stamina(patience)
-            while missing := self.cluster.missing(self._topics):
-                if not stamina.pause():
-                    self._topics -= frozenset(missing)
-                    raise ConfigError(
-                        f"the master {self._masters[0]} knows no topic {', '.join(missing)} that takes messages: "
-                        "check the topic's name, or have it created or opened for publishing on the cluster"
-                    )
-                self._insist(self._heartbeat)
+                if self.cluster.missing(wanted):  # one may be listed with the heartbeat after that which names it
+                    self._ask_until(lambda: not self.cluster.missing(wanted))
+            finally:
+                missing = self.cluster.missing(wanted)
+                self._topics -= frozenset(missing)
+            if missing:
+                raise ConfigError(
+                    f"the master {self._masters[0]} knows no topic {', '.join(sorted(missing))} that takes messages: "
+                    "check the topic's name, or have it created or opened for publishing on the cluster"
+                )
         self._start_beating(self._beat)
+
+    def look_for(self, partition: Partition) -> bool:
+        """Whether there is this partition of a topic that was added, as a master says that is asked now, once or as
+        long as it may not know yet. Raises as `refresh` does."""
+
+        def is_told() -> bool:
+            is_strange = self._has_brokers and partition.broker_id not in self.cluster.brokers
+            return is_strange or self.lists_any(
+                partition.topic, partition.broker_id
+            )  # it lists all of a broker at once
+
+        with self._lock:
+            self._ask_until(is_told)
+            return partition in self.cluster.partitions(partition.topic)
+
+    def _ask_until(self, is_told: Callable[[], bool]) -> None:
+        """Asks once, and then again for what a master that took over a moment ago may not know yet."""
+        longest = Deadline(self.settings.retry_for + _LISTS_FILL_UP)  # lest a master that forgets us holds us for ever
+        pauses = delays()
+        while True:
+            self._insist(self._heartbeat)
+            left = min(self._lists_full_at - time.monotonic(), longest.left)
+            if left <= 0 or is_told() or self._is_list_full():
+                return
+            time.sleep(min(next(pauses), left))
+
+    def _is_list_full(self) -> bool:
+        """Whether all brokers have come to the master: it knows them by its configuration, their topics from them."""
+        return self._has_brokers and self.cluster.brokers.keys() <= {broker_id for _, broker_id in self._listed}
+
+    def _lists_may_be_short(self) -> None:
+        """For a while at most. It is the same for all who ask, so that it is waited for once."""
+        self._has_brokers = False
+        self._lists_full_at = time.monotonic() + min(_LISTS_FILL_UP, self.settings.retry_for)
+
+    def refresh(self) -> Cluster:
+        """Asks for partitions and token, until a master answers. Raises as `add_topics` does."""
+        with self._lock:
+            self._insist(self._heartbeat)
+            return self.cluster
 
     def refresh_once(self) -> Cluster:
         """Asks each master once at most for partitions and token; raises as `add_topics` does."""
@@ -405,6 +444,10 @@ class ProducerSession(MasterSession):
         """Whether the master, when it was asked last, had the partition among those that take messages."""
         layout = self._listed.get((partition.topic, partition.broker_id))
         return layout is not None and partition in layout.all_partitions()
+
+    def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
+        """Whether that list had any partition of `topic`, on this broker if one is given."""
+        return any(topic == name and broker_id in (None, listed) for name, listed in self._listed)
 
     def message_limit(self, topic: str) -> int:
         """How many bytes a message's body may have: what the topic's brokers take, else the cluster's setting."""
@@ -428,6 +471,7 @@ class ProducerSession(MasterSession):
         reply = self._ask(Method.PRODUCER_REGISTER, message, master_pb.RegisterResponseM2P, what)
         self._check(reply.errCode, reply.errMsg, what)
         self._member.on(MemberEvent.REGISTERED)
+        self._lists_may_be_short()
         self._note(reply)
 
     def _heartbeat(self) -> master_pb.HeartResponseM2P:
@@ -447,11 +491,16 @@ class ProducerSession(MasterSession):
             self._member.on(MemberEvent.FORGOTTEN)
             raise TransportError(f"{what}: the master has forgotten this client")
         self._check(reply.errCode, reply.errMsg, what)
+        if self._member.state is not MemberState.REGISTERED:  # it has gone to another master, which knows it already
+            self._lists_may_be_short()
         self._known()
         self._note(reply)
         layouts = [layout for text in reply.topicInfos for layout in parse_producer_topic(text)]
+        listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
+        if self._listed.keys() - listed.keys():
+            self._lists_may_be_short()
         # In this order: who sees the new cluster judges by the new list.
-        self._listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
+        self._listed = listed
         self._learn((), layouts)
         return reply
 
@@ -463,6 +512,7 @@ class ProducerSession(MasterSession):
     def _note(self, reply: master_pb.RegisterResponseM2P | master_pb.HeartResponseM2P) -> None:
         self._broker_check_sum = reply.brokerCheckSum
         self._learn(reply.brokerInfos, ())
+        self._has_brokers |= bool(reply.brokerInfos)
         if reply.HasField("authorizedInfo"):
             self.visit_token = reply.authorizedInfo.visitAuthorizedToken
         if reply.HasField("appdConfig"):

@@ -8,7 +8,7 @@ the connection takes; when one fails, those behind it that have not left wait un
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from tubemq_spark.errors import TubeMQError
@@ -66,7 +66,7 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
         self.number = number
 
     def failed(self, problem: TubeMQError, now: float) -> None:
-        """Notes another try that came to nothing; `now` is on the monotonic clock."""
+        """Notes another try that came to nothing; `now` is in seconds, by the clock of `failing_since`."""
         self.tries += 1
         self.problem = problem
         if self.failing_since is None:
@@ -115,22 +115,22 @@ class Lane:
     def come_back(self, message: Outgoing) -> None:
         """A message that failed takes its place in the line again."""
         self.arrived(message)
-        place = sum(1 for other in self.waiting if other.number < message.number) if self.id.key is None else 0
+        place = 0
+        if self.id.key is None:  # behind those that came back before, never far
+            behind = (n for n, other in enumerate(self.waiting) if other.number > message.number)
+            place = next(behind, len(self.waiting))
         self.waiting.insert(place, message)
 
 
 class Lanes:
-    """All lanes in which something waits or is under way, and which of them may send to each broker."""
+    """All lanes in which something waits or is under way, and which of them may send to each partition."""
 
     def __init__(self) -> None:
         self._lanes: dict[LaneId, Lane] = {}
-        self._ready: dict[int, deque[Lane]] = {}  # by broker
+        self._ready: dict[Partition, deque[Lane]] = {}  # the partition that was served longest ago is the first
 
     def __repr__(self) -> str:
         return f"<Lanes {len(self._lanes)}>"
-
-    def __iter__(self) -> Iterator[Lane]:
-        return iter(self._lanes.values())
 
     def get(self, lane_id: LaneId) -> Lane:
         lane = self._lanes.get(lane_id)
@@ -144,23 +144,34 @@ class Lanes:
             if not lane.listed:
                 assert lane.partition is not None
                 lane.listed = True
-                self._ready.setdefault(lane.partition.broker_id, deque()).append(lane)
+                self._ready.setdefault(lane.partition, deque()).append(lane)
         elif not lane.waiting and not lane.under_way:
             self._lanes.pop(lane.id, None)
 
-    def brokers(self) -> list[int]:
-        """Those to which something could go."""
-        return [broker_id for broker_id, lanes in self._ready.items() if lanes]
+    def partitions(self) -> list[Partition]:
+        """Those to which something could go, in the order in which they should have their turn."""
+        return list(self._ready)
 
-    def ready(self, broker_id: int) -> deque[Lane]:
-        """The lanes that may send to the broker. Who takes one out calls `unlisted`."""
-        return self._ready.get(broker_id, deque())
+    def brokers(self) -> set[int]:
+        return {partition.broker_id for partition in self._ready}
 
-    def unlisted(self, lane: Lane) -> None:
-        """The lane was taken out of `ready`."""
-        lane.listed = False
-        if lane.waiting:
-            self.changed(lane)
+    def first(self, partition: Partition) -> Outgoing:
+        """The message that is the first to go to the partition."""
+        return self._ready[partition][0].waiting[0]
+
+    def leave(self, partition: Partition) -> Outgoing | None:
+        """The next message for the partition, which goes out now; None when there is none."""
+        lanes = self._ready.pop(partition, None)
+        while lanes:
+            lane = lanes.popleft()
+            lane.listed = False
+            if lane.is_ready:  # else something of it came to be in doubt meanwhile
+                message = lane.leave()
+                if lanes:
+                    self._ready[partition] = lanes  # behind the others
+                self.changed(lane)
+                return message
+        return None
 
     def relist(self) -> list[Lane]:
         """Takes all lanes out of `ready`: where they go is to be found anew, then `changed` called for each."""

@@ -61,7 +61,8 @@ class ConnectionPool:
         """Whether a lease would most likely not have to connect."""
         with self._lock:
             idle = self._idle.get((address, settings.framing, settings.tls), ())
-            return settings.shared_connections and any(connection.still_open() for connection in idle)
+            oldest = time.monotonic() - settings.idle_for
+            return settings.shared_connections and any(c.idle_since >= oldest and c.still_open() for c in idle)
 
     def close(self) -> None:
         with self._lock:

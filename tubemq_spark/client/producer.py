@@ -12,7 +12,6 @@ it is sent again.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from tubemq_spark.client.doubts import Doubts
 from tubemq_spark.client.link import Answer, Link, Outcome
 from tubemq_spark.client.links import Links
 from tubemq_spark.client.outgoing import LaneId, Lanes, Mark, Outgoing, Stored
+from tubemq_spark.client.patience import Patience
 from tubemq_spark.client.routing import Router
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
@@ -33,7 +33,7 @@ from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_elsewhere
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.produce import SendEvent, SendState, may_be_stored, send_event
+from tubemq_spark.protocol.produce import SendEvent, may_be_stored, send_event
 from tubemq_spark.protocol.send import encode_content
 
 _log = logging.getLogger(__name__)
@@ -43,9 +43,8 @@ _log = logging.getLogger(__name__)
 _BATCH = 128
 _BATCH_BYTES = 1 << 20
 
-_MOST_WAITING = 1000  # messages that have not left yet
 MAX_BYTES = 64 << 20  # of messages that are not acknowledged, unless told otherwise
-_LOOKING = 3.0  # seconds that it takes at least to look for a message in doubt
+OVERHEAD = 1400  # bytes that a message takes besides its content, where it has a key of its own; measured
 _TICK = 0.02  # seconds between two looks at things that no socket tells of
 
 # The broker takes some bytes more, and gives such a message out only when it is in a file: as long as it is in memory,
@@ -93,8 +92,8 @@ class Producer:
         on_stored: Callable[[Outgoing, Stored], None] | None = None,
     ) -> None:
         """At most `max_in_flight` messages of each connection are unanswered, and not more than `max_bytes` of all
-        messages taken are in memory, but for the last. Errors call a message `row <number> <rows_of>`. `on_stored` is
-        told of each message that is stored."""
+        messages taken are in memory, each counted with `OVERHEAD`, but for the last. Errors call a message
+        `row <number> <rows_of>`. `on_stored` is told of each message that is stored."""
         self._settings = settings
         self._max_bytes = max_bytes
         self._rows_of = rows_of
@@ -102,11 +101,11 @@ class Producer:
         self._tells = ledger is not None or on_stored is not None
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
-        self._router = Router(self._session, ledger.usable if ledger is not None else None)
+        shared = SESSIONS.shared(settings)
+        self._router = Router(self._session, shared.troubles, ledger.usable if ledger is not None else None)
         self._doubts = None if ledger is None else Doubts(ledger)
         self._targets = Targets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
-        self._unknown: dict[str, str] = {}  # topics, and what was said of them: the next of many rows need not ask
         self._anywhere: dict[str, deque[Outgoing]] = {}  # waiting messages that may go to any partition of their topic
         self._lanes = Lanes()
         self._named: set[Partition] = set()  # by targets, and found to be there
@@ -114,8 +113,9 @@ class Producer:
         self._bytes = 0  # of messages that are not stored yet
         self._fresh = self._fresh_bytes = 0  # since anything was done about messages
         self._taken = 0
-        self._failing: set[Outgoing] = set()
-        self._links = Links(settings, self._session, self._router, max_in_flight, self._cannot_reach)
+        self._patience = Patience(settings.retry_for)
+        self._refusing: set[int] = set()  # brokers that have taken no token since the last one they took
+        self._links = Links(settings, self._session, self._router, shared.dials, max_in_flight, self._cannot_reach)
         self._stored: Counter[Partition] = Counter()
         self._error: BaseException | None = None
 
@@ -195,12 +195,12 @@ class Producer:
         size = len(message.content)
         self._taken += 1
         self._waiting += 1
-        self._bytes += size
+        self._bytes += size + OVERHEAD
         self._fresh += 1
         self._fresh_bytes += size
         if self._fresh >= _BATCH or self._fresh_bytes >= _BATCH_BYTES:
             self._work()
-        while self._waiting > _MOST_WAITING or self._bytes > self._max_bytes:
+        while self._bytes > self._max_bytes:
             if not self._work():
                 self._wait()
 
@@ -223,10 +223,8 @@ class Producer:
         if target is not None:
             partition = Partition(target[0], message.topic, target[1])
             if partition not in self._named:
-                if not self.has_partition(partition):
-                    self._targets.refresh()
-                if not self.has_partition(partition):
-                    raise self._no_such_target(message, partition)
+                if (problem := self._no_such_target(message, partition)) is not None:
+                    raise problem
                 self._router.need(partition)
                 self._named.add(partition)
         lane = self._lanes.get(LaneId(message.topic, key, partition))
@@ -236,17 +234,24 @@ class Producer:
         lane.waiting.append(message)
         self._lanes.changed(lane)
 
-    def _no_such_target(self, message: Outgoing, partition: Partition) -> TubeMQError:
-        cluster = self._session.cluster
-        if partition.broker_id in cluster.brokers and cluster.layout(partition) is None:
+    def _no_such_target(self, message: Outgoing, partition: Partition) -> TubeMQError | None:
+        name, (broker_id, topic, number) = self._name(message.row), partition
+        try:
+            if self._targets.has(partition):
+                return None
+        except TransportError as error:
             return TransportError(
-                f"{self._name(message.row)}: broker {partition.broker_id} takes no messages of topic {message.topic} "
-                "now, and has not since this process began to write: is it down, or the topic not on it? "
-                f"{self._so_far()}"
+                f"{name}: it cannot be told whether topic {topic} has a partition {number} on broker {broker_id}: "
+                f"{error}; {self._so_far()}"
+            )
+        if self._targets.is_away(partition):
+            return TransportError(
+                f"{name}: broker {broker_id} takes no messages of topic {topic} now, and that it has a partition "
+                f"{number} was not told before: is it down, or the topic not on it? {self._so_far()}"
             )
         return ConfigError(
-            f"{self._name(message.row)}: topic {message.topic} has no partition {partition.partition_id} on a broker "
-            f"{partition.broker_id}; see which there are, or leave broker_id and partition out"
+            f"{name}: topic {topic} has no partition {number} on a broker {broker_id}; see which there are, or leave "
+            "broker_id and partition out"
         )
 
     # Work: hear what was answered, then send what may go
@@ -256,6 +261,7 @@ class Producer:
         if self._error is not None:
             raise self._error
         self._fresh = self._fresh_bytes = 0
+        self._patience.resume()
         try:
             heard = self._listen()
             self._check_patience()
@@ -265,11 +271,15 @@ class Producer:
         except BaseException as error:
             self._error = error  # messages are lost from sight now: this must not end as a success
             raise
+        finally:
+            self._patience.worked()
 
     def _wait(self) -> None:
-        is_troubled = self._failing or self._doubts or (self._waiting and self._router.has_trouble)
+        is_troubled = self._patience or self._doubts or (self._waiting and self._router.has_trouble)
         must_look = is_troubled or self._links.are_being_made or not self._links.unanswered
+        self._patience.resume()
         self._links.wait(_TICK if must_look else None)
+        self._patience.worked()
 
     def _dispatch(self) -> bool:
         """Hands messages to connections as far as these take them; whether any went."""
@@ -279,8 +289,7 @@ class Producer:
         self._targets.renew()
         before = self._waiting
         self._connect()
-        for broker_id in self._lanes.brokers():
-            self._dispatch_lanes(broker_id)
+        self._dispatch_lanes()
         if not self._links.are_young:
             for topic, waiting in self._anywhere.items():
                 while waiting and (partition := self._router.choose(topic)) is not None:
@@ -289,21 +298,16 @@ class Producer:
             self._links.push()
         return self._waiting < before
 
-    def _dispatch_lanes(self, broker_id: int) -> None:
-        ready = self._lanes.ready(broker_id)
-        link = self._links.standing.get(broker_id)
-        resting = []
-        while ready and link is not None and not link.full:
-            lane = ready.popleft()
-            assert lane.partition is not None
-            if not lane.is_ready:  # something of it came to be in doubt meanwhile
-                self._lanes.unlisted(lane)
-            elif self._router.takes(lane.partition):
-                self._submit(lane.leave(), lane.partition)
-                self._lanes.unlisted(lane)
-            else:
-                resting.append(lane)
-        ready.extendleft(reversed(resting))
+    def _dispatch_lanes(self) -> None:
+        able = self._lanes.partitions()
+        while able:  # one message each in turn
+            able = [one for one in able if self._router.takes(one) and self._leave(one)]
+
+    def _leave(self, partition: Partition) -> bool:
+        message = self._lanes.leave(partition)
+        if message is not None:
+            self._submit(message, partition)
+        return message is not None
 
     def _look_around(self) -> None:
         if not self._router.begin(self._links.standing):
@@ -323,8 +327,7 @@ class Producer:
         except ProtocolError as cause:
             message.on(SendEvent.REFUSED)
             raise ConfigError(f"{self._name(message.row)} is too long for {link.broker}: {cause}") from None
-        if link.full or self._router.is_on_trial(partition.broker_id):
-            self._router.filled(partition.broker_id)
+        self._router.sent(message)
 
     def _listen(self) -> bool:
         """Hears what became of messages; whether anything did."""
@@ -340,6 +343,7 @@ class Producer:
                 if isinstance(outcome, Answer) and outcome.errCode == ErrCode.SUCCESS:
                     message.on(SendEvent.ACKNOWLEDGED)
                     self._router.success(message.partition)
+                    self._refusing.discard(message.partition.broker_id)
                     self._note(message)
                     if self._tells:
                         where = message.partition, outcome.messageId, outcome.appendOffset, outcome.appendTime
@@ -363,9 +367,9 @@ class Producer:
     def _note(self, message: Outgoing) -> None:
         """The message stands."""
         self._stored[message.partition] += 1
-        self._bytes -= len(message.content)
+        self._bytes -= len(message.content) + OVERHEAD
         if message.tries:
-            self._failing.discard(message)
+            self._patience.stored(message)
         if (lane := message.lane) is not None:
             lane.arrived(message)
             self._lanes.changed(lane)
@@ -378,7 +382,6 @@ class Producer:
 
     def _take_back(self, message: Outgoing) -> None:
         """One that failed: it waits again, or is looked for first."""
-        self._failing.add(message)
         if self._doubts is not None and self._doubts.concern(message):
             return
         self._waiting += 1
@@ -416,21 +419,20 @@ class Producer:
             if waiting:
                 brokers = self._router.brokers(topic)
                 links.connect(brokers, needed=False)
-                if not links.has_any(brokers):
+                if not links.are_young and self._router.is_stuck(topic):
                     links.connect(brokers, needed=True)
 
     def _cannot_reach(self, broker: Broker, error: TransportError | ProtocolError) -> None:
         for message in self._waiting_for(broker.broker_id):
-            message.failed(error, time.monotonic())
-            self._failing.add(message)
+            self._patience.failed(message, error)
 
     def _waiting_for(self, broker_id: int) -> list[Outgoing]:
-        """The first message of each queue that cannot go on without the broker."""
+        """The first of those that cannot go on without the broker: one for each partition, and each topic."""
         found = []
-        for lane in self._lanes:
-            if lane.waiting and lane.partition is not None and lane.partition.broker_id == broker_id:
-                lane.waiting[0].partition = lane.partition
-                found.append(lane.waiting[0])
+        for partition in self._lanes.partitions():
+            if partition.broker_id == broker_id:
+                found.append(message := self._lanes.first(partition))
+                message.partition = partition
         for topic, waiting in self._anywhere.items():
             partitions = [one for one in self._router.partitions(topic) if one.broker_id == broker_id]
             if waiting and partitions and not self._router.brokers(topic) & self._links.standing.keys():
@@ -459,15 +461,17 @@ class Producer:
         message.on(event)
         if event is SendEvent.REFUSED:
             raise problem
-        message.failed(problem, time.monotonic())
+        self._patience.failed(message, problem)
         broker_id = message.partition.broker_id
         if code == ErrCode.CERTIFICATE_FAILURE:
-            # The visit token of the master changes every few minutes, and a broker knows the last ones.
+            # The visit token of the master changes every few minutes. A broker knows the last ones, but may not have
+            # heard of the newest yet.
             if message.authorized_anew:
-                raise problem
+                self._refusing.add(broker_id)
+                if message.lane is not None or self._refusing >= self._router.brokers(message.topic):
+                    raise problem
             message.authorized_anew = self._targets.refresh()
-            if not message.authorized_anew:
-                self._router.broker_trouble(broker_id, "refused")
+            self._router.broker_trouble(broker_id, "refused")
         elif code == ErrCode.SERVICE_UNAVAILABLE or (isinstance(outcome, Failure) and is_elsewhere(outcome)):
             self._router.broker_trouble(broker_id, "refused")
         elif code == ErrCode.SERVER_RECEIVE_OVERFLOW:
@@ -475,18 +479,12 @@ class Producer:
         elif not link.broken:  # else the whole broker is left alone
             self._router.partition_trouble(message.partition)
             if code == ErrCode.FORBIDDEN:
-                self._targets.refresh()
+                SESSIONS.inquire(self._settings)  # it may be closed for good
 
     def _check_patience(self) -> None:
         """Raises when a message has failed for too long."""
-        if not self._failing:
-            return
-        now = time.monotonic()
-        for message in self._failing:
-            assert message.failing_since is not None
-            patience = self._settings.retry_for + (_LOOKING if message.state is SendState.IN_DOUBT else 0.0)
-            if now - message.failing_since >= patience and message.state is not SendState.SENT:
-                self._give_up(message, now - message.failing_since)
+        if (exhausted := self._patience.exhausted()) is not None:
+            self._give_up(*exhausted)
 
     def _give_up(self, message: Outgoing, elapsed: float) -> None:
         problem = message.problem
@@ -514,13 +512,8 @@ class Producer:
         return f"{self._stored.total()} of {self._taken} {things} {self._rows_of or 'so far'} are acknowledged"
 
     def _learn_topic(self, topic: str, row: int | None) -> int:
-        if topic not in self._unknown:
-            try:
-                self._session.add_topics([topic])
-            except ConfigError as error:
-                self._unknown[topic] = str(error)
-        if topic in self._unknown:
-            raise ConfigError(f"{self._name(row)}: {self._unknown[topic]}")
+        if (problem := self._targets.unknown(topic)) is not None:
+            raise ConfigError(f"{self._name(row)}: {problem}")
         self._limits[topic] = self._session.message_limit(topic)
         self._look_around()
         return self._limits[topic]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -9,16 +10,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tubemq_spark.client.dial import Dials
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ProducerSession
+from tubemq_spark.client.routing import Troubles
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import TubeMQError
+
+_log = logging.getLogger(__name__)
+
+_ASKED_EVERY = 1.0  # seconds
+
+
+class Shared:
+    """What the producers of one session have in common besides it."""
+
+    def __init__(self, session: ProducerSession) -> None:
+        self.troubles = Troubles()
+        self.dials = Dials(session.settings, lambda broker_id: self.troubles.of_broker(broker_id, "lost"))
 
 
 @dataclass
 class _Entry:
     session: ProducerSession
+    shared: Shared
     users: int = 0
     idle_since: float = 0.0
+    is_asking: bool = False
+    asked_at: float = float("-inf")
 
 
 class ProducerSessions:
@@ -43,7 +62,8 @@ class ProducerSessions:
         """
         with self._lock:
             if settings not in self._entries:
-                self._entries[settings] = _Entry(ProducerSession(settings))
+                session = ProducerSession(settings)
+                self._entries[settings] = _Entry(session, Shared(session))
             if self._stop_watching is None:
                 self._stop_watching = HEARTBEAT.keep(self.close_idle)
             entry = self._entries[settings]
@@ -51,11 +71,40 @@ class ProducerSessions:
         try:
             yield entry.session
         finally:
-            with self._lock:
-                entry.users -= 1
-                entry.idle_since = time.monotonic()
-            if not settings.shared_connections:
-                self.close_idle()
+            self._give_back(entry)
+
+    def shared(self, settings: ClientSettings) -> Shared:
+        """What goes with the session, for who has leased it."""
+        with self._lock:
+            return self._entries[settings].shared
+
+    def inquire(self, settings: ClientSettings) -> None:
+        """Has the master asked what is new, for who has leased the session: in the background, one question at a time,
+        and not too often."""
+        with self._lock:
+            entry = self._entries[settings]
+            if entry.is_asking or time.monotonic() - entry.asked_at < _ASKED_EVERY:
+                return
+            entry.is_asking = True
+            entry.users += 1  # so that nobody closes it meanwhile
+        threading.Thread(target=self._ask, args=(entry,), daemon=True, name="tubemq-ask").start()
+
+    def _ask(self, entry: _Entry) -> None:
+        try:
+            entry.session.refresh_once()
+        except TubeMQError as error:
+            _log.warning("%s", error)
+        finally:
+            entry.asked_at = time.monotonic()
+            entry.is_asking = False
+            self._give_back(entry)
+
+    def _give_back(self, entry: _Entry) -> None:
+        with self._lock:
+            entry.users -= 1
+            entry.idle_since = time.monotonic()
+        if not entry.session.settings.shared_connections:
+            self.close_idle()
 
     def close(self) -> None:
         """Closes the sessions that nobody uses now."""

@@ -6,7 +6,7 @@ import logging
 import time
 
 from tubemq_spark.client.master import ProducerSession
-from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.send import encode_target
 
@@ -14,6 +14,8 @@ _log = logging.getLogger(__name__)
 
 _FRESH = 5.0  # seconds for which an authorisation may be used again; servers take 20
 _REFRESH_PERIOD = 1.0  # seconds between two questions to the master
+_REFUSED = 2.0  # seconds for which topics and partitions that the master does not know are not asked for again
+_QUESTIONS = 50  # about different wrong partitions in that time; more of them are judged by the last answer
 
 
 class Targets(dict[Partition, bytes]):
@@ -26,6 +28,9 @@ class Targets(dict[Partition, bytes]):
         self._renewed_at = time.monotonic()
         self._asked_at = float("-inf")
         self._refreshed = False
+        self._wrong: set[Partition] = set()
+        self._unknown: dict[str, str] = {}
+        self._forget_wrong_at = float("-inf")
 
     def __missing__(self, partition: Partition) -> bytes:
         target = self[partition] = encode_target(self._session.client_id, partition, self._authorization)
@@ -53,3 +58,47 @@ class Targets(dict[Partition, bytes]):
                 self._refreshed = False
             self._asked_at = time.monotonic()
         return self._refreshed
+
+    def unknown(self, topic: str) -> str | None:
+        """What the master said of an unknown topic a moment ago, asked if it did not; None when the topic takes
+        messages. Raises as `ProducerSession.add_topics`, but for `ConfigError`."""
+        self._forget_wrong()
+        if topic not in self._unknown:
+            try:
+                self._session.add_topics([topic])
+            except ConfigError as error:
+                self._unknown[topic] = str(error)
+        if topic not in self._unknown and not self._session.lists_any(topic):
+            _log.warning(
+                "the master lists no partition of topic %s now, but did: was the topic closed or removed, or are its "
+                "brokers down? Messages go on being sent to those",
+                topic,
+            )
+        return self._unknown.get(topic)
+
+    def has(self, partition: Partition) -> bool:
+        """Whether there is such a partition of a known topic. What is not known is asked for now, but not often in a
+        row. Raises as `ProducerSession.look_for`."""
+        if partition in self._session.cluster.partitions(partition.topic):
+            return True
+        self._forget_wrong()
+        if partition in self._wrong or len(self._wrong) >= _QUESTIONS:
+            return False
+        if self._session.look_for(partition):
+            return True
+        if not self.is_away(partition):
+            self._wrong.add(partition)
+        return False
+
+    def is_away(self, partition: Partition) -> bool:
+        """Whether its broker, be it down or not, is not listed as one that takes messages of the topic."""
+        broker_id = partition.broker_id
+        return broker_id in self._session.cluster.brokers and not self._session.lists_any(partition.topic, broker_id)
+
+    def _forget_wrong(self) -> None:
+        """They may have been created meanwhile."""
+        now = time.monotonic()
+        if now > self._forget_wrong_at:
+            self._wrong.clear()
+            self._unknown.clear()
+            self._forget_wrong_at = now + _REFUSED

@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import replace
 
-from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.master import ConsumerSession, ProducerSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -23,22 +23,37 @@ _FRESH = 30.0  # seconds for which an answer is used again
 _answers: dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]] = {}
 
 
-def all_partitions(settings: ClientSettings, group: str, topic: str) -> frozenset[Partition]:
-    """As the master says, or said a moment ago; `group` must be used for this topic alone. Raises as
-    `ConsumerSession.register`."""
+def all_partitions(session: ProducerSession, group: str, topic: str, *, anew: bool = False) -> frozenset[Partition]:
+    """As the master says, or said a moment ago; said now, if asked `anew`. `group` must be used for this topic alone.
+
+    Raises as `ProducerSession.add_topics` and `ConsumerSession.register`; unless asked anew not for a master that does
+    not answer, when the partitions are known.
+    """
+    session.add_topics([topic])
+    if anew:
+        session.refresh()
+    listed = frozenset(one for one in session.cluster.partitions(topic) if session.lists(one))
+    return listed | _of_consumers(session.settings, group, topic, anew)
+
+
+def forget() -> None:
+    _answers.clear()
+
+
+def _of_consumers(settings: ClientSettings, group: str, topic: str, anew: bool) -> frozenset[Partition]:
     answered_at, known = _answers.get((settings, topic), (float("-inf"), frozenset[Partition]()))
-    if time.monotonic() - answered_at < _FRESH:
+    if time.monotonic() - answered_at < _FRESH and not anew:
         return known
-    if known:  # then it is enough to ask, and not to wait
-        quick = min(_SOON, settings.rpc_timeout), min(_SOON, settings.retry_for)
-        asking = replace(settings, rpc_timeout=quick[0], retry_for=quick[1])
-    else:
-        asking = settings
+    asking = settings
+    if known and not anew:  # then it is enough to ask, and not to wait
+        asking = replace(
+            settings, rpc_timeout=min(_SOON, settings.rpc_timeout), retry_for=min(_SOON, settings.retry_for)
+        )
     session = ConsumerSession(asking, group, [topic])
     try:
         session.register()
     except TransportError as error:
-        if not known:
+        if anew or not known:
             raise
         _log.warning("topic %s: only the partitions known so far, for %s", topic, error)
         return known
@@ -48,7 +63,3 @@ def all_partitions(settings: ClientSettings, group: str, topic: str) -> frozense
         session.close()
     _answers[settings, topic] = time.monotonic(), found
     return found
-
-
-def forget() -> None:
-    _answers.clear()

@@ -107,8 +107,14 @@ def _answer_head(method: int) -> bytes:
     return rpc_pb.RspResponseBody(method=method, data=b"").SerializeToString()[:-1]
 
 
-def decode_reply(body: bytes) -> Response | Failure:
-    """`ProtocolError` when the bytes are no reply."""
+def decode_reply(body: bytes, method: int | None = None) -> Response | Failure:
+    """`ProtocolError` when the bytes are no reply. `method` is the one that was called, if that is known: its short
+    answers are read faster; the result is the same.
+    """
+    if method is not None and len(body) <= _MAX_SHORT:
+        head = _short_answer_head(method, len(body))
+        if body.startswith(head):
+            return Response(method, body[len(head) :])
     if body.startswith(_SUCCESS):
         done = _Parts(body, len(_SUCCESS)).next(rpc_pb.RspResponseBody)
         return Response(done.method, done.data)
@@ -121,6 +127,18 @@ def decode_reply(body: bytes) -> Response | Failure:
     failed = parts.next(rpc_pb.RspExceptionBody)
     fatal = header.status == rpc_pb.ResponseHeader.FATAL
     return Failure(_text(failed.exceptionName), _text(failed.stackTrace), fatal)
+
+
+@lru_cache(maxsize=1024)
+def _short_answer_head(method: int, size: int) -> bytes:
+    """All but the data of a successful answer of `size` bytes, at most `_MAX_SHORT`, as servers write it.
+
+    The lengths in it follow from `size`, and each is one byte, so that whatever begins with this is such an answer. If
+    `size` is too small for one, this is longer than it.
+    """
+    head = _answer_head(method)
+    left = size - len(_SUCCESS) - 1  # bytes of the RspResponseBody
+    return b"".join((_SUCCESS, _varint(max(left, 0)), head, _varint(max(left - len(head) - 1, 0))))
 
 
 def _text(value: str | bytes) -> str:
@@ -157,7 +175,7 @@ def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
 
 
 _SUCCESS = _reply_head(rpc_pb.ResponseHeader.SUCCESS)  # how nearly all replies begin
-
+_MAX_SHORT = len(_SUCCESS) + 1 + 0x7F  # bytes of a successful reply whose lengths are one byte each
 
 _MAX_INT32 = 0x7FFFFFFF
 

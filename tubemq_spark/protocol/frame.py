@@ -23,6 +23,7 @@ from tubemq_spark.protocol.constants import (
 
 _HEAD = struct.Struct(">Iii")
 _LENGTH = struct.Struct(">i")
+_SINGLE = struct.Struct(">Iiii")  # a head that counts one block, and that block's length
 _TOKEN = struct.pack(">I", RPC_PROTOCOL_BEGIN_TOKEN)
 
 
@@ -44,18 +45,25 @@ def max_body_size(framing: Framing) -> int:
 
 def encode_frame(serial_no: int, body: bytes, framing: Framing) -> bytes:
     """The bytes of one frame; `ProtocolError` for an empty body (no server completes such a frame) or one too long."""
-    if not 0 < len(body) <= max_body_size(framing):
+    size = len(body)
+    if 0 < size <= RPC_MAX_BUFFER_SIZE:  # one block, as nearly always: what `_encode_blocks` gives, in one piece
+        frame = _SINGLE.pack(RPC_PROTOCOL_BEGIN_TOKEN, serial_no, 1, size) + body
+    elif 0 < size <= max_body_size(framing):
+        frame = _encode_blocks(serial_no, body)
+    else:
         raise ProtocolError(
-            f"a frame's body has 1 to {max_body_size(framing)} bytes with {framing.value} framing, not {len(body)}"
+            f"a frame's body has 1 to {max_body_size(framing)} bytes with {framing.value} framing, not {size}"
         )
-    cuts = range(0, len(body), RPC_MAX_BUFFER_SIZE)
-    parts = [_HEAD.pack(RPC_PROTOCOL_BEGIN_TOKEN, serial_no, len(cuts))]
-    for cut in cuts:
+    return frame if framing is Framing.STANDARD else _LENGTH.pack(len(frame)) + frame
+
+
+def _encode_blocks(serial_no: int, body: bytes) -> bytes:
+    parts = [_HEAD.pack(RPC_PROTOCOL_BEGIN_TOKEN, serial_no, -(-len(body) // RPC_MAX_BUFFER_SIZE))]
+    for cut in range(0, len(body), RPC_MAX_BUFFER_SIZE):
         block = body[cut : cut + RPC_MAX_BUFFER_SIZE]
         parts.append(_LENGTH.pack(len(block)))
         parts.append(block)
-    frame = b"".join(parts)
-    return frame if framing is Framing.STANDARD else _LENGTH.pack(len(frame)) + frame
+    return b"".join(parts)
 
 
 class FrameDecoder:
@@ -114,6 +122,17 @@ class FrameDecoder:
         return found[0], end
 
     def _take_base(self, start: int, limit: int) -> tuple[Frame, int] | None:
+        """The standard frame at `start`, which ends at `limit` at the latest; None with `_needed` set."""
+        body = start + _SINGLE.size
+        if body <= limit:  # a frame of one block that is all there, as most are, is seen by one look at its numbers
+            token, serial_no, count, size = _SINGLE.unpack_from(self._buffer, start)
+            end = body + size
+            if token == RPC_PROTOCOL_BEGIN_TOKEN and count == 1 and 0 <= size <= RPC_MAX_BUFFER_SIZE and end <= limit:
+                return Frame(serial_no, bytes(self._buffer[body:end])), end
+        return self._take_blocks(start, limit)
+
+    def _take_blocks(self, start: int, limit: int) -> tuple[Frame, int] | None:
+        """As `_take_base`: any number of blocks, incomplete and damaged ones too."""
         buffer = self._buffer
         if buffer[start : start + 4] != _TOKEN[: limit - start]:
             raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{self._shown(start)}")

@@ -54,7 +54,7 @@ class RpcProtocol:
         method = self._methods.pop(frame.serial_no, None)
         if method is None:
             raise ProtocolError(f"a reply has the serial number {frame.serial_no}, which no request waits for")
-        reply = decode_reply(frame.body)
+        reply = decode_reply(frame.body, method)
         if isinstance(reply, Response) and reply.method != method:
             raise ProtocolError(f"a request of method {method} was answered as method {reply.method}")
         return reply

@@ -55,7 +55,8 @@ class Verdict(NamedTuple):
 def judge(brokers: Mapping[int, Counts], known: int, now: float) -> dict[int, Verdict]:
     """What to do about each of `brokers`; those without trouble are left out. `known` is how many the cluster has."""
     troubled = {broker_id: counts for broker_id, counts in brokers.items() if counts.total or _is_slow(counts, now)}
-    worst_first = sorted(troubled, key=lambda one: (-troubled[one].total, -_owed(troubled[one], now), one))
+    avoided = [one for one, counts in troubled.items() if _shielded_until(counts, now) > now]
+    worst_first = sorted(avoided, key=lambda one: (-troubled[one].total, -_owed(troubled[one], now), one))
     shielded = set(worst_first[: most_shielded(known)])
     return {
         broker_id: Verdict(
@@ -69,7 +70,7 @@ def judge(brokers: Mapping[int, Counts], known: int, now: float) -> dict[int, Ve
 
 def judge_partition(counts: Counts) -> Verdict:
     """As `judge`, for one partition that had trouble: it may always be left for others."""
-    return Verdict(_rest_until(counts), counts.last + _PARTITION, on_trial=False)
+    return Verdict(_rest_until(counts), counts.last + _PARTITION, on_trial=counts.total > 0)
 
 
 def most_shielded(known: int) -> int:

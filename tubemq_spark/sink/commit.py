@@ -9,12 +9,15 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from tubemq_spark.client.bookmarks import move_bookmarks
+from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.once import AWAY_AFTER
 from tubemq_spark.sink.options import OnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
@@ -28,13 +31,14 @@ _TOPICS: dict[str, set[str]] = {}  # that this process has seen queries write to
 class Written(WriterCommitMessage):
     """What became of a task's rows. `rows` counts messages stored, by TubeMQ's partition key
     (`brokerId:topic:partitionId`), dead letters too; `stood` the rows that an earlier try had stored. `id` is the
-    query's or write's, `receipts` are what `Receipts.packed` gave."""
+    query's or write's, `receipts` are what `Receipts.packed` gave; `topics` those with bookmarks to be moved."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     id: str | None = None
     dropped: int = 0
     dead: int = 0
     stood: int = 0
+    topics: frozenset[str] = frozenset()
     receipts: bytes | None = field(default=None, repr=False)
 
 
@@ -64,25 +68,32 @@ def note_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None
 
 
 def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written: Sequence[Written]) -> None:
-    topics = {key.split(":")[1] for message in written for key in message.rows}
+    topics = {topic for message in written for topic in message.topics}
     if options.topic is not None:
         topics.add(options.topic)
-    topics.discard(options.dead_letter_topic or "")
     # Those of earlier batches too: each of the two groups would else lag behind in topics that few batches write to.
     earlier = _TOPICS.setdefault(once.group, set())
     try:
         with SESSIONS.lease(options.client) as session:
-            move_bookmarks(session, once.group, batch, sorted(topics), within=AWAY_AFTER)
+            partitions = {topic: _partitions(session, topic) for topic in sorted(earlier | topics)}
             for topic in earlier - topics:
-                try:
-                    move_bookmarks(session, once.group, batch, [topic], within=AWAY_AFTER)
-                except ConfigError as error:
-                    _log.info("%s: the bookmarks of topic %s are left where they are: %s", _name(batch), topic, error)
+                if not any(map(session.lists, partitions[topic])):  # closed or gone: it would cost each commit a wait
+                    del partitions[topic]
                     earlier.discard(topic)
+            move_bookmarks(session, once.group, batch, chain(*partitions.values()), within=AWAY_AFTER)
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("%s: not all bookmarks could be moved: %s", _name(batch), error)
     earlier |= topics
+
+
+def _partitions(session: ProducerSession, topic: str) -> list[Partition]:
+    """None of a topic that takes no messages any more."""
+    try:
+        session.add_topics([topic])
+    except ConfigError as error:
+        _log.info("the bookmarks of topic %s are left where they are: %s", topic, error)
+    return session.cluster.partitions(topic)
 
 
 def _name(batch: int | None) -> str:

@@ -78,7 +78,7 @@ class DeadLetter:
             about |= own
         room = limit - _size(about) - reason - _PIECE
         if room < 1:
-            raise ConfigError(f"its topic takes messages of {limit} bytes, too few for a dead letter: have that raised")
+            raise ConfigError(f"{limit} bytes, the most that a message there may have, are too few; have that raised")
         about["dead_reason"] = _shortened(self.reason, reason)
         about["dead_letter"] = self._name(own, room)
         pieces = [content[start : start + room] for start in range(0, len(content), room)] or [b""]

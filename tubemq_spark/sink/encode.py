@@ -112,7 +112,7 @@ def digest_of(cells: Cells) -> str:
     others = cells._replace(
         value=None, attributes=_items(cells.attributes), inlong_attributes=_items(cells.inlong_attributes)
     )
-    digest = blake2b(repr(tuple(others)).encode(), digest_size=DIGEST_DIGITS // 2)
+    digest = blake2b(ascii(tuple(others)).encode(), digest_size=DIGEST_DIGITS // 2)
     digest.update(cells.value or b"")
     return digest.hexdigest()
 

@@ -66,14 +66,14 @@ def bookmarks_of(
     topic: str,
     *,
     also: Iterable[Partition] = (),
+    anew: bool = False,
     away_after: float | None = AWAY_AFTER,
 ) -> dict[Partition, Bookmark]:
-    """The bookmarks of all partitions of `topic` that the master lists, and those in `also`; those are left out whose
-    brokers are away for so many seconds. Raises as `read_bookmarks` and `all_partitions`."""
-    session.add_topics([topic])
-    partitions = set(all_partitions(session.settings, f"{options.group}_look_{topic}", topic)) | set(also)
-    partitions |= {one for one in session.cluster.partitions(topic) if session.lists(one)}
-    return read_bookmarks(session, options.group, (), also=sorted(partitions), within=away_after)
+    """The bookmarks of all partitions of `topic` that the master lists, asked `anew` or a moment ago, and those in
+    `also`; those are left out whose brokers are away for so many seconds. Raises as `read_bookmarks` and
+    `all_partitions`."""
+    partitions = all_partitions(session, f"{options.group}_look_{topic}", topic, anew=anew).union(also)
+    return read_bookmarks(session, options.group, sorted(partitions), within=away_after)
 
 
 class Standing:
@@ -181,11 +181,19 @@ class Once:
     """The ledger of one try of a task; see `client.producer.Ledger`."""
 
     def __init__(
-        self, options: OnceOptions, session: ProducerSession, task: Task, bookmarks: Bookmarks, planned_at: int
+        self,
+        options: OnceOptions,
+        session: ProducerSession,
+        task: Task,
+        bookmarks: Bookmarks,
+        planned_at: int,
+        unmarked: str | None = None,
     ) -> None:
         """`bookmarks` are those that the driver read before the batch, at `planned_at` (milliseconds since the epoch):
-        of all partitions whose brokers answered."""
+        of all partitions whose brokers answered. Messages of the topic `unmarked` bear no stamps, and are sent with
+        each try."""
         self._options = options
+        self._unmarked = unmarked
         self._session = session
         self._task = task
         self._origin = task.origin
@@ -199,9 +207,15 @@ class Once:
         self._is_first_try = RUNS.is_later(task) and task.attempt == 0
         self._is_retry = task.attempt > 0
         self._topics: dict[str, Standing] = {}
+        self._alive_at: dict[int, float] = {}  # when brokers were first heard in this try
 
     def __repr__(self) -> str:
         return f"<Once {self._origin} in {self._options.group}>"
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those that the task has rows for, be it that all stood already."""
+        return frozenset(self._topics)
 
     def place(self, topic: str, row: int, digest: str) -> tuple[int, Stored | None]:
         """The number that a row is to be stamped with; or under which it stands already, and where."""
@@ -227,19 +241,21 @@ class Once:
             )
 
     def usable(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
-        missing = [one for one in partitions if one not in self._bookmarks and (needed or one not in self._away)]
+        missing = [
+            one
+            for one in partitions
+            if one not in self._bookmarks and one.topic != self._unmarked and (needed or one not in self._away)
+        ]
         if missing:
-            found = read_bookmarks(
-                self._session, self._options.group, (), also=missing, within=None if needed else AWAY_AFTER
-            )
+            found = read_bookmarks(self._session, self._options.group, missing, within=None if needed else AWAY_AFTER)
             self._bookmarks |= found
             # Those stay away as long as the task lasts, lest keys move to and fro.
             self._away.update(one for one in missing if one not in found)
-        return [one for one in partitions if one in self._bookmarks]
+        return [one for one in partitions if one in self._bookmarks or one.topic == self._unmarked]
 
     def greet(self, partitions: Sequence[Partition]) -> None:
         try:
-            answered = read_bookmarks(self._session, self._options.group, (), also=partitions, within=AWAY_AFTER)
+            answered = read_bookmarks(self._session, self._options.group, partitions, within=AWAY_AFTER)
         except ServerError as error:
             raise TransportError(str(error)) from error
         if missing := [one for one in partitions if one not in answered]:
@@ -284,11 +300,14 @@ class Once:
             return Standing()
 
     def _settled(self, topic: str) -> Bookmarks:
-        """The bookmarks, read when what was sent before has been handled."""
+        """The bookmarks, read when what was sent before has been handled: of all partitions that an earlier try can
+        have known."""
         known = [one for one in self._bookmarks if one.topic == topic]
-        bookmarks_of(self._session, self._options, topic, also=known, away_after=None)  # a sign of life of all brokers
-        time.sleep(SETTLING * (_AFTER_FAILURE if self._is_retry else 1))
-        return bookmarks_of(self._session, self._options, topic, also=known, away_after=None)
+        alive = bookmarks_of(self._session, self._options, topic, also=known, anew=True, away_after=None)
+        heard_at = time.monotonic()
+        last = max((self._alive_at.setdefault(one.broker_id, heard_at) for one in alive), default=heard_at)
+        time.sleep(max(0.0, last + SETTLING * (_AFTER_FAILURE if self._is_retry else 1) - heard_at))
+        return bookmarks_of(self._session, self._options, topic, also=known, anew=True, away_after=None)
 
     def _look(self, topic: str, now: Bookmarks, add: Callable[[int, int, str, Stored], None]) -> None:
         """Finds what stands of the batch: task, row, digest and place of each."""

@@ -19,9 +19,12 @@ _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 
 
 def _group(text: str) -> str:
-    if not _GROUP_NAME.fullmatch(text.strip()):
+    name = text.strip()
+    if not _GROUP_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no name of a group")
-    return text.strip()
+    if name.endswith("_look"):
+        raise ValueError(f"{text!r} would have groups that {name.removesuffix('_look')!r} looks with")
+    return name
 
 
 MAX_IN_FLIGHT = Option(
@@ -35,7 +38,8 @@ MAX_IN_FLIGHT_BYTES = Option(
     "tubemq.producer.maxInFlightBytes",
     whole_number(1),
     "a number of bytes, 1 or more",
-    "bytes of all messages of a task that are not acknowledged; a task waits while there are more",
+    "bytes of all messages of a task that are not acknowledged, each counted with 1400 more; a task waits while there "
+    "are more",
     MAX_BYTES,
 )
 STAMP_ROWS = Option(
@@ -57,7 +61,7 @@ EFFECTIVELY_ONCE = Option(
 EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
-    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most",
+    "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`",
     "of the consumer groups, with `_0`, `_1` and `_look_…` behind it, that keep the query's bookmarks at the brokers; "
     "they must be the query's alone and stay the same",
     shown_default="made of option `checkpointLocation`",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -102,7 +101,14 @@ class _TaskWriter:
         options = self._options
         with SESSIONS.lease(options.client) as session:
             if options.once is not None:
-                self._once = Once(options.once, session, self._task, self._planned.bookmarks, self._planned.made_at)
+                self._once = Once(
+                    options.once,
+                    session,
+                    self._task,
+                    self._planned.bookmarks,
+                    self._planned.made_at,
+                    unmarked=options.dead_letter_topic,
+                )
             with Producer(
                 options.client,
                 options.max_in_flight,
@@ -115,10 +121,14 @@ class _TaskWriter:
                     producer.prepare(options.topic)
                 try:
                     self._send(producer, rows)
-                except ConfigError:
+                except ConfigError as error:
                     # The rows before the bad one are on their way: let what is stored not depend on chance.
-                    with suppress(TubeMQError):
+                    try:
                         producer.flush()
+                    except TubeMQError as trouble:
+                        raise ConfigError(
+                            f"{error}; and of the rows before it not all could be stored: {trouble}"
+                        ) from error
                     raise
                 stored = producer.flush()
         if self._once is not None:
@@ -131,14 +141,20 @@ class _TaskWriter:
             dropped=self._dropped,
             dead=self._dead,
             stood=self._stood,
+            topics=self._once.topics if self._once is not None else frozenset(),
             receipts=self._receipts.packed() if self._receipts is not None else None,
         )
 
     def _send(self, producer: Producer, rows: Iterator[Cells]) -> None:
         parts_of, once, mark_of = self._encoder.parts, self._once, self._stamp
+        dead_letter_topic = self._options.dead_letter_topic
         for row, cells in enumerate(rows):
             try:
                 parts = parts_of(cells)
+                if parts.topic == dead_letter_topic:
+                    raise BadRowError(
+                        "topic", "it is the dead letter topic's name; dead letters need a topic of their own"
+                    )
                 mark = None
                 attributes = parts.attributes
                 if once is not None:
@@ -200,7 +216,11 @@ class _TaskWriter:
             task.partition,
             row,
         )
-        for body, attributes in letter.messages(producer.limit(topic)):
+        try:
+            messages = letter.messages(producer.limit(topic))
+        except ConfigError as error:
+            raise ConfigError(f"row {row} {self._name} cannot become a dead letter in topic {topic}: {error}") from None
+        for body, attributes in messages:
             producer.send(topic, body, attributes, row=row)
         self._dead += 1
 
