@@ -16,7 +16,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
-from tubemq_spark.errors import ConfigError, ServerError
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.batch import TubeMQWriter
 from tubemq_spark.sink.commit import Written
@@ -130,6 +130,19 @@ BAD_ROWS = [
     ({"value": b"a", "msg_time": "2026-11-21"}, "msg_time", "'2026-11-21' is no time of the form yyyyMMddHHmm"),
     ({"value": b"a", "msg_time": "202613210830"}, "msg_time", "'202613210830' is no time"),
 ]
+
+
+def test_what_ends_the_producer_is_told_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not about a row before the bad one."""
+
+    def refuse(*_: object) -> None:
+        raise ProtocolError("no frame takes it")
+
+    rows = batch([{"value": b"a"}] * 500)
+    write_batches(options(cluster), [rows])  # connections are there from now on, so rows leave before all are taken
+    monkeypatch.setattr("tubemq_spark.client.link.Link.submit", refuse)
+    with pytest.raises(ConfigError, match=r"^row \d+ of the task is too long for broker [^;]*: no frame takes it$"):
+        write_batches(options(cluster), [rows])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -27,23 +27,36 @@ def _close(tubemq: EmbeddedTubeMQ, topic: str) -> None:
     tubemq.on("send_message", topic=topic).fail(403)
 
 
-Trouble = Callable[[EmbeddedTubeMQ, str], object]
-TROUBLES: dict[str, tuple[Trouble, type[TubeMQError], str]] = {
-    "closed": (lambda tubemq, topic: _close(tubemq, topic), ServerError, "403 FORBIDDEN"),
-    "revoked": (lambda tubemq, topic: tubemq.on("send_message").fail(415), AuthError, "415 CERTIFICATE_FAILURE"),
-    "full": (lambda tubemq, topic: tubemq.on("send_message").fail(419), ServerError, "419 SERVER_RECEIVE_OVERFLOW"),
+class Trouble(NamedTuple):
+    """What befalls a topic, and what the task that meets it fails with."""
+
+    befall: Callable[[EmbeddedTubeMQ, str], object]
+    error: type[TubeMQError]
+    reason: str
+
+
+TROUBLES = {
+    "closed": Trouble(_close, ServerError, "403 FORBIDDEN"),
+    "revoked": Trouble(lambda tubemq, _: tubemq.on("send_message").fail(415), AuthError, "415 CERTIFICATE_FAILURE"),
+    "full": Trouble(lambda tubemq, _: tubemq.on("send_message").fail(419), ServerError, "419 SERVER_RECEIVE_OVERFLOW"),
 }
-troubles = pytest.mark.parametrize(("trouble", "error", "reason"), TROUBLES.values(), ids=list(TROUBLES))
+troubles = pytest.mark.parametrize("trouble", TROUBLES.values(), ids=list(TROUBLES))
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> Iterator[EmbeddedCluster]:
+def running() -> Iterator[EmbeddedCluster]:
     with embedded_cluster() as running:
         yield running
 
 
 @pytest.fixture
-def write(own_cluster: EmbeddedCluster) -> Iterator[Callable[..., Written]]:
+def own_cluster(running: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
+    yield running
+    running.tubemq.clear_faults()
+
+
+@pytest.fixture
+def write(own_cluster: EmbeddedCluster) -> Callable[..., Written]:
     """Writes the rows; before those in the middle something happens."""
 
     def give(topic: str, happens: Callable[[], object], task: Task, **given: Any) -> Written:
@@ -59,8 +72,7 @@ def write(own_cluster: EmbeddedCluster) -> Iterator[Callable[..., Written]]:
         with task.running():
             return write_batches(writing.plan, rows())
 
-    yield give
-    own_cluster.tubemq.clear_faults()
+    return give
 
 
 def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:
@@ -69,18 +81,14 @@ def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:
 
 @troubles
 def test_a_task_ends_and_tells_what_stands(
-    own_cluster: EmbeddedCluster,
-    write: Callable[..., Written],
-    trouble: Trouble,
-    error: type[TubeMQError],
-    reason: str,
+    own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
 ) -> None:
     topic = own_cluster.new_topic("three")
-    with pytest.raises(error) as caught:
-        write(topic, lambda: trouble(own_cluster.tubemq, topic), Task(partition=7))
+    with pytest.raises(trouble.error) as caught:
+        write(topic, lambda: trouble.befall(own_cluster.tubemq, topic), Task(partition=7))
     said = str(caught.value)
     assert "\n" not in said
-    assert reason in said
+    assert trouble.reason in said
     assert re.search(r"row \d+ of task partition 7", said)
     told = re.search(r"; (\d+) of (\d+) rows of task partition 7 are acknowledged", said)
     assert told is not None
@@ -91,39 +99,28 @@ def test_a_task_ends_and_tells_what_stands(
 
 
 @troubles
-def test_a_bad_row_does_not_hide_trouble_with_those_before_it(
-    own_cluster: EmbeddedCluster,
-    write: Callable[..., Written],
-    trouble: Trouble,
-    error: type[TubeMQError],
-    reason: str,
-) -> None:
+def test_a_bad_row_does_not_hide_trouble_with_those_before_it(own_cluster: EmbeddedCluster, trouble: Trouble) -> None:
     """They are usually stored when a task ends for a bad row."""
     topic = own_cluster.new_topic("three")
     rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
     writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
-    trouble(own_cluster.tubemq, topic)
+    trouble.befall(own_cluster.tubemq, topic)
     both = "column 'value': it is null; and of the rows before it not all could be stored"
-    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{reason}"):
+    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}"):
         writing.write(rows)
     assert bodies(own_cluster, topic) == []
-    own_cluster.tubemq.clear_faults()
 
 
 @troubles
 def test_the_next_try_sends_the_rest(
-    own_cluster: EmbeddedCluster,
-    write: Callable[..., Written],
-    trouble: Trouble,
-    error: type[TubeMQError],
-    reason: str,
+    own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
 ) -> None:
     """Each row once, where that was asked for."""
     topic = own_cluster.new_topic("three")
     task = Task()
     once = {"effectivelyOnce": True, "checkpointLocation": task.query}
-    with pytest.raises(error, match=reason):
-        write(topic, lambda: trouble(own_cluster.tubemq, topic), task, **once)
+    with pytest.raises(trouble.error, match=trouble.reason):
+        write(topic, lambda: trouble.befall(own_cluster.tubemq, topic), task, **once)
     stood = len(bodies(own_cluster, topic))
     own_cluster.tubemq.clear_faults()
     own_cluster.tubemq.open_topic(topic)

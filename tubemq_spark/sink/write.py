@@ -122,6 +122,8 @@ class _TaskWriter:
                 try:
                     self._send(producer, rows)
                 except ConfigError as error:
+                    if producer.has_failed:
+                        raise
                     # The rows before the bad one are on their way: let what is stored not depend on chance.
                     try:
                         producer.flush()
