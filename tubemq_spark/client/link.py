@@ -17,6 +17,7 @@ from tubemq_spark.protocol.produce import SendEvent
 
 _MAX_UNANSWERED_BYTES = 16 << 20  # however many messages may be unanswered, they stay in memory
 _GRACE = 1.0  # seconds
+_SERVICE, _METHOD, _SENT = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, SendEvent.SENT  # looked up for each message
 
 Answer = broker_pb.SendMessageResponseB2P
 Outcome = Answer | Failure | TransportError | ProtocolError
@@ -64,10 +65,8 @@ class Link:
 
     def submit(self, message: Outgoing, partition: Partition, target: bytes) -> None:
         """Queues `message` for the next `pump`; `ProtocolError` when it is too long for the wire."""
-        serial_no = self.connection.submit_bytes(
-            ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, target + message.content, self._timeout
-        )
-        message.on(SendEvent.SENT)
+        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + message.content, self._timeout)
+        message.on(_SENT)
         message.partition = partition
         message.sent_at = time.monotonic()
         self._unanswered[serial_no] = message

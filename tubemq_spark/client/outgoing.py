@@ -46,6 +46,7 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
     What a message that never fails does not need stands in the class.
     """
 
+    _what, _table, state = "a message", SEND, SendState.WAITING
     partition: Partition  # where it went last, or was to go
     sent_at: float
     tries = 0  # that failed
@@ -59,7 +60,6 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
     floor: int | None = None
 
     def __init__(self, topic: str, content: bytes, row: int | None, number: int = 0) -> None:
-        super().__init__("a message", SendState.WAITING, SEND)
         self.topic = topic
         self.content = content
         self.row = row

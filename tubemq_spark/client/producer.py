@@ -45,6 +45,7 @@ _BATCH_BYTES = 1 << 20
 
 MAX_BYTES = 64 << 20  # of messages that are not acknowledged, unless told otherwise
 OVERHEAD = 1400  # bytes that a message takes besides its content, where it has a key of its own; measured
+_SUCCESS, _ACKNOWLEDGED = ErrCode.SUCCESS, SendEvent.ACKNOWLEDGED  # looked up for each message, which takes time
 _TICK = 0.02  # seconds between two looks at things that no socket tells of
 
 # The broker takes some bytes more, and gives such a message out only when it is in a file: as long as it is in memory,
@@ -340,8 +341,8 @@ class Producer:
             if link.broken and outcomes:  # a connection that had nothing to do may end: another one is made
                 self._router.broker_trouble(broker_id, "lost")
             for message, outcome in outcomes:
-                if isinstance(outcome, Answer) and outcome.errCode == ErrCode.SUCCESS:
-                    message.on(SendEvent.ACKNOWLEDGED)
+                if isinstance(outcome, Answer) and outcome.errCode == _SUCCESS:
+                    message.on(_ACKNOWLEDGED)
                     self._router.success(message.partition)
                     self._refusing.discard(message.partition.broker_id)
                     self._note(message)

@@ -61,7 +61,7 @@ class Troubles:
 
     def success(self, partition: Partition) -> None:
         """The partition, and so its broker, has stored something."""
-        if partition.broker_id in self.brokers or partition in self.partitions:
+        if (self.brokers or self.partitions) and (partition.broker_id in self.brokers or partition in self.partitions):
             with self._lock:
                 self.brokers = {one: counts for one, counts in self.brokers.items() if one != partition.broker_id}
                 self.partitions = {one: counts for one, counts in self.partitions.items() if one != partition}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -24,8 +24,7 @@ M = TypeVar("M", bound=Message)
 _REQUEST_FLAG, _RESPONSE_FLAG = 0, 1
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A call as the server sees it; `timeout_ms` is how long the server may take before it drops the answer."""
 
     service_type: int
@@ -34,8 +33,7 @@ class Request:
     data: bytes
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """A handled call: the reply message's bytes. Its own error code, if any, is inside them."""
 
     method: int
@@ -58,9 +56,8 @@ class Failure:
 
 def parse(kind: type[M], data: bytes) -> M:
     """The protobuf message in `data`; `ProtocolError` when it is none, or lacks a required field."""
-    message = kind()
     try:
-        message.MergeFromString(data)
+        message = kind.FromString(data)
     except (DecodeError, RuntimeError, ValueError) as cause:
         raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {cause}") from cause
     if not message.IsInitialized():
@@ -70,16 +67,27 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def encode_request(request: Request) -> bytes:
-    # By hand, for this is done for every message: the data is the last field of the body.
-    head = _call_head(request.method, request.timeout_ms)
-    data = request.data
-    size = _varint(len(data))
-    return b"".join((_request_head(request.service_type), _varint(len(head) + len(size) + len(data)), head, size, data))
+    service_type, method, timeout_ms, data = request
+    return _request_head(service_type, method, timeout_ms, len(data)) + data
+
+
+@lru_cache(maxsize=4096)
+def _request_head(service_type: int, method: int, timeout_ms: int, size: int) -> bytes:
+    """All but the data, of `size` bytes, which is the last field of the body; kept, for every message asks for it."""
+    call = _call_head(method, timeout_ms) + _varint(size)
+    return b"".join((_service_head(service_type), _varint(len(call) + size), call))
 
 
 @lru_cache
 def _call_head(method: int, timeout_ms: int) -> bytes:
     return rpc_pb.RequestBody(method=method, timeout=timeout_ms, request=b"").SerializeToString()[:-1]
+
+
+@lru_cache
+def _service_head(service_type: int) -> bytes:
+    return _delimited(rpc_pb.RpcConnHeader(flag=_REQUEST_FLAG)) + _delimited(
+        rpc_pb.RequestHeader(serviceType=service_type, protocolVer=PROTOCOL_VERSION)
+    )
 
 
 def decode_request(body: bytes) -> Request:
@@ -144,13 +152,6 @@ def _short_answer_head(method: int, size: int) -> bytes:
 def _text(value: str | bytes) -> str:
     """protobuf gives bytes instead of a text that is no UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-@lru_cache
-def _request_head(service_type: int) -> bytes:
-    return _delimited(rpc_pb.RpcConnHeader(flag=_REQUEST_FLAG)) + _delimited(
-        rpc_pb.RequestHeader(serviceType=service_type, protocolVer=PROTOCOL_VERSION)
-    )
 
 
 def _delimited(message: Message) -> bytes:

@@ -10,7 +10,7 @@ wire: NettyProtocolEncoder and NettyProtocolDecoder; the length stood in release
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import (
@@ -24,11 +24,13 @@ from tubemq_spark.protocol.constants import (
 _HEAD = struct.Struct(">Iii")
 _LENGTH = struct.Struct(">i")
 _SINGLE = struct.Struct(">Iiii")  # a head that counts one block, and that block's length
+_LEAST = 4  # bytes that tell something of a frame
 _TOKEN = struct.pack(">I", RPC_PROTOCOL_BEGIN_TOKEN)
 
+Source = bytearray | memoryview
 
-@dataclass(frozen=True)
-class Frame:
+
+class Frame(NamedTuple):
     """One request or reply: the serial number that pairs them, and the envelope's bytes."""
 
     serial_no: int
@@ -74,73 +76,94 @@ class FrameDecoder:
     """
 
     def __init__(self, framing: Framing) -> None:
-        self._framing = framing
-        self._buffer = bytearray()
-        self._needed = 4  # bytes the buffer must hold before another look is worth while
+        self._is_prefixed = framing is Framing.PREFIXED
+        self._kept = bytearray()  # the first bytes of a frame that is not complete
+        self._needed = _LEAST  # bytes that must be there before another look is worth while
         self._failure: str | None = None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """All frames that `data` completes, in order; `ProtocolError` when the bytes, or those fed before, are none."""
         if self._failure is not None:
             raise ProtocolError(self._failure)
-        self._buffer += data
         frames: list[Frame] = []
-        taken = 0
+        left = memoryview(data)
         try:
-            while len(self._buffer) - taken >= self._needed:
-                found = self._take(taken)
-                if found is None:
-                    break
-                frame, taken = found
-                frames.append(frame)
-                self._needed = 4
+            while self._kept and left:
+                # Frames are read where they came in, for most are small, or mostly padding. So no more is copied here
+                # than the first one lacks, if it says how much that is.
+                lacking = self._needed - len(self._kept) if self._is_prefixed else len(left)
+                self._kept += left[:lacking]
+                left = left[lacking:]
+                del self._kept[: self._take_all(self._kept, frames)]
+            if left:
+                self._kept += left[self._take_all(left, frames) :]
         except ProtocolError as error:
             self._failure = str(error)
             if not frames:
                 raise
-        del self._buffer[:taken]
         return frames
 
-    def _take(self, start: int) -> tuple[Frame, int] | None:
+    def _take_all(self, source: Source, frames: list[Frame]) -> int:
+        """Adds what is complete at the start of `source` to `frames`; where the rest starts."""
+        start = 0
+        while len(source) - start >= self._needed:
+            before, start = start, self._take_singles(source, start, frames)
+            if start == before:
+                found = self._take(source, start)
+                if found is None:
+                    break
+                frame, start = found
+                frames.append(frame)
+            self._needed = _LEAST
+        return start
+
+    def _take_singles(self, source: Source, start: int, frames: list[Frame]) -> int:
+        """As `_take_all`, for frames of one block, as most are: one look at the numbers of each is enough."""
+        filled = len(source)
+        front = _LENGTH.size if self._is_prefixed else 0
+        while (body := start + front + _SINGLE.size) <= filled:
+            token, serial_no, count, size = _SINGLE.unpack_from(source, start + front)
+            if token != RPC_PROTOCOL_BEGIN_TOKEN or count != 1 or not 0 <= size <= RPC_MAX_BUFFER_SIZE:
+                break
+            end = next_start = body + size
+            if front:
+                (length,) = _LENGTH.unpack_from(source, start)
+                next_start = start + front + length if length <= MAX_PREFIXED_LENGTH else 0
+            if not end <= next_start <= filled:
+                break
+            frames.append(Frame(serial_no, bytes(source[body:end])))
+            start = next_start
+        return start
+
+    def _take(self, source: Source, start: int) -> tuple[Frame, int] | None:
         """The frame that starts at `start` and where the next one starts, or None with `_needed` set."""
-        if self._framing is Framing.STANDARD:
-            return self._take_base(start, len(self._buffer))
-        (length,) = _LENGTH.unpack_from(self._buffer, start)
+        if not self._is_prefixed:
+            return self._take_base(source, start, len(source))
+        (length,) = _LENGTH.unpack_from(source, start)
         if not _HEAD.size <= length <= MAX_PREFIXED_LENGTH:
-            hint = "; these bytes are the other framing" if self._buffer[start : start + 4] == _TOKEN else ""
+            hint = "; these bytes are the other framing" if bytes(source[start : start + 4]) == _TOKEN else ""
             raise ProtocolError(
                 f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}"
-                f"{self._shown(start)}"
+                f"{_shown(source, start)}"
             )
         end = start + _LENGTH.size + length
-        if len(self._buffer) < end:
+        if len(source) < end:
             self._needed = end - start
             return None
-        found = self._take_base(start + _LENGTH.size, end)
+        found = self._take_base(source, start + _LENGTH.size, end)
         if found is None:
             raise ProtocolError(f"a prefixed frame of {length} bytes ends in the middle of a block")
         return found[0], end
 
-    def _take_base(self, start: int, limit: int) -> tuple[Frame, int] | None:
+    def _take_base(self, source: Source, start: int, limit: int) -> tuple[Frame, int] | None:
         """The standard frame at `start`, which ends at `limit` at the latest; None with `_needed` set."""
-        body = start + _SINGLE.size
-        if body <= limit:  # a frame of one block that is all there, as most are, is seen by one look at its numbers
-            token, serial_no, count, size = _SINGLE.unpack_from(self._buffer, start)
-            end = body + size
-            if token == RPC_PROTOCOL_BEGIN_TOKEN and count == 1 and 0 <= size <= RPC_MAX_BUFFER_SIZE and end <= limit:
-                return Frame(serial_no, bytes(self._buffer[body:end])), end
-        return self._take_blocks(start, limit)
-
-    def _take_blocks(self, start: int, limit: int) -> tuple[Frame, int] | None:
-        """As `_take_base`: any number of blocks, incomplete and damaged ones too."""
-        buffer = self._buffer
-        if buffer[start : start + 4] != _TOKEN[: limit - start]:
-            raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{self._shown(start)}")
+        if bytes(source[start : start + 4]) != _TOKEN[: limit - start]:
+            raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{_shown(source, start)}")
         cursor = start + _HEAD.size
         if cursor > limit:
             self._needed = _HEAD.size
             return None
-        _, serial_no, count = _HEAD.unpack_from(buffer, start)
+        _, serial_no, count = _HEAD.unpack_from(source, start)
         if not 0 < count <= MAX_FRAME_MAX_LIST_SIZE:
             raise ProtocolError(f"frame {serial_no} has {count} blocks; 1 to {MAX_FRAME_MAX_LIST_SIZE} are allowed")
         blocks: list[slice] = []  # copied when all are there, for a long frame is walked again for each piece of it
@@ -148,7 +171,7 @@ class FrameDecoder:
             if cursor + _LENGTH.size > limit:
                 self._needed = cursor - start + left * _LENGTH.size
                 return None
-            (size,) = _LENGTH.unpack_from(buffer, cursor)
+            (size,) = _LENGTH.unpack_from(source, cursor)
             if not 0 <= size <= RPC_MAX_BUFFER_SIZE:
                 raise ProtocolError(
                     f"frame {serial_no} has a block of {size} bytes; at most {RPC_MAX_BUFFER_SIZE} are allowed"
@@ -159,7 +182,8 @@ class FrameDecoder:
                 return None
             blocks.append(slice(cursor, cursor + size))
             cursor += size
-        return Frame(serial_no, b"".join([buffer[block] for block in blocks])), cursor
+        return Frame(serial_no, b"".join([source[block] for block in blocks])), cursor
 
-    def _shown(self, start: int) -> str:
-        return f"; the peer sent {bytes(self._buffer[start : start + 16])!r}"
+
+def _shown(source: Source, start: int) -> str:
+    return f"; the peer sent {bytes(source[start : start + 16])!r}"

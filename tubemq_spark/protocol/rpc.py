@@ -5,7 +5,7 @@ from __future__ import annotations
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_reply, encode_request
-from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 
 _SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable logs
 
@@ -40,9 +40,9 @@ class RpcProtocol:
         if self._failure is not None:
             raise ProtocolError(self._failure)
         replies: list[tuple[int, Response | Failure]] = []
-        for frame in self._decoder.feed(data):
+        for serial_no, body in self._decoder.feed(data):
             try:
-                replies.append((frame.serial_no, self._reply(frame)))
+                replies.append((serial_no, self._reply(serial_no, body)))
             except ProtocolError as error:
                 self._failure = str(error)
                 if not replies:
@@ -50,11 +50,11 @@ class RpcProtocol:
                 break
         return replies
 
-    def _reply(self, frame: Frame) -> Response | Failure:
-        method = self._methods.pop(frame.serial_no, None)
+    def _reply(self, serial_no: int, body: bytes) -> Response | Failure:
+        method = self._methods.pop(serial_no, None)
         if method is None:
-            raise ProtocolError(f"a reply has the serial number {frame.serial_no}, which no request waits for")
-        reply = decode_reply(frame.body, method)
+            raise ProtocolError(f"a reply has the serial number {serial_no}, which no request waits for")
+        reply = decode_reply(body, method)
         if isinstance(reply, Response) and reply.method != method:
             raise ProtocolError(f"a request of method {method} was answered as method {reply.method}")
         return reply
