@@ -18,7 +18,7 @@ from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addre
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _ROUND = 2000  # messages on their way at once
-_PATIENCE = 30.0  # seconds
+_PATIENCE = 120.0  # seconds
 _numbers = itertools.count()
 
 
@@ -78,6 +78,16 @@ def send(
     for sent in stored.values():
         sent.sort(key=lambda message: message.position)
     return stored
+
+
+def bring_into_files(cluster: Cluster, topics: Iterable[str]) -> None:
+    """All that is stored in `topics` is in the brokers' files afterwards, be it that their settings are `FLUSH_NEVER`:
+    a broker that is stopped writes all it has."""
+    for broker_id in cluster.broker_ids:
+        cluster.stop_broker(broker_id)
+        cluster.start_broker(broker_id)
+    for topic in topics:
+        cluster.wait_flushed(topic)  # no wait any more; on the embedded server the clock jumps, and with it ids
 
 
 def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[tuple[Partition, bytes]]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 
 from tests import messages
+from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
+from tests.waiting import wait_until
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
@@ -26,6 +31,22 @@ def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:
 def counted(cluster: EmbeddedCluster, method: str) -> Fault:
     """Does no harm: its `fired` says how many calls of `method` there are from now on."""
     return cluster.tubemq.on(method).count()
+
+
+def connect(cluster: Cluster, producers: int = 1) -> None:
+    """As many producers of this process as that, at the same time, find connections to all brokers in the pool. Else
+    rows for anywhere go to the brokers that a producer is connected with first."""
+    settings = messages.settings(cluster)
+    with ExitStack() as leases:
+        for broker_id in cluster.broker_ids:
+            for _ in range(producers):
+                leases.enter_context(POOL.lease(messages.broker(cluster, broker_id).address, settings))
+
+
+def let_go(tubemq: EmbeddedTubeMQ) -> None:
+    """Whatever idle clients of this process have sent was handled afterwards, or never will be."""
+    forget_servers()
+    wait_until(lambda: not connections_to(tubemq), "that nothing more comes of clients")
 
 
 def connections_to(tubemq: EmbeddedTubeMQ) -> int:

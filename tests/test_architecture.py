@@ -166,7 +166,7 @@ def test_what_is_allowed_passes(module: str, source: str) -> None:
 def run_python(code: str) -> list[str]:
     """The words printed by `code` in a fresh interpreter, warnings being errors."""
     command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=300, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

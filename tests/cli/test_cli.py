@@ -11,13 +11,14 @@ import subprocess
 import sys
 from code import InteractiveConsole
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.real.processes import Ports
 from tubemq_spark.protocol.constants import MASTER_PORT
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tubemq_spark.cli"]
@@ -175,9 +176,7 @@ def test_a_broker_says_where_it_is_and_ends_when_told(stop: signal.Signals) -> N
 
 
 def test_a_broker_takes_the_port_it_is_given() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with broker("--json", "--port", str(port)) as process:
+    with closing(Ports()) as ports, broker("--json", "--port", str(port := ports.free())) as process:
         assert json.loads(first_line(process))["master"] == f"127.0.0.1:{port}"
 
 

@@ -39,7 +39,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def driver(cluster: EmbeddedCluster) -> Iterator[DriverClaims]:
-    session = ConsumerSession(settings(cluster, retry_for=0.5), GROUP, ["demo"])
+    session = ConsumerSession(settings(cluster), GROUP, ["demo"])
     session.register()
     driver = DriverClaims(session, CLAIM, claim_timeout=0.0)
     yield driver
@@ -85,7 +85,7 @@ def test_taking_tries_again(cluster: EmbeddedCluster, driver: DriverClaims, faul
 def test_a_broker_that_stays_away(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     cluster.kill_broker(1)
     with pytest.raises(TransportError, match=r"cannot connect.*gave up after 0\.5 s. Check that the broker runs"):
-        driver.take({PARTITION: HERE})
+        driver.take({PARTITION: HERE}, retry_for=0.5)
     assert not driver.holds(PARTITION)
 
 

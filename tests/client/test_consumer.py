@@ -77,12 +77,18 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`advance` is how many seconds the reader's clocks are ahead. Its pauses are short."""
-    ahead = SimpleNamespace(advance=0.0)
-    fake = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead.advance, sleep=lambda seconds: time.sleep(0.001))
+    """`advance` is how many seconds have passed for the reader: only its pauses do, which take no time, and what a test
+    adds."""
+    passed = SimpleNamespace(advance=0.0)
+
+    def sleep(seconds: float) -> None:
+        passed.advance += seconds
+        time.sleep(0.001)
+
+    fake = SimpleNamespace(monotonic=lambda: 1000.0 + passed.advance, sleep=sleep)
     monkeypatch.setattr(consumer, "time", fake)
     monkeypatch.setattr(backoff, "time", fake)
-    return ahead
+    return passed
 
 
 def test_a_range_is_read_and_left_behind(scene: Scene) -> None:

@@ -208,7 +208,7 @@ def test_a_ledger_that_cannot_tell_is_asked_again(cluster: EmbeddedCluster, kind
 def test_a_ledger_that_never_can_tell_is_an_error(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
     look = Look(single, trouble=10**6)
-    task = Task(single, look, max_in_flight=1, retry_for=0.5)
+    task = Task(single, look, max_in_flight=1, retry_for=2.0)
     with pytest.raises(
         TransportError,
         match=r"^row 10 of the task for topic demo was not acknowledged within .*partition 1:demo:0: nobody can tell "
@@ -223,7 +223,7 @@ def test_a_broker_that_gives_no_sign_of_life_is_an_error(single: EmbeddedCluster
     """It may be stuck, with the message before it: whether that stands is not asked."""
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
     look = Look(single, deaf=10**6)
-    task = Task(single, look, max_in_flight=1, retry_for=0.5)
+    task = Task(single, look, max_in_flight=1, retry_for=2.0)
     with pytest.raises(TransportError, match=r"^row 10 of the task .*: nobody answers for 1:demo:0\. .* acknowledged$"):
         task.run(20)
     assert look.asked == []

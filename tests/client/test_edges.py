@@ -103,7 +103,7 @@ def test_a_short_timeout_leaves_time_for_both_framings(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(connection_module, "_SECOND_FRAMING_AFTER", PATIENCE)
     with Peer(serve) as peer:
-        connection = connect(peer.address, None, 2.0)
+        connection = connect(peer.address, None, 6.0)
         assert connection.framing is Framing.PREFIXED
         connection.close()
 

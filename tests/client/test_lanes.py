@@ -348,6 +348,7 @@ def test_patience_with_one_partition_ends(cluster: EmbeddedCluster, how: str, mo
     producer = Producer(settings(cluster, retry_for=0.3), rows_of="of the task")
     for row in range(10):
         producer.send("demo", body("any", row), row=row, target=(1, 0)) if how == "target" else None
+    producer.flush()
     producer.send("demo", b"last 10", row=10, **({"target": (2, 1)} if how == "target" else {"key": b"k"}))
     acknowledged = r"10 of 11" if how == "target" else "0 of 1"
     with pytest.raises(

@@ -61,8 +61,7 @@ class Driver:
 
 @pytest.fixture
 def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
-    patient = replace(settings(cluster), retry_for=30.0, rpc_timeout=0.5)
-    session = ConsumerSession(patient, GROUP, ["sole", "pair", "empty"])
+    session = ConsumerSession(settings(cluster), GROUP, ["sole", "pair", "empty"])
     session.register()
     claims = DriverClaims(session, ClaimId("q", run=1, batch=1), claim_timeout=1.0)
     claims.take({SOLE: 14 * UNIT, FULL: HERE, THIN: HERE, Partition(1, "empty", 0): None})
@@ -115,9 +114,14 @@ def restart(cluster: EmbeddedCluster) -> None:
     cluster.start_broker(1)
 
 
+def lose_a_reply(driver: Driver) -> None:
+    driver.session.settings = replace(driver.session.settings, rpc_timeout=0.5)
+    driver.cluster.tubemq.on("get_message", times=1).drop_reply()
+
+
 FAULTS: dict[str, Callable[[Driver], object]] = {
     "a broken connection": lambda d: d.cluster.tubemq.on("get_message", times=1).close_connection(),
-    "a lost reply": lambda d: d.cluster.tubemq.on("get_message", times=1).drop_reply(),
+    "a lost reply": lose_a_reply,
     "a broker that is busy": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(503),
     "a limit": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(452),
     "a claim that ended": lambda d: d.cluster.tubemq.clock.advance(60),

@@ -34,7 +34,7 @@ PATIENCE = 30.0
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_GRACE", 0.05)
-    monkeypatch.setattr(master_module, "_FIRST_CONTACT", 0.2)
+    monkeypatch.setattr(master_module, "_FIRST_CONTACT", PATIENCE)
     monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
 
 
@@ -239,7 +239,7 @@ def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
     if reason == "refuses":
         pair.tubemq.stop_master(1)
     metas = counted(pair, META)
-    with session(pair, rpc_timeout=0.5 if reason == "is silent" else 10.0) as consumer:
+    with session(pair, rpc_timeout=2.0 if reason == "is silent" else 10.0) as consumer:
         consumer.register()
         consumer.refresh()
         assert clients(pair) == [consumer.client_id]
@@ -247,7 +247,8 @@ def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
     assert metas.fired == 2  # and none of them at the first
 
 
-def test_no_master_at_all(pair: EmbeddedCluster) -> None:
+def test_no_master_at_all(pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "_FIRST_CONTACT", 0.2)
     pair.tubemq.switch_master()
     pair.tubemq.stop_master(2)
     standby, gone = pair.master.split(",")

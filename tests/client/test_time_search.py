@@ -91,9 +91,9 @@ def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
 class driving:  # noqa: N801
     """A driver that holds all of these, and stands at `HERE`."""
 
-    def __init__(self, cluster: EmbeddedCluster, held: list[Partition]) -> None:
+    def __init__(self, cluster: EmbeddedCluster, held: list[Partition], retry_for: float = 30.0) -> None:
         topics = sorted({partition.topic for partition in held})
-        session = ConsumerSession(settings(cluster, retry_for=0.5), GROUP, topics)
+        session = ConsumerSession(settings(cluster, retry_for=retry_for), GROUP, topics)
         self.driver = Driver(cluster, session, DriverClaims(session, ClaimId(reading.new_query(), 1, 1), 0.0))
         self.held = held
 
@@ -217,11 +217,14 @@ def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Dri
     assert refusal.fired <= 2
 
 
-def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster, driver: Driver) -> None:
-    cluster.tubemq.on("get_message").fail(503, "closed for reading")
-    with pytest.raises(TransportError, match=r"503 closed for reading; gave up looking for a time after 0\.5 s"):
-        driver.find_minute(31)
-    assert driver.position() == HERE
+def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster) -> None:
+    with (
+        driving(cluster, [PARTITION], retry_for=0.5) as driver,
+        cluster.tubemq.on("get_message").fail(503, "closed for reading"),
+    ):
+        with pytest.raises(TransportError, match=r"503 closed for reading; gave up looking for a time after 0\.5 s"):
+            driver.find_minute(31)
+        assert driver.position() == HERE
 
 
 @pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2)])

@@ -13,7 +13,6 @@ from tests.interop.certificates import Authority, Certificate
 from tests.interop.java_client import JavaStores
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool
-from tests.real.processes import Ports
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client import forget_servers
@@ -33,8 +32,7 @@ class TlsTubeMQ(RealTubeMQ):
 
     def __init__(self, stores: JavaStores) -> None:
         super().__init__(topics={"pair": TopicSpec(partitions=2)}, framing=FRAMING)
-        ports = Ports()
-        self.tls_ports = {"master": ports.free(), "broker-1": ports.free()}
+        self.tls_ports = {"master": self._ports.free(), "broker-1": self._ports.free()}
         self._stores = stores
 
     def admin(self, **params: object) -> dict[str, object]:

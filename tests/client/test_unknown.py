@@ -164,7 +164,7 @@ def test_a_topic_that_is_first_met_at_a_next_master_that_knows_the_client_alread
 
 
 def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 2.0)
     beats, registers = counted(cluster, HEARTBEAT), counted(cluster, "producer_register")
     with producer_session(cluster) as session:
         asked = []

@@ -12,6 +12,7 @@ from tests import messages
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client import master as master_module
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.whole_topic import all_partitions
 from tubemq_spark.errors import ConfigError, TransportError
@@ -28,7 +29,15 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def session(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
-    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.3, retry_for=0.5))
+    session = ProducerSession(messages.settings(cluster))
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def hasty(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
+    """Soon knows that nobody answers."""
+    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.3, retry_for=2.0))
     yield session
     session.close()
 
@@ -37,7 +46,8 @@ def ids(found: frozenset[object]) -> list[str]:
     return sorted(map(str, found))
 
 
-def test_a_topic_that_is_not_there(session: ProducerSession, group: str) -> None:
+def test_a_topic_that_is_not_there(session: ProducerSession, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
     with pytest.raises(ConfigError, match="no topic no_such_topic"):
         all_partitions(session, group, "no_such_topic")
 
@@ -63,18 +73,18 @@ def test_closed_and_absent_partitions_are_there(cluster: EmbeddedCluster, sessio
 @pytest.mark.parametrize("method", ["producer_heartbeat", "consumer_register_v2", "get_partition_meta"])
 def test_without_a_master_those_that_are_known_will_do_but_not_for_who_asks_anew(
     cluster: EmbeddedCluster,
-    session: ProducerSession,
+    hasty: ProducerSession,
     group: str,
     method: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = all_partitions(session, group, TOPIC)
+    first = all_partitions(hasty, group, TOPIC)
     monkeypatch.setattr("tubemq_spark.client.whole_topic._FRESH", 0.0)
     with cluster.tubemq.on(method).drop_request(), caplog.at_level(logging.WARNING):
-        assert all_partitions(session, group, TOPIC) == first
+        assert all_partitions(hasty, group, TOPIC) == first
         told = "topic demo: only the partitions known so far, for" in caplog.text
         assert told is (method != "producer_heartbeat")
         with pytest.raises(TransportError):
-            all_partitions(session, group, TOPIC, anew=True)
-    assert all_partitions(session, group, TOPIC, anew=True) == first
+            all_partitions(hasty, group, TOPIC, anew=True)
+    assert all_partitions(hasty, group, TOPIC, anew=True) == first

@@ -114,6 +114,12 @@ class EmbeddedCluster:
             yield heard
 
 
+def _flush_interval(topics: Mapping[str, TopicSpec] | None) -> float:
+    """The shortest that the topics' settings say, for these brokers have one for all; in seconds."""
+    given = [spec.settings.get("memCacheFlushIntvl") for spec in (topics or {}).values()]
+    return min((float(interval) / 1000 for interval in given if interval is not None), default=_FLUSH_INTERVAL)
+
+
 @contextmanager
 def embedded_cluster(
     *,
@@ -125,7 +131,7 @@ def embedded_cluster(
 ) -> Iterator[EmbeddedCluster]:
     """As the release that speaks this framing by itself, with segments and flushes as the tests have them."""
     config = replace(
-        config or ServerConfig(), max_index_segment_entries=SEGMENT, mem_cache_flush_interval=_FLUSH_INTERVAL
+        config or ServerConfig(), max_index_segment_entries=SEGMENT, mem_cache_flush_interval=_flush_interval(topics)
     )
     release = Release.V2_5 if framing == "standard" else Release.V1_2
     with EmbeddedTubeMQ(brokers=brokers, masters=masters, release=release, config=config) as tubemq:

@@ -14,7 +14,7 @@ from tests.real.jars import Framing
 from tubemq_spark.protocol.metadata import Partition
 
 _TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 104, "three": 120, "stores": 20}
-_EXPIRY_TIMEOUT = 90.0
+_EXPIRY_TIMEOUT = 180.0
 
 
 class RealCluster(RealTubeMQ):

@@ -16,7 +16,9 @@ import pytest
 from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, EACH_FRAMING, running
+from tests.messages import bring_into_files
 from tests.reading import UNIT
+from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import backoff, forget_servers
 from tubemq_spark.client.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
 from tubemq_spark.client.master import ProducerSession
@@ -258,11 +260,12 @@ def test_many_may_ask_at_once(small: Scene) -> None:
 
 @pytest.fixture(scope="module", params=BOTH)
 def brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with running(request.param, topics=dict.fromkeys(("away", "back", "crashed"), LAYOUTS["three"])) as cluster:
+    spec = replace(LAYOUTS["three"], settings=FLUSH_NEVER)  # or the tail is not lost
+    with running(request.param, topics=dict.fromkeys(("away", "back", "crashed"), spec)) as cluster:
         yield cluster
 
 
-def opened(stack: ExitStack, cluster: Cluster, topic: str, base: str, retry_for: float = 60.0) -> Scene:
+def opened(stack: ExitStack, cluster: Cluster, topic: str, base: str, retry_for: float = 300.0) -> Scene:
     settings = replace(messages.settings(cluster), retry_for=retry_for)
     return Scene(cluster, stack.enter_context(SESSIONS.lease(settings)), base, topic)
 
@@ -317,7 +320,7 @@ def test_a_crash_leaves_bookmarks_where_they_are_or_were(brokers: Cluster, group
         scene.send(30, crashed)
         scene.read()
         scene.commit(0)
-        brokers.wait_flushed("crashed")  # which takes longer than brokers take to write groups' positions down
+        bring_into_files(brokers, ["crashed"])  # groups' positions too
         scene.send(60, crashed)
         scene.commit(0)
         brokers.kill_broker(1)

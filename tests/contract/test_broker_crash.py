@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -13,8 +13,9 @@ import pytest
 from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
-from tests.messages import Sent
+from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
+from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import backoff, claims, consumer
 from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.heartbeat import Heartbeat
@@ -34,8 +35,9 @@ _LAYOUTS: tuple[Layout, ...] = ("one", "three")
 @pytest.fixture(scope="module", params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker for this file alone; it forgets claims as soon as TubeMQ permits, after 20 s."""
-    topics = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in _LAYOUTS}
-    topics["claimed"] = LAYOUTS["three"]
+    layouts = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in _LAYOUTS}
+    layouts["claimed"] = LAYOUTS["three"]
+    topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # or tails are not lost
     with running(request.param, brokers=1, topics=topics, claim_timeout=20) as cluster:
         yield cluster
 
@@ -79,8 +81,7 @@ def stored(broker: Cluster) -> dict[str, list[Shelf]]:
 
 @pytest.fixture(scope="module")
 def flushed(stored: dict[str, list[Shelf]], broker: Cluster) -> dict[str, list[Shelf]]:
-    for topic in broker.topics:
-        broker.wait_flushed(topic)
+    bring_into_files(broker, broker.topics)
     return stored
 
 

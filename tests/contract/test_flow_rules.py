@@ -17,7 +17,7 @@ from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.protocol.flow import DataLimit, EmptyWait, FetchPause, Limits
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 ONE = json.dumps(
     [
         {"type": 0, "rule": [{"start": "00:00", "end": "24:00", "dltInM": 21, "limitInM": 6, "freqInMs": 200}]},

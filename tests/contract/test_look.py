@@ -16,7 +16,9 @@ from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.clusters.servers import BOTH, EACH_FRAMING, running
+from tests.messages import bring_into_files
 from tests.reading import UNIT
+from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.bookmarks import move_bookmarks, read_bookmarks
 from tubemq_spark.client.look import MARGIN, Seen, entries, look, look_group
@@ -110,10 +112,10 @@ Open = Callable[..., Looker]
 
 @pytest.fixture
 def looker(group: str) -> Iterator[Open]:
-    """Makes lookers; they wait for `retry_for` seconds."""
+    """Makes lookers; they wait for `retry_for` seconds, by default for longer than it takes until it is their turn."""
     with ExitStack() as stack:
 
-        def make(shelf: Shelf, retry_for: float = 60.0) -> Looker:
+        def make(shelf: Shelf, retry_for: float = 300.0) -> Looker:
             settings = replace(messages.settings(shelf.cluster), retry_for=retry_for)
             session = stack.enter_context(SESSIONS.lease(settings))
             session.add_topics([shelf.topic])
@@ -272,7 +274,7 @@ def test_a_task_tried_again_does_not_wait_for_the_try_before(
 ) -> None:
     shelf = big(cluster)
     partition = shelf.partitions[0]
-    eyes = looker(shelf, retry_for=0.1)
+    eyes = looker(shelf, retry_for=10.0)  # less than the broker waits for the dead one
     dead = ClaimId("query-3", run=1, batch=5, task=3, attempt=1)
     assert eyes.claim(dead, partition) == 200
     assert list(eyes.look(partition, claim=replace(dead, attempt=2))) == shelf.rows(partition)
@@ -290,7 +292,12 @@ def test_a_task_tried_again_does_not_wait_for_the_try_before(
 @pytest.fixture(scope="module", params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker for this file alone."""
-    topics = {f"{use}_{layout}": LAYOUTS[layout] for use in ("lost", "meanwhile") for layout in ("one", "three")}
+    names: tuple[Layout, ...] = ("one", "three")
+    topics = {
+        f"{use}_{layout}": replace(LAYOUTS[layout], settings=FLUSH_NEVER)  # or tails are not lost
+        for use in ("lost", "meanwhile")
+        for layout in names
+    }
     with running(request.param, brokers=1, topics=topics) as cluster:
         yield cluster
 
@@ -301,8 +308,7 @@ def test_a_look_begins_before_what_a_crash_has_put_in_place_of_others(broker: Cl
     for shelf, eye in zip(shelves, eyes, strict=True):
         shelf.send(600)
         read_bookmarks(eye.session, eye.base, shelf.partitions)
-    for shelf in shelves:
-        broker.wait_flushed(shelf.topic)
+    bring_into_files(broker, [shelf.topic for shelf in shelves])
     ends = []
     for shelf, eye in zip(shelves, eyes, strict=True):
         shelf.send(300)
@@ -329,8 +335,7 @@ def test_what_was_seen_and_then_lost_fails_the_look(broker: Cluster, looker: Ope
     shelves = [Shelf(broker, f"meanwhile_{layout}") for layout in ("one", "three")]
     for shelf in shelves:
         shelf.send(12_000, KINDS[0], shelf.partitions[:1])
-    for shelf in shelves:
-        broker.wait_flushed(shelf.topic)
+    bring_into_files(broker, [shelf.topic for shelf in shelves])
     begun = []
     for shelf in shelves:
         partition = shelf.partitions[0]

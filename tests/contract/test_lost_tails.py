@@ -15,7 +15,8 @@ from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.faults.bench import Query
-from tests.messages import Sent
+from tests.messages import Sent, bring_into_files
+from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
@@ -30,7 +31,8 @@ KEPT = [f"kept_{layout}" for layout in LAYOUT_NAMES]
 
 @pytest.fixture(scope="module", params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    topics = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED, *KEPT]}
+    layouts = {name: LAYOUTS[cast(Layout, name.rpartition("_")[2])] for name in [*LOST, *PLANNED, *KEPT]}
+    topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # or tails are not lost
     with running(request.param, brokers=1, topics=topics) as cluster:
         yield cluster
 
@@ -81,8 +83,7 @@ def test_tails_that_were_read_are_lost(broker: Cluster, group: str, caplog: pyte
     stories = [Story(broker, topic, group) for topic in LOST]
     for story in stories:
         story.send(BASE)
-    for story in stories:
-        broker.wait_flushed(story.topic)  # on the embedded server the clock jumps, and with it the wave of ids
+    bring_into_files(broker, LOST)
     for story in stories:
         story.query.run()
     for story in stories:
@@ -113,8 +114,7 @@ def test_tails_that_were_planned_to_be_read_are_lost(broker: Cluster, group: str
     stories = [Story(broker, topic, group, fail) for topic in PLANNED]
     for story in stories:
         story.send(BASE)
-    for story in stories:
-        broker.wait_flushed(story.topic)  # on the embedded server the clock jumps, and with it the wave of ids
+    bring_into_files(broker, PLANNED)
     for story in stories:
         story.query.run()
 
@@ -165,8 +165,7 @@ def test_nothing_is_said_to_be_lost_that_is_not(broker: Cluster, group: str, rng
             if rng.random() < 0.5:
                 story.query.run()
         if rng.random() < 0.5:
-            for story in stories:
-                broker.wait_flushed(story.topic)
+            bring_into_files(broker, KEPT)
             broker.kill_broker(1)
         else:
             broker.stop_broker(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 from tests.differential.compare import Reply, differing
 from tests.differential.play import Player
 from tests.differential.requests import Names
-from tests.differential.script import FLUSH, STATELESS, Script
-from tests.differential.servers import MAX_STORES, PARTITIONS, Server, Store
+from tests.differential.script import EXPIRE, FLUSH, STATELESS, Script
+from tests.differential.servers import CLAIM_LIMIT, MAX_STORES, PARTITIONS, PHASE_LIMIT, Server, Store
 
-_ATTEMPTS = 4  # plays of a script that a flush of its own accord has disturbed
+_ATTEMPTS = 4  # plays of a script that a flush of its own accord, or a slow machine, has disturbed
 _EMPTY = 8  # empty stores to have at a time, when they are asked for
 _plays = itertools.count()
 
@@ -42,7 +43,7 @@ class Results:
     played: int = 0
     calls: int = 0
     disturbed: int = 0
-    """Plays that were given up, for time alone had flushed the store."""
+    """Plays that were given up, for time alone had flushed the store, or ended claims."""
     abandoned: int = 0
     """Scripts that were disturbed at every attempt, or that no store was left for."""
     codes: Counter[str] = field(default_factory=Counter)
@@ -65,6 +66,7 @@ class _Play:
     store: Store
     players: tuple[Player, Player]
     attempt: int
+    begun: float = 0.0
     differences: list[Difference] = field(default_factory=list)
     is_over: bool = False
     is_disturbed: bool = False
@@ -159,13 +161,16 @@ class Bench:
 
     def _play_phase(self, play: _Play, number: int, results: Results) -> None:
         steps = play.script.phases()[number]
+        begun = time.monotonic()
         if number == 0:
+            play.begun = begun
             for player in play.players:
                 player.begin()
         before = [player.file_end() for player in play.players]
         one, other = (player.play(steps) for player in play.players)
         after = [player.file_end() for player in play.players]
-        if play.store[0].startswith("quick") and before != after and not _has_bulk(play.script):
+        has_flushed = play.store[0].startswith("quick") and before != after
+        if (has_flushed or _took_too_long(play, begun)) and not _has_bulk(play.script):
             play.is_disturbed = play.is_over = True
             return
         for index, step in steps:
@@ -205,6 +210,12 @@ class Bench:
         self._free[topic].append(self._fresh[topic])
         self._fresh[topic] += 1
         return True
+
+
+def _took_too_long(play: _Play, begun: float) -> bool:
+    """Whether claims or members may have expired on the real server alone; `begun` is when the phase did."""
+    now = time.monotonic()
+    return now - begun > PHASE_LIMIT or (EXPIRE not in play.script.barriers and now - play.begun > CLAIM_LIMIT)
 
 
 def _has_bulk(script: Script) -> bool:

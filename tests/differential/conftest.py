@@ -31,7 +31,9 @@ def pair() -> Iterator[tuple[Real, Embedded]]:
 
 @pytest.fixture
 def seed() -> str:
-    """Another one in each run. A failure shows it; TUBEMQ_TEST_SEED sets it, to have the same scripts again."""
-    seed = os.environ.get("TUBEMQ_TEST_SEED") or secrets.token_hex(4)
+    """The same in each run in CI, another one elsewhere. A failure shows it; TUBEMQ_TEST_SEED sets it, to have the same
+    scripts again."""
+    usual = "usual" if os.environ.get("CI") == "true" else secrets.token_hex(4)
+    seed = os.environ.get("TUBEMQ_TEST_SEED") or usual
     print(f"TUBEMQ_TEST_SEED={seed}")
     return seed

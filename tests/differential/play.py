@@ -22,6 +22,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 _PATIENCE = 20.0  # seconds for a reply
 _FILES_ONLY = 1  # the brokers take 101 for more than 1 when they tell where a store ends (BrokerServiceServer)
 _STILL = 0.03  # seconds, several times what it takes to write a block
+_LOOKS = 5  # that must see the same, for a busy machine may stop in between
 _ENDS_A_GROUP = ("member_close",)
 _IN_A_ROW = 500  # sends on their way at once
 
@@ -190,10 +191,10 @@ class Player:
 
     def _let_flush_end(self) -> None:
         """A block that is full is written while the broker goes on: until the files stand still."""
-        before = -1
-        while (now := self.file_end()) != before:
-            before = now
+        seen = [self.file_end()]
+        while len(seen) < _LOOKS or len(set(seen[-_LOOKS:])) > 1:
             time.sleep(_STILL)
+            seen.append(self.file_end())
 
     def _no_envelope(self, step: Mapping[str, Any]) -> Reply:
         """A frame whose body is none of a request."""

@@ -27,6 +27,9 @@ _CLAIM_TIMEOUT_MS = 32_000  # longer than two flushes, or claims would expire be
 _MEMBER_TIMEOUT_MS = 15_000
 _PATIENCE = 120.0
 
+PHASE_LIMIT = 10.0  # seconds that a part of a script may take, lest members expire on the real server in mid-script
+CLAIM_LIMIT = 28.0  # seconds until a script's end, where its claims are not to expire
+
 
 class Server(Protocol):
     target: Target

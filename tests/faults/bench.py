@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tests.faults.kinds import RPC_TIMEOUT
+from tests.faults.kinds import UNHURRIED
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -27,7 +27,8 @@ ROWS = 240
 GROUP = "readers"
 RETRY_FOR, CLAIM_TIMEOUT = 0.15, 0.2  # seconds; what is lost is to be noticed soon
 PATIENT = 30.0  # seconds to retry for where nothing should fail: a slow machine must not make it
-SMALL_FETCHES = ServerConfig(transfer_size=2048)  # about 20 of the rows below come with one fetch
+# About 20 of the rows below come with one fetch; nothing is flushed by time, however slow a test is.
+SMALL_FETCHES = ServerConfig(transfer_size=2048, mem_cache_flush_interval=3600.0)
 
 
 class Row(NamedTuple):
@@ -44,7 +45,7 @@ Rows = dict[Partition, list[Row]]
 def settings(tubemq: EmbeddedTubeMQ, **others: Any) -> ClientSettings:
     usual = ClientSettings(
         masters=parse_master_addresses(tubemq.master),
-        rpc_timeout=RPC_TIMEOUT,
+        rpc_timeout=UNHURRIED,
         framing=Framing.STANDARD,
         retry_for=RETRY_FOR,
     )
@@ -90,7 +91,8 @@ class Query:
 
     def be_patient(self) -> None:
         """Whatever is to be borne must not be too much for a slow machine."""
-        self._options = replace(self._options, client=replace(self._options.client, retry_for=PATIENT))
+        client = replace(self._options.client, retry_for=PATIENT, rpc_timeout=UNHURRIED)
+        self._options = replace(self._options, client=client)
 
     @property
     def ends(self) -> Mapping[Partition, int]:

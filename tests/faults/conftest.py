@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.bench import SMALL_FETCHES, TOPICS
-from tubemq_spark.client import connection, forget_servers, link
+from tests.faults.kinds import UNHURRIED
+from tests.faults.unanswered import patience
+from tubemq_spark.client import claims, connection, consumer, forget_servers, link
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -21,7 +23,12 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 
 @pytest.fixture(autouse=True)
-def _impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that was busy is not slow here, so that a request is given up when its time is up."""
+def _patient_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It gives up what nobody answers, and nothing else. There a reader that was busy is not slow, so that a request
+    is given up when its time is up."""
     monkeypatch.setattr(connection, "_GRACE", 0.05)
     monkeypatch.setattr(link, "_GRACE", 0.05)
+    for module in (claims, consumer):
+        monkeypatch.setattr(module, "_PARTING_TIMEOUT", UNHURRIED)
+    with patience():
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.faults.unanswered import unanswered
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.testing import Calls, Fault
 
@@ -15,8 +16,8 @@ STANDBY, STOPPING, NOT_READY = (
 TARGET = "java.lang.reflect.InvocationTargetException"  # what a handler that threw looks like from outside
 
 NO_REASON = "as the test said"
-RPC_TIMEOUT = 0.2  # seconds
-LATE = 0.6  # seconds: more than the client waits
+UNHURRIED = 10.0  # seconds to wait for an answer that comes, or for an end that is plain, on a slow machine too
+LATE = 30.0  # seconds: more than the client waits
 
 # Places in a reply's frame, which none is too short for.
 PLACES = {"begin token": 0, "serial number": 5, "number of blocks": 9, "length of a block": 13, "envelope": 17}
@@ -52,28 +53,21 @@ def exception(name: str) -> Kind:
     return Kind(name.rsplit(".", 1)[-1], lambda calls: calls.throw(name, NO_REASON))
 
 
-def timeout(kind: Kind, shortest: float = RPC_TIMEOUT) -> float:
-    """How long the client is to wait: not for long when nothing comes, lest it take long."""
-    return shortest if kind in NO_ANSWER else UNHURRIED
-
-
 def damage(name: str, at: int) -> Kind:
     return Kind(f"corrupt {name}", lambda calls: calls.corrupt(at))
 
 
 # After these the same request may well succeed: over another connection, at another server, a little later.
 NO_ANSWER = (
-    Kind("drop_request", lambda calls: calls.drop_request()),
-    Kind("drop_reply", lambda calls: calls.drop_reply()),
-    Kind("delay beyond the timeout", lambda calls: calls.delay(LATE)),
-    Kind("silence", lambda calls: calls.silence()),
+    Kind("drop_request", lambda calls: unanswered(calls.drop_request())),
+    Kind("drop_reply", lambda calls: unanswered(calls.drop_reply())),
+    Kind("delay beyond the timeout", lambda calls: unanswered(calls.delay(LATE))),
+    Kind("silence", lambda calls: unanswered(calls.silence())),
 )
 BROKEN = (
     Kind("close_mid_frame", lambda calls: calls.close_mid_frame()),
     Kind("close_connection", lambda calls: calls.close_connection()),
 )
 ELSEWHERE = (exception(STANDBY), exception(STOPPING), exception(NOT_READY))
-UNHURRIED = 10.0  # seconds to wait for an answer that comes, or for an end that is plain, on a slow machine too
-
 SLOW = Kind("delay", lambda calls: calls.delay(0.03))
 DAMAGED = tuple(damage(name, at) for name, at in PLACES.items())

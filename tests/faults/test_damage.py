@@ -12,6 +12,8 @@ from contextlib import suppress
 import pytest
 
 from tests.faults.bench import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, stored, write
+from tests.faults.unanswered import unanswered
+from tests.sending import let_go
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.testing import Calls, EmbeddedTubeMQ, faults
@@ -70,11 +72,12 @@ def test_a_query(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, method
     failed = 0
     for at in range(length):
         query = new_query()
-        with tubemq.on(method, nth=nth, times=1).corrupt(at) as fault:
+        with unanswered(tubemq.on(method, nth=nth, times=1).corrupt(at)) as fault:
             try:
                 query.run()
             except TubeMQError:
                 failed += 1
+                let_go(tubemq)
                 tubemq.clock.advance(60)  # claims that it could not give back expire
                 query.rows.clear()
                 query = new_query()
@@ -95,8 +98,8 @@ def test_a_sink(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
         for at in range(length):
             forget_servers()
             before = counts(tubemq)
-            with tubemq.on(method, times=1).corrupt(at) as fault, suppress(TubeMQError):
-                assert write(tubemq, rows, max_in_flight=1, rpc_timeout=0.5, retry_for=PATIENT) == len(rows), at
+            with unanswered(tubemq.on(method, times=1).corrupt(at)) as fault, suppress(TubeMQError):
+                assert write(tubemq, rows, max_in_flight=1, retry_for=PATIENT) == len(rows), at
                 new = counts(tubemq) - before
                 assert new - Counter(rows) <= Counter(rows[:1]), at
                 assert new >= Counter(rows), at

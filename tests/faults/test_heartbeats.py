@@ -54,9 +54,9 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "_ROWS", 20)
 
 
-def next_one(tubemq: EmbeddedTubeMQ, method: str) -> None:
-    """Waits until a call comes."""
-    with tubemq.on(method).count() as seen:
+def next_one(tubemq: EmbeddedTubeMQ, method: str, client: str | None = None) -> None:
+    """Waits until a call comes; `client` is a part of its client's id."""
+    with tubemq.on(method, client=client).count() as seen:
         wait_until(lambda: seen.fired, f"the next {method}")
 
 
@@ -123,9 +123,9 @@ def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
         assert before
         for _ in range(5):
             tubemq.clock.advance(20)
-            next_one(tubemq, "partition_heartbeat")
+            next_one(tubemq, "partition_heartbeat", holder)
             next_one(tubemq, "consumer_heartbeat_v2")
-            next_one(tubemq, "partition_heartbeat")
+            next_one(tubemq, "partition_heartbeat", holder)
         assert {key: name for key, name in tubemq.claims().items() if holder in name} == before
         kept.append(holder)
 
@@ -149,8 +149,9 @@ def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
     assert counts(tubemq) == Counter(ROWS + ROWS)
 
 
-def test_a_visit_token_that_was_changed_meanwhile() -> None:
+def test_a_visit_token_that_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker refuses it, and the master has forgotten the producer: it registers again and sends again."""
+    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     config = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=config) as tubemq:
         write(tubemq, ROWS, retry_for=PATIENT)

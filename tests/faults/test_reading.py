@@ -21,7 +21,6 @@ from tests.faults.kinds import (
     Kind,
     code,
     exception,
-    timeout,
 )
 from tubemq_spark.errors import (
     AuthError,
@@ -60,7 +59,7 @@ def check(
 ) -> None:
     """A run of a query with the fault, and one without. `client` is a part of the ids of those that meet it."""
     fill(tubemq)
-    query = Query(tubemq, rpc_timeout=timeout(kind))
+    query = Query(tubemq)
     if failure is None:
         query.be_patient()
     with kind.befall(tubemq.on(method, nth=nth, times=times, client=client)) as fault:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.clusters.embedded import EmbeddedCluster
 from tests.faults.bench import (
     GROUP,
     PATIENT,
@@ -21,6 +22,7 @@ from tests.faults.bench import (
     write,
 )
 from tests.faults.kinds import UNHURRIED
+from tests.sending import connect
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import (
     AuthError,
@@ -34,11 +36,12 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.source import partition as partition_module
-from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 Event = Callable[[EmbeddedTubeMQ], None]
 LIMIT = '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM":1,"freqInMs":200}]}]'
 ROWS = bodies(300)
+SOME_TRIES = 3.0  # seconds to retry for, lest a slow machine leaves time for the first try alone
 CALM: dict[str, Any] = {"retry_for": PATIENT, "rpc_timeout": UNHURRIED}  # what goes away is noticed at once
 
 
@@ -121,7 +124,7 @@ def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> 
 
 def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    query = Query(tubemq)
+    query = Query(tubemq, retry_for=SOME_TRIES)
     with (
         tubemq.on("get_message", client="_p", nth=3, times=1).run(lambda: tubemq.crash_broker(1)) as fault,
         pytest.raises(TransportError, match=r"^1:one:0 at broker 1 at .* cannot connect to .* Connection refused"),
@@ -145,6 +148,7 @@ def test_without_a_master_a_query_does_not_begin(tubemq: EmbeddedTubeMQ) -> None
         query.run()
     for number in (1, 2):
         tubemq.start_master(number)
+    query.be_patient()
     query.run()
     assert query.rows == stored(tubemq)
 
@@ -435,16 +439,17 @@ def test_masters_change_over_under_a_sink(tubemq: EmbeddedTubeMQ, method: str, e
 @pytest.mark.parametrize("end", [EmbeddedTubeMQ.crash_broker, EmbeddedTubeMQ.stop_broker])
 def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
     with EmbeddedTubeMQ(topics=TOPICS, brokers=2) as tubemq:
+        connect(EmbeddedCluster(tubemq, ServerConfig()))  # else all rows may go to the other one from the beginning
 
         def go() -> None:
             tubemq.flush("pair")
             end(tubemq, 1)
 
-        with tubemq.on("send_message", broker=1, nth=40, times=1).run(go) as fault:
+        with tubemq.on("send_message", broker=1, nth=20, times=1).run(go) as fault:
             assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
         assert fault.fired == 1
         assert counts(tubemq) == Counter(ROWS)
-        assert Counter(message.broker_id for message in tubemq.messages("pair"))[1] == 39
+        assert Counter(message.broker_id for message in tubemq.messages("pair"))[1] == 19
         forget_servers()
 
 
@@ -453,7 +458,7 @@ def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTu
         tubemq.on("send_message", nth=150, times=1).run(lambda: tubemq.stop_broker(1)) as fault,
         pytest.raises(TransportError, match=r"row 149 of the task .* cannot connect to .*Connection refused") as caught,
     ):
-        write(tubemq, ROWS, max_in_flight=1)
+        write(tubemq, ROWS, max_in_flight=1, retry_for=SOME_TRIES)
     assert fault.fired == 1
     assert "for topic pair was not acknowledged within" in str(caught.value)
     tubemq.start_broker(1)

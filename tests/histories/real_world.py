@@ -13,7 +13,7 @@ from tests.clusters import Layout
 from tests.clusters.real import RealCluster
 from tests.histories.ledger import CRASH, ITSELF, Entry, Extent, Ledger, Row, Store, store_of
 from tests.histories.script import Setting
-from tests.histories.world import RIVAL, Rivals, Seen, chosen, pick, refused_refill
+from tests.histories.world import PATIENCE, RIVAL, Rivals, Seen, chosen, pick, refused_refill
 from tests.interop.java_client import JavaClient, Outgoing
 from tests.reading import look, register, unregister
 from tubemq_spark.client import forget_servers
@@ -108,7 +108,7 @@ class RealWorld:
         unregister(self._cluster, self.group, partition, RIVAL)
 
     def calm(self) -> None:
-        self._rivals.leave()
+        self._rivals.leave(PATIENCE)
         self.sync(ITSELF)
 
     def sync(self, how: str) -> bool:

@@ -21,10 +21,10 @@ from tests.real.jars import tool
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 
 _PACES = {
-    ("embedded", "calls"): Pace(hurry=0.3, quick=0.3, claim_timeout=0.2, limit=40.0),
-    ("embedded", "spark"): Pace(hurry=2.0, quick=0.5, claim_timeout=0.5, limit=90.0),
-    ("real", "calls"): Pace(hurry=0.5, quick=0.5, claim_timeout=20.0, limit=90.0),
-    ("real", "spark"): Pace(hurry=3.0, quick=0.5, claim_timeout=20.0, limit=120.0),
+    ("embedded", "calls"): Pace(hurry=0.3, quick=0.3, claim_timeout=0.2, limit=240.0),
+    ("embedded", "spark"): Pace(hurry=2.0, quick=0.5, claim_timeout=0.5, limit=300.0),
+    ("real", "calls"): Pace(hurry=0.5, quick=0.5, claim_timeout=20.0, limit=300.0),
+    ("real", "spark"): Pace(hurry=3.0, quick=0.5, claim_timeout=20.0, limit=300.0),
 }
 
 

@@ -27,7 +27,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 90.0  # seconds without a micro-batch
+PATIENCE = 300.0  # seconds without a micro-batch
+LONGEST_TRY = 300.0  # seconds from the start of a micro-batch's try to its end
 
 _ERROR = re.compile(r"tubemq_spark\.errors\.(\w+): (.*)")
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
@@ -160,7 +161,7 @@ class SparkQuery:
                 raise BrokenError(f"batch {number} is committed, and the sink has nothing")
             outputs = [_output_of(file) for file in tries]
             for (earlier, one), (later, other) in itertools.pairwise(outputs):
-                lost = any(earlier - 60 <= moment <= later for moment in self.lost_at)
+                lost = any(earlier - LONGEST_TRY <= moment <= later for moment in self.lost_at)
                 if not lost and not same_rows(one, other):
                     raise BrokenError(f"batch {number} was repeated with other rows: {one} and {other}")
             for partition, rows in outputs[-1][1].items():
@@ -300,7 +301,8 @@ def _error_in(text: str) -> Exception:
     """The connector's error in what Spark says."""
     found = list(_ERROR.finditer(text))
     if not found:
-        if "Python worker exited unexpectedly" in text or "Connection reset" in text:
+        dead = ("Python worker exited unexpectedly", "Connection reset", "Python worker failed to connect back")
+        if any(words in text for words in dead):  # the last when it was not there within 10 s
             return WorkerKilledError(text)
         return BrokenError(f"Spark failed: {text}")
     kind, said = found[-1].groups()

@@ -13,11 +13,12 @@ from tests.histories.script import Setting, TopicShape
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.producer import Producer
-from tubemq_spark.client.rounds import answer, call_all
+from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import TubeMQError
+from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, UNKNOWN_ID, Framing
+from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
@@ -27,6 +28,7 @@ from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.messages import StoredMessage
 
 HURRY = 0.3  # seconds that a producer tries
+PATIENCE = 60.0  # seconds that a rival tries to leave when everything is in service
 RIVAL = "rival"
 GROUP = "readers"
 
@@ -105,12 +107,21 @@ class Rivals:
             self.held.append(partition)
         return reply.errCode == 200
 
-    def leave(self) -> None:
+    def leave(self, timeout: float = 1.0) -> None:
+        """Where it cannot be heard it goes on holding, and leaves the next time; `timeout` is in seconds."""
         calls = GroupCalls(self._settings(), self._group, UNKNOWN_ID)
-        call_all(
-            self._settings(), [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held], timeout=1.0
-        )
-        self.held = []
+        asked = [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held]
+        outcomes = call_all(self._settings(), asked, timeout)
+        left = map(self._has_left, asked, outcomes)
+        self.held = [partition for partition, is_free in zip(self.held, left, strict=True) if not is_free]
+
+    @staticmethod
+    def _has_left(call: Call, outcome: Response | Failure | TransportError | ProtocolError) -> bool:
+        try:
+            reply = answer(outcome, pb.RegisterResponseB2C, call.what)
+        except TubeMQError:
+            return False
+        return reply.errCode in (ErrCode.SUCCESS, ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION)
 
 
 def chosen(partitions: Sequence[Partition], args: dict[str, Any]) -> list[Partition]:
@@ -239,7 +250,7 @@ class EmbeddedWorld:
         self.tubemq.clear_faults()
         for broker in list(self.down):
             self.start(broker)
-        self._rivals.leave()
+        self._rivals.leave(PATIENCE)
         self.sync(ITSELF)
 
     # -- messages -------------------------------------------------------------------------------------------------

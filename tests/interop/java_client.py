@@ -148,10 +148,11 @@ class JavaClient:
         filters: Collection[str] = (),
         at: Mapping[str, int] | None = None,
         count: int | None = None,
-        idle: float = 5.0,
+        idle: float | None = None,
         timeout: float = 300,
     ) -> list[Received]:
-        """Read and confirm until ``count`` messages came (and all of the last fetch), or none for ``idle`` seconds.
+        """Read and confirm until ``count`` messages came (and all of the last fetch), or none for ``idle`` seconds: by
+        default 15, and 60 with a ``count``, where nobody waits for the end of them.
 
         ``at`` gives the position of every partition by ``brokerId:topic:partitionId``; without it the group goes on
         where it stands, a new one at the first message.
@@ -159,6 +160,8 @@ class JavaClient:
         options = ["--at", json.dumps(dict(at))] if at is not None else ["--from-start"]
         options += ["--filter", ",".join(filters)] if filters else []
         options += ["--count", str(count)] if count is not None else []
+        if idle is None:
+            idle = 15.0 if count is None else 60.0
         options += ["--idle-ms", str(int(idle * 1000)), *self._tls]
         return [Received.of_line(line) for line in self._run("consume", topic, group, *options, timeout=timeout)]
 

@@ -19,6 +19,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, running
 from tests.interop.java_client import JavaClient
 from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.sending import connect
 from tubemq_spark.sink.commit import commit
 from tubemq_spark.sink.write import plan, write_batches
 
@@ -43,7 +44,7 @@ class Crash:
         self._killer = threading.Thread(target=self._kill)
         self._killed = threading.Event()
         self._first = threading.Lock()
-        self._restart = threading.Barrier(TASKS, self._come_back, timeout=120)
+        self._restart = threading.Barrier(TASKS, self._come_back, timeout=300)
         self.handed_over = [0] * TASKS
         """How many rows each task took, at most, before the broker was dead for certain."""
 
@@ -79,6 +80,7 @@ def test_rows_that_were_written_while_a_broker_was_killed_and_came_back(
     crash = Crash(cluster)
     receipts = write(cluster, crash, range(FLUSHED), tmp_path)
     cluster.wait_flushed("rows")
+    connect(cluster, TASKS)  # so that broker 1 has its share of what follows
     receipts |= write(cluster, crash, range(FLUSHED, ROWS), tmp_path)
     assert len(receipts) == TASKS * ROWS
 

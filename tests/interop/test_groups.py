@@ -34,6 +34,15 @@ def wait_for_owners(tubemq: EmbeddedTubeMQ, *members: Member) -> dict[int, str]:
     return owners(tubemq)
 
 
+def wait_until_confirmed(tubemq: EmbeddedTubeMQ, count: int) -> None:
+    """Until so many messages are: what a member has shown and not confirmed comes again where it leaves."""
+
+    def confirmed() -> list[int | None]:
+        return [tubemq.group_offset(GROUP, "demo", 1, partition) for partition in range(PARTITIONS)]
+
+    wait_until(lambda: confirmed() == [count * UNIT] * PARTITIONS, f"{count} confirmed messages")
+
+
 def send(tubemq: EmbeddedTubeMQ, name: str, count: int = 30) -> list[bytes]:
     return [tubemq.send("demo", f"{name} {n}".encode(), partition=n % PARTITIONS).body for n in range(count)]
 
@@ -57,10 +66,12 @@ def test_each_partition_has_one_owner_and_who_leaves_is_replaced(
         wait_for_owners(embedded, first)
         begin = send(embedded, "alone")
         first.wait_until(lambda received: len(received) >= len(begin))
+        wait_until_confirmed(embedded, len(begin))
         with java_here.member("demo", GROUP, push=push) as second:
             dealt = wait_for_owners(embedded, first, second)
             shared = send(embedded, "shared")
             wait_until(lambda: len(first.received) + len(second.received) >= len(begin) + len(shared))
+            wait_until_confirmed(embedded, len(begin) + len(shared))
             for member in (first, second):
                 held = {partition for partition, client in dealt.items() if client == member.client_id}
                 came = by_partition([one for one in member.received if one.body in shared])
@@ -71,6 +82,7 @@ def test_each_partition_has_one_owner_and_who_leaves_is_replaced(
             wait_for_owners(embedded, second)
             left = send(embedded, "left")
             second.wait_until(lambda received: set(left) <= set(bodies(received)))
+            wait_until_confirmed(embedded, len(begin + shared + left))
 
             assert bodies(first.received + second.received) == Counter(begin + shared + left)
             second.leave()

@@ -44,7 +44,7 @@ def test_a_repeated_batch_is_stored_once(tried: Tried, tmp_path: Path) -> None:
         if run < 2:
             sent += tried.send("in", *(b"%d" % number for number in range(40 * run, 40 * run + 40)))
         query = once(tried, tmp_path / "receipts", availableNow=True)
-        assert query.awaitTermination(90), query.status
+        assert query.awaitTermination(240), query.status
         if run == 0:
             tried.forget_commit()
     assert tried.bodies("out") == sent
@@ -71,7 +71,7 @@ def test_stopped_in_the_middle_and_started(tried: Tried, tmp_path: Path) -> None
         query.stop()
     for _ in range(2):  # before 4.2 the first may do nothing but repeat a batch
         query = once(tried, tmp_path / "receipts", availableNow=True)
-        assert query.awaitTermination(90), query.status
+        assert query.awaitTermination(240), query.status
     assert tried.bodies("out") == sent
 
     orders: Mapping[str, list[int]] = {"0": [], "1": []}

@@ -119,7 +119,7 @@ def test_limits_hold(tried: Tried) -> None:
 def test_a_limit_can_be_taken_from_a_running_checkpoint(tried: Tried) -> None:
     """A query with a limit that was stopped half-way goes on without one, in one micro-batch."""
     sent = tried.send("sole", *texts(0, 200))
-    query = tried.copy(tried.stream("sole", maxOffsetsPerTrigger=10), "out", processingTime="1 second")
+    query = tried.copy(tried.stream("sole", maxOffsetsPerTrigger=10), "out", processingTime="1 hour")
     tried.wait_for(lambda: tried.numbers("commits"), "the first micro-batch")
     query.stop()
     assert tried.bodies("out") != sent

@@ -62,7 +62,7 @@ class Tried:
 
     def run_to_the_end(self, frame: DataFrame, topic: str) -> StreamingQuery:
         query = self.copy(frame, topic, availableNow=True)
-        assert query.awaitTermination(90), f"it goes on: {query.status}"
+        assert query.awaitTermination(240), f"it goes on: {query.status}"
         return query
 
     def stop(self) -> None:
@@ -77,7 +77,7 @@ class Tried:
     def bodies(self, topic: str) -> Counter[bytes]:
         return Counter(message.body for message in self.tubemq.messages(topic))
 
-    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 60.0) -> T:
+    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 240.0) -> T:
         deadline = time.monotonic() + timeout
         while not (found := condition()):
             for query in self._started:

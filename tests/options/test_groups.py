@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
@@ -9,6 +12,7 @@ from tests.options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch, s
 from tests.options.conftest import Start
 from tests.spark.rivals import ServerBalanced, foreign_claim
 from tests.waiting import wait_until
+from tubemq_spark.client import backoff
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -77,17 +81,23 @@ def test_a_group_that_stays_is_where_a_new_query_begins(start: Start) -> None:
 
 @pytest.mark.option("tubemq.claim.timeoutMs")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_partition_that_somebody_keeps_is_waited_for_so_long(start: Start, streaming: bool) -> None:
+def test_a_partition_that_somebody_keeps_is_waited_for_so_long(
+    start: Start, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    """It is over when time has gone on, which it does after the second try."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 4)
     given = {"tubemq_claim_timeoutMs": 300}
     with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 1)) as holder:
         with (
             tubemq.on("partition_register", partition=1).count() as tries,
-            pytest.raises(PartitionOccupiedError) as caught,
+            monkeypatch.context() as patched,
         ):
-            Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
-        assert tries.fired > 1
+            slow = SimpleNamespace(monotonic=lambda: 10.0 * (tries.fired > 1), sleep=time.sleep)
+            patched.setattr(backoff, "time", slow)
+            with pytest.raises(PartitionOccupiedError) as caught:
+                Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
+        assert tries.fired == 2
         assert caught.value.holder == holder
         text = f"1:t:1 at broker 1 at .*: another consumer of group {GROUP} holds .* for more than 0.3 s: {holder}"
         assert caught.match(text)

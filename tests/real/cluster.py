@@ -77,7 +77,7 @@ class RealTubeMQ:
         self.broker_ids = tuple(range(1, brokers + 1))
         self._master_options = dict(master_options or {})
         self._broker_options = dict(broker_options or {})
-        ports = Ports()
+        self._ports = ports = Ports()
         self._zookeeper = ("127.0.0.1", ports.free())
         self._master = ini.Node("127.0.0.1", ports.free(), ports.free())
         self._brokers = {id_: ini.Node(f"127.0.0.{id_}", ports.free(), ports.free()) for id_ in self.broker_ids}
@@ -119,6 +119,7 @@ class RealTubeMQ:
         if self._processes is not None:
             self._processes.close()
             self._processes = None
+        self._ports.close()
 
     @property
     def pids(self) -> dict[str, int]:

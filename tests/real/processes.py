@@ -110,17 +110,21 @@ class Processes:
 
 
 class Ports:
-    """Gives ports that are free now and were not given before by this object."""
+    """Gives ports that are free now, and keeps them until it is closed: for servers that start later, or again."""
 
     def __init__(self) -> None:
-        self._given: set[int] = set()
+        self._kept: list[socket.socket] = []
 
     def free(self) -> int:
         for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-            if port not in self._given and _can_bind(port):
-                self._given.add(port)
+            if (kept := _bound(port)) is not None:
+                self._kept.append(kept)
                 return port
         raise RuntimeError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free")
+
+    def close(self) -> None:
+        while self._kept:
+            self._kept.pop().close()
 
 
 def is_listening(host: str, port: int) -> bool:
@@ -129,10 +133,14 @@ def is_listening(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def _can_bind(port: int) -> bool:
-    with contextlib.closing(socket.socket()) as probe:
-        try:
-            probe.bind(("", port))  # as TubeMQ does
-        except OSError:
-            return False
-    return True
+def _bound(port: int) -> socket.socket | None:
+    """A socket that does not listen, on a port that nobody has. Others get the port if they ask for a used one, as Java
+    does for its servers, and the probes of other processes do not."""
+    bound = socket.socket()
+    try:
+        bound.bind(("", port))  # as TubeMQ does
+    except OSError:
+        bound.close()
+        return None
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return bound

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 FLUSH_SOON: Mapping[str, str] = {"memCacheFlushIntvl": "4000", "unflushThreshold": "1", "unflushInterval": "1"}
 """Settings under which messages reach a broker's files as soon as TubeMQ permits: 14 s, or when a block is full."""
 
+FLUSH_NEVER: Mapping[str, str] = {"memCacheFlushIntvl": "2000000000"}
+"""Settings under which time alone brings no message into a broker's files: its stop does, and a block that is full."""
+
 
 @dataclass(frozen=True)
 class TopicSpec:

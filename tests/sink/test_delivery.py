@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from tests.sink_options.bench import Task, Writing, own, schema
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.bookmarks import Bookmark, read_bookmarks
+from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.keys import KeyMap
@@ -33,6 +35,29 @@ def cluster() -> Iterator[EmbeddedCluster]:
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
     RUNS.forget()
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The brokers that are, as a test says: only these are done without, for others may just be slow."""
+    brokers: set[int] = set()
+
+    def read(
+        session: ProducerSession,
+        base: str,
+        partitions: Iterable[Partition],
+        retry_for: float | None = None,
+        *,
+        within: float | None = None,
+    ) -> dict[Partition, Bookmark]:
+        wanted = list(partitions)
+        there = [one for one in wanted if one.broker_id not in brokers]
+        gone = [one for one in wanted if one.broker_id in brokers]
+        found = read_bookmarks(session, base, there, retry_for)
+        return found | read_bookmarks(session, base, gone, retry_for, within=within)
+
+    monkeypatch.setattr("tubemq_spark.sink.once.read_bookmarks", read)
+    return brokers
 
 
 def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
@@ -88,7 +113,9 @@ def is_listed(cluster: EmbeddedCluster) -> bool:
     return listed
 
 
-def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_does_without_a_broker_that_is_away(
+    cluster: EmbeddedCluster, away: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
     monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
     monkeypatch.setattr("tubemq_spark.sink.once.AWAY_AFTER", 0.2)
@@ -99,10 +126,12 @@ def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, mo
         rows += [{"value": b"%d anywhere %d" % (batch, number), "key": None} for number in range(60)]
         if batch:
             cluster.stop_broker(2)
+            away.add(2)
         writing = Writing(cluster, schema(rows), "demo", streaming=True, **once)
         assert sum(writing.write(rows, task).rows.values()) == 120
         if batch:
             cluster.start_broker(2)
+            away.clear()
             wait_until(lambda: is_listed(cluster))
             assert writing.write(rows, task.again()).stood == 120
         writing.commit([writing.write(rows, task.again().again())], batch)

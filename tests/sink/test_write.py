@@ -14,8 +14,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StructType
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted, settings
+from tests.sending import bodies_in, connect, counted, settings
 from tests.stored import stored_in
+from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.batch import TubeMQWriter
@@ -43,8 +44,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def master_calls(cluster: EmbeddedCluster) -> Callable[[], int]:
-    """How many calls of producers the master has met."""
+def master_calls(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many calls of producers the master has met. None of them come by themselves."""
+    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
     return lambda: sum(counter.fired for counter in counters)
 
@@ -98,6 +100,7 @@ def test_an_empty_value_is_sent(cluster: EmbeddedCluster) -> None:
 
 
 def test_batches_of_all_sizes(cluster: EmbeddedCluster) -> None:
+    connect(cluster)
     sizes = [0, 1, 999, 1000, 1001, 2500]
     rows = [[{"value": b"%d %d" % (n, size)} for n in range(size)] for size in sizes]
     empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
@@ -139,7 +142,7 @@ def test_what_ends_the_producer_is_told_once(cluster: EmbeddedCluster, monkeypat
         raise ProtocolError("no frame takes it")
 
     rows = batch([{"value": b"a"}] * 500)
-    write_batches(options(cluster), [rows])  # connections are there from now on, so rows leave before all are taken
+    connect(cluster)  # so that rows leave before all are taken
     monkeypatch.setattr("tubemq_spark.client.link.Link.submit", refuse)
     with pytest.raises(ConfigError, match=r"^row \d+ of the task is too long for broker [^;]*: no frame takes it$"):
         write_batches(options(cluster), [rows])
@@ -239,7 +242,9 @@ def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog:
         stream = TubeMQStreamRowWriter(writer._plan)
         stream.commit(done, 5)
         stream.abort([], 6)
-    assert [record.levelname for record in caplog.records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
-    assert "7 rows in 2 partitions" in caplog.messages[0]
-    assert "batch 5" in caplog.messages[2]
-    assert "batch 6" in caplog.messages[3]
+    records = [record for record in caplog.records if record.name.startswith("tubemq_spark.sink")]
+    assert [record.levelname for record in records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
+    messages = [record.getMessage() for record in records]
+    assert "7 rows in 2 partitions" in messages[0]
+    assert "batch 5" in messages[2]
+    assert "batch 6" in messages[3]

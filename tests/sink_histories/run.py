@@ -20,7 +20,7 @@ from tests.sink_histories.world import EmbeddedWorld, World
 from tests.sink_histories.zygote import Zygote
 
 _PACES = {
-    "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(0.15, 0.1), limit=60.0),
+    "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(0.15, 0.1), limit=300.0),
     "real": Pace(retry=40.0, rpc=3.0, begin=Begin(None, None), limit=600.0),
 }
 

@@ -16,6 +16,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     RUNS.forget()
     monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
     monkeypatch.setattr("tubemq_spark.client.doubts.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.commit.AWAY_AFTER", 30.0)  # who is slow is not away
     yield
     RUNS.forget()
 

@@ -11,6 +11,7 @@ from tests.clusters import Cluster
 from tests.sink_options.bench import bodies, save
 from tubemq_spark.client import connection, forget_servers
 from tubemq_spark.client.connection import Connection
+from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 
 ROWS = [{"value": b"%03d" % n} for n in range(100)]
@@ -47,6 +48,7 @@ def test_the_framing_is_found_out_or_given(cluster: Cluster, demo: str) -> None:
 def test_tasks_share_connections_or_have_their_own(
     cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
+    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     made: list[Connection] = []
     start = Connection.__init__
 
@@ -55,11 +57,13 @@ def test_tasks_share_connections_or_have_their_own(
         start(one, *args, **given)
 
     monkeypatch.setattr(connection.Connection, "__init__", note)
+    # All connections are there when rows for all brokers are stored.
+    rows = [{**row, "broker_id": 1 + number % 2, "partition": 0} for number, row in enumerate(ROWS)]
     counts = []
     for _ in range(2):
-        save(cluster, ROWS, demo, tubemq_connections_shared=shared)
+        save(cluster, rows, demo, tubemq_connections_shared=shared)
         counts.append(len(made))
-    assert counts[0] >= 2
+    assert counts[0] >= 3
     assert (counts[1] == counts[0]) is shared
     assert bodies(cluster, demo) == sorted(2 * [row["value"] for row in ROWS])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.clusters import Cluster, Layout
 from tests.messages import partitions
 from tests.sink_options.bench import Cells, Task, Writing, bodies, own, save, schema
 from tests.stored import stored_in
+from tests.waiting import wait_until
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
@@ -258,10 +260,12 @@ def test_groups_have_the_given_name(cluster: Cluster, demo: str, group: str) -> 
     query.write(ROWS[:10])
     query.commit(query.again())
     target = partitions(cluster, demo)[0]
-    end = {}
-    for name in (f"{group}_0", f"{group}_1"):
-        end[name] = cluster.group_offset(name, demo, target.broker_id, target.partition_id)
-    assert None not in end.values()
+
+    def is_told(name: str) -> bool:
+        return cluster.group_offset(name, demo, target.broker_id, target.partition_id) is not None
+
+    for name in (f"{group}_0", f"{group}_1"):  # release 2.5 tells of a group some seconds after it came
+        wait_until(partial(is_told, name), name)
     assert bodies(cluster, demo) == sorted(2 * BODIES)
 
 

@@ -70,7 +70,7 @@ def once_each(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -> None:
 def test_a_crash_after_which_the_ends_are_where_they_were(lost: int) -> None:
     """The bookmark stands at the end again, and in front of it what the first try has stored."""
     first, second = rows("a", lost), rows("b", 10)
-    config = ServerConfig()
+    config = ServerConfig(mem_cache_flush_interval=3600.0)
     with EmbeddedTubeMQ(release=Release.V2_5, config=config) as tubemq:
         cluster, task = EmbeddedCluster(tubemq, config), Task()
         cluster.create("demo", TopicSpec(partitions=1))
@@ -251,7 +251,9 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
 def test_many_unknown_topics_are_found_out_soon(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = start()
     waits: list[float] = []
-    monkeypatch.setattr("tubemq_spark.client.backoff.time.sleep", waits.append)
+    for module in ("backoff", "master"):  # who asks the master; a producer may wait for its connections
+        clock = SimpleNamespace(monotonic=time.monotonic, time_ns=time.time_ns, sleep=waits.append)
+        monkeypatch.setattr(f"tubemq_spark.client.{module}.time", clock)
     some = [*rows("a", 1), *({"value": b"x", "topic": f"nope{n}"} for n in range(20))]
     assert Writing(cluster, schema(some), "demo", failedRows="drop").write(some).dropped == 20
     assert not waits

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.sending import let_go
 from tests.sink_options.bench import INT, Task, Writing, batches, own, schema
 from tests.stored import stored_in
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
@@ -121,6 +122,7 @@ def test_the_next_try_sends_the_rest(
     once = {"effectivelyOnce": True, "checkpointLocation": task.query}
     with pytest.raises(trouble.error, match=trouble.reason):
         write(topic, lambda: trouble.befall(own_cluster.tubemq, topic), task, **once)
+    let_go(own_cluster.tubemq)  # what comes later than the faults end would be stored
     stood = len(bodies(own_cluster, topic))
     own_cluster.tubemq.clear_faults()
     own_cluster.tubemq.open_topic(topic)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.messages import partitions
+from tests.sending import connect
 from tests.sink_options.bench import STRING, bodies, save
 from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError
@@ -82,6 +83,7 @@ def test_a_text_is_a_key_by_its_bytes(cluster: Cluster, demo: str) -> None:
 
 @pytest.mark.column("key")
 def test_rows_without_a_key_are_spread(cluster: Cluster, demo: str) -> None:
+    connect(cluster)
     save(cluster, [{"value": b"%d" % n, "key": None} for n in range(300)], demo)
     assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))
 
@@ -108,5 +110,6 @@ def test_a_target_is_kept_to(cluster: Cluster, demo: str) -> None:
 
 @pytest.mark.column("broker_id", "partition")
 def test_rows_without_a_target_are_spread(cluster: Cluster, demo: str) -> None:
+    connect(cluster)
     save(cluster, [{"value": b"%d" % n, "broker_id": None, "partition": None} for n in range(300)], demo)
     assert {message.partition for message in stored_in(cluster, demo)} == set(partitions(cluster, demo))

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.inlong_packs import (
@@ -103,20 +103,17 @@ def taken_apart(pack: bytes) -> list[tuple[dict[str, str], bytes]]:
     return [(dict(head.attributes), body) for head, body in messages(pack)]
 
 
-@settings(deadline=None)
 @given(some, st.sampled_from([0, 1, 2]), st.booleans())
 def test_any_pack_of_groups(sent: Messages, version: int, compressed: bool) -> None:
     assert taken_apart(pack_grouped(version, sent, compressed)) == [(attributes_of(text), body) for text, body in sent]
 
 
-@settings(deadline=None)
 @given(texts, st.lists(some, max_size=3), st.booleans())
 def test_any_pack_of_messages_with_attributes(common: str, blocks: list[Messages], compressed: bool) -> None:
     expected = [(attributes_of(common) | attributes_of(text), body) for sent in blocks for text, body in sent]
     assert taken_apart(pack_3(common, blocks, compressed)) == expected
 
 
-@settings(deadline=None)
 @given(texts, some, st.booleans(), st.tuples(*[st.integers(0, 2**16 - 1)] * 2), st.integers(0, 2**32 - 1))
 def test_any_binary_pack(common: str, sent: Messages, compressed: bool, ids: tuple[int, int], seconds: int) -> None:
     told = {"cnt": "3", "dt": str(seconds * 1000)}
@@ -221,7 +218,6 @@ def test_a_changed_byte_is_told_or_harmless(name: str, change: int) -> None:
     assert sum(is_told(place) for place in range(len(pack))) >= 4 + 4  # both marks, and at least one size
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 5))
 def test_any_bytes(inside: bytes, version: int) -> None:
     try:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.bench import GROUP, TOPICS, Query
@@ -98,7 +98,7 @@ def losses_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 # Nothing is lost
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.lists(
         st.sampled_from(["send", "send a little", "flush", "crash", "restart", "read", "read", "later"]), max_size=14
@@ -326,7 +326,7 @@ steps = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(st.lists(steps, max_size=20), st.sampled_from([RISING, FALLING]))
 def test_any_history(history: list[str], phase: float) -> None:
     with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:

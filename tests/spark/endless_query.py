@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import sys
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+
+from tests.spark.queries import TOO_LATE
 
 
 def main() -> None:
@@ -21,7 +24,12 @@ def main() -> None:
     )
     frame = spark.readStream.format("tubemq").options(**given["options"]).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", given["checkpoint"])
-    writer.start(given["output"]).awaitTermination()
+    while True:
+        try:
+            writer.start(given["output"]).awaitTermination()
+        except StreamingQueryException as error:
+            if TOO_LATE not in str(error):
+                raise
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from tubemq_spark.protocol.metadata import Partition
 
 T = TypeVar("T")
 
+TOO_LATE = "Python worker failed to connect back"
+
 Positions = dict[Partition, int]
 Sink = Callable[[DataFrame, int], None]
 
@@ -107,7 +109,16 @@ class Queries:
 
     def start(self, frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: Any) -> StreamingQuery:
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-        return self.add((writer.trigger(**trigger) if trigger else writer).start())
+        return self.begin((writer.trigger(**trigger) if trigger else writer).start)
+
+    def begin(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """A query whose source runs, or has failed by itself."""
+        for _ in range(5):
+            query = self.add(start())
+            wait_for(lambda: not (query.isActive and _is_starting(query)), "the start of the query")  # noqa: B023
+            if not came_too_late(query):
+                break
+        return query
 
     def add(self, query: StreamingQuery) -> StreamingQuery:
         self._started.append(query)
@@ -118,7 +129,17 @@ class Queries:
             query.stop()
 
 
-def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None = None, timeout: float = 90.0) -> T:
+def came_too_late(query: StreamingQuery) -> bool:
+    """Whether Spark gave up the source's process: it waits for 10 s, which no setting changes, and a machine may be
+    busier than that."""
+    return TOO_LATE in str(query.exception())
+
+
+def _is_starting(query: StreamingQuery) -> bool:
+    return bool(query.status["message"].startswith("Initializing"))
+
+
+def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None = None, timeout: float = 300.0) -> T:
     """What `condition` gives once it is true; a query that ended meanwhile will not make it so."""
     deadline = time.monotonic() + timeout
     while True:
@@ -143,7 +164,7 @@ def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:
     wait_for(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= last, f"the end of batch {last}", query)
 
 
-def run_to_the_end(query: StreamingQuery, timeout: int = 90) -> None:
+def run_to_the_end(query: StreamingQuery, timeout: int = 300) -> None:
     """For a trigger that ends by itself; raises what the query failed with."""
     assert query.awaitTermination(timeout), f"it goes on: {query.status}"
 

@@ -1,16 +1,18 @@
 """A batch write whose tasks fail once, in a process of its own, for Spark must be told at its start to try them again.
 
-python -m tests.spark.retried_write '{"sink": {…}, "tasks": 2, "rows": 1000, "java": "-XX:…"}'
+python -m tests.spark.retried_write '{"sink": {…}, "tasks": 2, "rows": 1000, "gate": "file", "java": "-XX:…"}'
 
-Task t writes rows with the value `t <number> ....` and the key `t <number % 3>`; its first try gives all of them out
-before it fails.
+Task t writes rows with the value `t <number> ....` and the key `t <number % 3>`; its first try gives all of them out,
+and fails when the file `gate` is there: by then some are to be stored.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,19 +21,28 @@ from pyspark.sql import SparkSession
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    count = given["rows"]
+    count, gate = given["rows"], Path(given["gate"])
+
+    def wait_for_gate(seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not gate.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         list(batches)
         task, step = context.partitionId(), 100
+        is_to_fail = context.attemptNumber() == 0
         for start in range(0, count, step):
+            if is_to_fail and start > count / 2:  # the sink sends what it has when it is given more
+                wait_for_gate(2)
             numbers = range(start, min(count, start + step))
-            values = [f"{task} {number} ".ljust(100, ".") for number in numbers]
+            values = [f"{task} {number} ".ljust(1000, ".") for number in numbers]
             keys = [f"{task} {number % 3}" for number in numbers]
             yield pa.RecordBatch.from_pydict({"value": values, "key": keys})
-        if context.attemptNumber() == 0:
+        if is_to_fail:
+            wait_for_gate(300)
             raise RuntimeError("the first try fails")
 
     spark = (

@@ -1,22 +1,28 @@
-"""Other consumers of a query's group."""
+"""Other consumers of a query's group. They say that they are there as long as they are: a test may take longer than the
+servers wait for that.
+"""
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
 
 from tests.clusters import Cluster
-from tests.messages import settings
-from tests.reading import register, unregister
+from tests.messages import broker, settings
+from tests.reading import calls, register, unregister
 from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
 _CONSUMER_REGISTER = cast(Method, 4)  # server-side balance, which the connector does not use
+_CONSUMER_HEARTBEAT = cast(Method, 5)
 _HOST = "127.0.0.1"
+_PERIOD = 5.0  # seconds between two heartbeats; servers wait for 30 at least
 
 
 class ServerBalanced:
@@ -27,18 +33,26 @@ class ServerBalanced:
         self._group = group
         self._topics = topics
         self._client_id = f"server_balanced_{uuid.uuid4().hex}"
+        self._staying = ExitStack()
 
     def register(self) -> tuple[int, str]:
-        """The master's error code and text."""
+        """The master's error code and text; a member stays one until `close`."""
         message = master_pb.RegisterRequestC2M(
             clientId=self._client_id, groupName=self._group, hostName=_HOST, topicList=self._topics
         )
         reply = self._ask(_CONSUMER_REGISTER, message, master_pb.RegisterResponseM2C)
+        if reply.success:
+            self._staying.enter_context(_again_and_again(self._beat))
         return reply.errCode, reply.errMsg
 
     def close(self) -> None:
+        self._staying.close()
         message = master_pb.CloseRequestC2M(clientId=self._client_id, groupName=self._group)
         self._ask(Method.CONSUMER_CLOSE, message, master_pb.CloseResponseM2C)
+
+    def _beat(self) -> None:
+        message = master_pb.HeartRequestC2M(clientId=self._client_id, groupName=self._group, reportSubscribeInfo=False)
+        self._ask(_CONSUMER_HEARTBEAT, message, master_pb.HeartResponseM2C)
 
     def _ask(self, method: Method, message: Any, kind: Any) -> Any:
         address = settings(self._cluster).masters[0]
@@ -50,8 +64,28 @@ class ServerBalanced:
 def foreign_claim(cluster: Cluster, group: str, partition: Partition) -> Iterator[str]:
     """Somebody holds `partition`; gives the client id."""
     client_id = f"somebody_{uuid.uuid4().hex[:8]}"
+    beat = calls(cluster, group).heartbeat(broker(cluster, partition.broker_id), client_id, [partition])
     assert register(cluster, group, partition, client_id).errCode == 200
     try:
-        yield client_id
+        with _again_and_again(lambda: call_all(settings(cluster), [beat])):
+            yield client_id
     finally:
         unregister(cluster, group, partition, client_id)
+
+
+@contextmanager
+def _again_and_again(beat: Callable[[], object]) -> Iterator[None]:
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_PERIOD):
+            with suppress(TubeMQError):  # as the next one may go well
+                beat()
+
+    thread = threading.Thread(target=run, name="rival's heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -16,7 +16,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, numbered, partitions, send
 from tests.reading import register
-from tests.real.topics import TopicSpec
+from tests.real.topics import FLUSH_NEVER, TopicSpec
 from tests.spark.queries import (
     Batches,
     Queries,
@@ -36,11 +36,11 @@ from tubemq_spark.protocol.metadata import Partition
 Stored = dict[Partition, list[Sent]]
 
 TOPICS = {
-    "running": TopicSpec(partitions=3),
-    "midway": TopicSpec(partitions=1, brokers=(1,)),
-    "tail_read": TopicSpec(partitions=1, brokers=(1,)),
-    "tail_not_read": TopicSpec(partitions=2, brokers=(1,)),
-    "masterless": TopicSpec(partitions=1),
+    "running": TopicSpec(partitions=3, settings=FLUSH_NEVER),
+    "midway": TopicSpec(partitions=1, brokers=(1,), settings=FLUSH_NEVER),
+    "tail_read": TopicSpec(partitions=1, brokers=(1,), settings=FLUSH_NEVER),
+    "tail_not_read": TopicSpec(partitions=2, brokers=(1,), settings=FLUSH_NEVER),
+    "masterless": TopicSpec(partitions=1, settings=FLUSH_NEVER),
 }
 SIZES = {"midway": 4096}
 

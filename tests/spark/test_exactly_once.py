@@ -89,7 +89,7 @@ class Copy:
         log = self.checkpoint / "offsets"
         enough = len(numbers(log)) + count
         try:
-            wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}", timeout=180)
+            wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}")
         except TimeoutError:
             print(self.said.read_text()[-6000:])
             raise
@@ -98,8 +98,8 @@ class Copy:
         """All that is there, to its end."""
         frame = self.source.stream(*self.topics, startingOffsets="earliest").selectExpr(*COLUMNS)
         writer = frame.writeStream.format("tubemq").options(**self.sink).trigger(availableNow=True)
-        query: StreamingQuery = queries.add(writer.start())
-        run_to_the_end(query, 150)
+        query: StreamingQuery = queries.begin(writer.start)
+        run_to_the_end(query)
 
     def check(self, sent: list[dict[Partition, list[Sent]]]) -> None:
         wanted: dict[Partition, list[bytes]] = defaultdict(list)
@@ -163,13 +163,6 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"the moments come from random.Random({seed})")
-    return random.Random(seed)
 
 
 @deaths

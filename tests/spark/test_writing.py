@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,9 @@ from pyspark.sql.types import MapType, StringType, StructType
 from tests.clusters import Cluster
 from tests.conftest import START_QUICKLY
 from tests.messages import partitions
+from tests.reading import look
 from tests.sink_options.test_documented import lines_of, run
-from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end
+from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT
 from tubemq_spark import restore
 from tubemq_spark.datasource import TubeMQDataSource
@@ -192,16 +194,29 @@ def test_rows_and_arrow_give_the_same_messages(
 # Copies
 
 
-def write_with_retries(cluster: Cluster, topic: str, **others: str) -> None:
+def write_with_retries(cluster: Cluster, topic: str, folder: Path, **others: str) -> None:
+    """The first try of each task fails when the brokers have some of the rows."""
+    gate, said = folder / "gate", folder / "said.txt"
     given = {
+        "gate": str(gate),
         "sink": options(cluster, topic, **others),
         "tasks": TASKS,
         "rows": ROWS,
         "java": START_QUICKLY,
     }
     command = [sys.executable, "-m", "tests.spark.retried_write", json.dumps(given)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
+    observers = f"o_{uuid.uuid4().hex[:12]}"
+
+    def is_begun() -> bool:
+        return any(look(cluster, observers, partition).end > 0 for partition in partitions(cluster, topic))
+
+    with open(said, "w") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or is_begun(), "the first rows at the brokers")
+            gate.touch()
+            assert process.wait(300) == 0, said.read_text()[-3000:]
+        finally:
+            process.kill()
 
 
 def of_the_write() -> Iterator[str]:
@@ -216,7 +231,7 @@ def test_copies_of_stamped_rows_are_left_out_by_the_reader(source: Source, queri
     """Those of a task that was tried again, and of a batch that was repeated. The rows of a key keep their order."""
     cluster = source.cluster
     topic = cluster.new_topic("three")
-    write_with_retries(cluster, topic, stampRows="true")
+    write_with_retries(cluster, topic, tmp_path, stampRows="true")
     read = source.batch(topic).collect()
     found = Counter(map(name_of, read))
     assert found.keys() == set(of_the_write())

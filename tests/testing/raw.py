@@ -16,7 +16,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.calls import REPLIES
 
-TIMEOUT = 20.0  # seconds after which an answer that does not come is an error
+TIMEOUT = 60.0  # seconds after which an answer that does not come is an error
 
 Send = broker_pb.SendMessageRequestP2B
 

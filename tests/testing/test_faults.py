@@ -452,7 +452,7 @@ def test_what_a_function_raises_ends_the_connection_and_the_block(
     assert caught.value is fault.error
     assert fault.fired == 1
     assert bodies(tubemq) == ([b"1", b"2"] if after else [b"1"])
-    assert not caplog.records
+    assert not [record for record in caplog.records if not record.name.startswith("tubemq_spark.client")]
     fault.remove()  # which raises it no more, and neither does the end of the cluster
     with Raw(tubemq.broker_address(1)) as other:
         assert other.call(send(b"4")).success

@@ -398,11 +398,13 @@ class StreamDriver:
                 raise trouble
             return
         deadline = Deadline(min(_HIDDEN_FOR, self._options.client.retry_for))
-        while gone and not deadline.passed:
+        while True:  # it is asked once at least, and when the time is over
+            is_last = deadline.passed
             # A master goes on listing a topic that was removed, but its brokers know it no more.
             gone -= self._session.listed() - (self._claims.unknown if self._claims and trouble else frozenset())
-            if gone:
-                time.sleep(min(_LOOK_AGAIN_AFTER, deadline.left))
+            if not gone or is_last:
+                break
+            time.sleep(min(_LOOK_AGAIN_AFTER, deadline.left))
         if not gone:
             if trouble is not None:
                 raise trouble
