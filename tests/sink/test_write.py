@@ -16,8 +16,9 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, counted, settings
 from tests.stored import stored_in
+from tubemq_spark.client import forget_servers, master
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.batch import TubeMQWriter
 from tubemq_spark.sink.commit import Written
@@ -217,6 +218,24 @@ def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: C
     calls = master_calls()
     plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     assert master_calls() == calls > 0
+
+
+def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is not: what it was told may be a typing error."""
+    monkeypatch.setattr(master, "_FIRST_CONTACT", 0.0)
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    with pytest.raises(TransportError, match="no master answered"):
+        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert lost.fired == 1
+
+    planned = pickle.loads(pickle.dumps(plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
+    forget_servers()  # the task is in another process
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    write_batches(planned, [batch([{"value": b"a"}])])
+    assert bodies_in(cluster) == {b"a": 1}
+    assert lost.fired == 1
 
 
 def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:

@@ -152,7 +152,7 @@ class MasterSession:
 
     def _insist(self, what: Callable[[], M]) -> M:
         """`what` again and again while no master is in service: for long, once one was."""
-        fresh = self._member.state is MemberState.NEW
+        fresh = self._member.state is MemberState.NEW and not self.settings.are_proven
         stamina = Stamina(min(_FIRST_CONTACT, self.settings.retry_for) if fresh else self.settings.retry_for)
         while True:
             try:

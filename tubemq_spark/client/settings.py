@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ CLIENT_OPTIONS: tuple[Option[Any], ...] = (
 @dataclass(frozen=True)
 class ClientSettings:
     """Plain values, for they travel to the executors. Times are in seconds; `framing` None means: find out; `tls` None
-    means: do without.
+    means: do without. `are_proven` when a master has answered to them before, in whatever process: who asks the masters
+    for the first time is then as patient as later.
     """
 
     masters: tuple[Address, ...]
@@ -139,6 +140,7 @@ class ClientSettings:
     idle_for: float = 180.0
     shared_connections: bool = True
     tls: TlsSettings | None = None
+    are_proven: bool = field(default=False, compare=False)
 
     @property
     def default_broker_port(self) -> int:

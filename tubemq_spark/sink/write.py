@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -63,6 +63,7 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
             session.add_topics(topics)
             if options.once is not None and options.topic is not None:
                 bookmarks = bookmarks_of(session, options.once, options.topic)
+        options = replace(options, client=replace(options.client, are_proven=True))
     return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000)
 
 
