@@ -27,6 +27,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 CALM: dict[str, Any] = {"retry_for": 30.0, "rpc_timeout": 10.0}
 RISING, FALLING, TURNING = 300.0, 2600.0, 2199.0  # seconds into the wave of message ids
+TURNS = [2199.0, 2140.0, 4397.0, 4340.0]  # near where it turns, or goes on from
 SOLE = Partition(1, "one", 0)
 PLACES = [("one", 0), ("pair", 0), ("pair", 1)]
 
@@ -293,7 +294,7 @@ def test_a_topic_made_anew(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixt
     assert "the topic was made anew" in losses_in(caplog)[0]
 
 
-@pytest.mark.parametrize("phase", [2199.0, 2140.0, 4397.0, 4340.0])
+@pytest.mark.parametrize("phase", TURNS)
 def test_where_ids_turn_nothing_comes_twice(phase: float, caplog: pytest.LogCaptureFixture) -> None:
     """New messages may be left out then, and where is said, so that they can be read."""
     with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
@@ -318,6 +319,28 @@ def test_where_ids_turn_nothing_comes_twice(phase: float, caplog: pytest.LogCapt
             missing = [message for message in tubemq.messages(topic) if message.body not in given]
             assert missing
             assert all(int(found[1]) <= message.offset < int(found[2]) for message in missing)
+    forget_servers()
+
+
+@pytest.mark.parametrize("phase", TURNS)
+def test_where_ids_turn_a_loss_before_reading_is_known_by_the_last_message(phase: float) -> None:
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
+        story = Story(tubemq)
+        story.send(60, flush=True)
+        story.read()
+        story.send(60)
+
+        def lose() -> None:
+            story.query.planned = lambda: None
+            story.crash(then_send=300)
+
+        story.query.planned = lose
+        with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
+            story.read()
+        story.read()
+        given = [row.body for rows in story.query.rows.values() for row in rows]
+        assert len(given) == len(set(given))
+        assert set(given) <= set(story.bodies())
     forget_servers()
 
 

@@ -46,7 +46,7 @@ from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.flow import FlowRules
-from tubemq_spark.protocol.marks import Span
+from tubemq_spark.protocol.marks import UNKNOWN_IDS, Ids
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import Given
@@ -95,7 +95,7 @@ class RangeToRead:
     is_followed: bool = False
     advice: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)
-    ids: Span | None = None
+    ids: Ids = UNKNOWN_IDS
 
 
 class _OccupiedError(Exception):
@@ -203,11 +203,17 @@ class PartitionReader:
 
     def _read_what_stood_there(self) -> Iterator[Piece]:
         """Without messages that took the place of lost ones."""
-        sieve = Sieve(self._wanted.partition, self._range.start, self._range.end, self._wanted.ids)
+        ids, end = self._wanted.ids, self._range.end
+        if end != self._wanted.end:
+            ids = ids._replace(last=None)
+        sieve = Sieve(self._wanted.partition, self._range.start, end, ids)
         for piece in self._read():
+            sieve.heard(piece)
             if not self._same_broker:
                 sieve.check(piece)
             yield piece
+        if not self._same_broker:
+            sieve.check_end()
 
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:

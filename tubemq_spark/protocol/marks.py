@@ -57,6 +57,17 @@ class Span(NamedTuple):
         return self.low <= message_id <= self.high
 
 
+class Ids(NamedTuple):
+    """Of the messages that stood in a range of one partition: all of them lie in `span`, and the last one's is `last`.
+    None for what is not known."""
+
+    span: Span | None = None
+    last: int | None = None
+
+
+UNKNOWN_IDS = Ids()
+
+
 def span_between(first: Mark, last: Mark) -> Span | None:
     """The ids of the messages from `first` to `last`; None when ids cannot tell them from later ones: the wave turns
     there, or too much time has gone by, or the broker's clock was set anew between them."""

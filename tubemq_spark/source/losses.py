@@ -24,7 +24,7 @@ from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.time_search import run_searches
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.marks import Mark, Marks, Span, Store, span_between, thinned
+from tubemq_spark.protocol.marks import Ids, Mark, Marks, Store, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pieces import StoredMessage
 from tubemq_spark.protocol.time_search import Search
@@ -126,16 +126,20 @@ def lost_since(
     return lost
 
 
-def ids_between(begin: Positions, ends: Positions, marks: Marks) -> dict[Partition, Span]:
-    """The ids of what stood in [begin, ends) when `marks`, those of `ends`, were taken, where ids can tell them."""
-    spans: dict[Partition, Span] = {}
-    for batch in _by_store(begin, ends, ends, marks).values():
+def ids_between(begin: Positions, ends: Positions, marks: Marks) -> dict[Partition, Ids]:
+    """The ids of what stood in [begin, ends) when `marks`, those of `ends`, were taken, as far as they are known."""
+    found: dict[Partition, Ids] = {}
+    for store, batch in _by_store(begin, ends, ends, marks).items():
         at = {mark.position: mark for mark in batch.marks}
         first, last = at.get(batch.start, at.get(batch.start - UNIT)), at.get(batch.end - UNIT)
-        span = None if first is None or last is None else span_between(first, last)
-        if span is not None:
-            spans |= dict.fromkeys(batch.partitions, span)
-    return spans
+        if last is None:
+            continue
+        span = None if first is None else span_between(first, last)
+        found |= dict.fromkeys(batch.partitions, Ids(span))
+        owner = _partition(store, last)
+        if begin[owner] < ends[owner] == batch.end:
+            found[owner] = Ids(span, last.message_id)
+    return found
 
 
 def _by_store(begin: Positions, ends: Positions, heads: Positions, marks: Marks) -> dict[Store, _Batch]:

@@ -9,7 +9,7 @@ from tubemq_spark.client.consumer import RangeToRead
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consume import ClaimId
-from tubemq_spark.protocol.marks import Span
+from tubemq_spark.protocol.marks import UNKNOWN_IDS, Ids
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
@@ -25,7 +25,7 @@ def input_partitions(
     *,
     lenders: Mapping[Partition, str | None] = MappingProxyType({}),
     leave_at: Mapping[Partition, int] = MappingProxyType({}),
-    ids: Mapping[Partition, Span] = MappingProxyType({}),
+    ids: Mapping[Partition, Ids] = MappingProxyType({}),
     streaming: bool,
     only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
@@ -41,6 +41,9 @@ def input_partitions(
             filters = tuple(sorted(only_types & set(filters) if filters else only_types))
             if not filters:
                 continue
+        known = ids.get(partition, UNKNOWN_IDS)
+        if filters:
+            known = known._replace(last=None)  # the broker may leave that one out
         wanted.append(
             RangeToRead(
                 broker=session.broker(partition),
@@ -52,7 +55,7 @@ def input_partitions(
                 filters=filters,
                 lender=lenders.get(partition),
                 leave_at=leave_at.get(partition),
-                ids=ids.get(partition),
+                ids=known,
                 fail_on_data_loss=options.fail_on_data_loss,
                 is_followed=streaming,
                 advice=ADVICE_FOR_STREAMS if streaming else ADVICE_FOR_BATCHES,
