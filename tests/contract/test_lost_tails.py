@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -15,14 +14,13 @@ import pytest
 from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
+from tests.clusters.telling_ids import wait_until_ids_tell
 from tests.faults.bench import Query
 from tests.messages import Sent, bring_into_files
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_NEVER, TopicSpec
-from tests.waiting import wait_until
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.marks import SECOND
 from tubemq_spark.protocol.metadata import Partition
 
 LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
@@ -32,8 +30,6 @@ LOST = [f"{refill}_{layout}" for refill in REFILLS for layout in LAYOUT_NAMES]
 PLANNED = [f"planned_{layout}" for layout in LAYOUT_NAMES]
 KEPT = [f"kept_{layout}" for layout in LAYOUT_NAMES]
 CLOCK = "clock"
-_HALF_A_WAVE = (1 << 41) / 1e9  # seconds in which message ids rise, or fall
-_AROUND_A_TURN = 75.0  # seconds in which they do not tell, and some more
 _LONGEST = 180.0  # seconds that a test which relies on them takes
 
 
@@ -48,22 +44,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def telling_ids(broker: Cluster) -> None:
-    """For some minutes message ids tell which messages are new. Where their wave turns they do not; then queries leave
-    out what they cannot tell, which tests/source/test_losses.py plays with the clock of an embedded server."""
     if isinstance(broker, RealTubeMQ):
-        moment = time.monotonic() + _until_ids_tell(broker)
-        wait_until(lambda: time.monotonic() >= moment, patience=600.0)
-
-
-def _until_ids_tell(cluster: Cluster) -> float:
-    """In how many seconds; a moment when the wave turns, and what is around it, is not waited for but avoided."""
-    (sent,) = messages.send(cluster, messages.numbered(messages.partitions(cluster, CLOCK), 2)).values()
-    first, second = (message.message_id / SECOND for message in sent)
-    since_it_turned = first if first < second else _HALF_A_WAVE - first
-    left = _HALF_A_WAVE - since_it_turned
-    if since_it_turned < _AROUND_A_TURN:
-        return _AROUND_A_TURN - since_it_turned
-    return left + _AROUND_A_TURN if left < _AROUND_A_TURN + _LONGEST else 0.0
+        wait_until_ids_tell(broker, CLOCK, _LONGEST)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 from tests import messages
 from tests.clusters import Layout
 from tests.clusters.real import RealCluster
+from tests.clusters.telling_ids import wait_until_ids_tell
 from tests.histories.ledger import CRASH, ITSELF, Entry, Extent, Ledger, Row, Store, store_of
 from tests.histories.script import Setting
 from tests.histories.world import PATIENCE, RIVAL, Rivals, Seen, chosen, pick, refused_refill
@@ -29,11 +30,13 @@ class RealServer:
     def __init__(self) -> None:
         self.cluster = RealCluster(brokers=2, claim_timeout=CLAIM_TIMEOUT)
         self.cluster.start()
+        self._clock = self.cluster.new_topic("one")
 
     def close(self) -> None:
         self.cluster.close()
 
     def world(self, setting: Setting) -> RealWorld:
+        wait_until_ids_tell(self.cluster, self._clock, 150.0)  # for it may have crashes
         return RealWorld(self.cluster, setting)
 
 
