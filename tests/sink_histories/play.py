@@ -79,6 +79,7 @@ class Player:
         if self.receipts is not None:
             self._options["receipts"] = str(self.receipts)
         self.committed: dict[int, list[Committed]] = {}
+        self.commits: Counter[int] = Counter()  # tries of each batch
         self.exempt: set[int] = set()  # batches of which it could not be told what stands, as documented
         self.stats: Counter[str] = Counter()
         self.calls: dict[tuple[int, str, int], int] = {}  # by batch, role and task, of those that went well
@@ -154,6 +155,7 @@ class Player:
         tasks = self._write(batch, run, writer)
         self._die_at(batch, run, WRITTEN)
         messages = [task.written for task in tasks]
+        self.commits[batch] += 1
         self._call(
             Commit(self._options, with_topic, messages, batch, self._hook(batch, run, "commit")), batch, "commit"
         )

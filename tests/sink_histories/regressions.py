@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.histories.script import TopicShape
-from tests.sink_histories.script import ONCE, Event, History, Setting
+from tests.sink_histories.script import COMMITTED, ONCE, STAMPED, Event, History, Setting
 
 _TWO_TOPICS = Setting(
     brokers=1,
@@ -22,6 +24,12 @@ REGRESSIONS = [
         "other order in two topics",
         _TWO_TOPICS,
         (Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 15}),),
+    ),
+    # Receipts of a batch that was committed and is tried again in another order.
+    History(
+        "other order after the commit",
+        replace(_TWO_TOPICS, tasks=[[10]], mode=STAMPED, failed_rows="drop"),
+        (Event("die", 0, 0, {"at": COMMITTED}),),
     ),
 ]
 

@@ -107,6 +107,7 @@ class Stage:
                     frozenset(world.accidents),
                     frozenset(player.exempt),
                     player.receipts,
+                    frozenset(batch for batch, tries in player.commits.items() if tries > 1),
                 )
                 judge(case)
                 player.stats["doubles"] += case.doubles
