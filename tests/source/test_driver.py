@@ -36,6 +36,7 @@ class World:
         self.taken: list[dict[Partition, int | None]] = []
         self.holders: dict[Partition, str] = {}
         self.unknown: set[Partition] = set()  # whose topic their broker does not know, whatever the master lists
+        self.away: set[Partition] = set()  # whose broker does not answer
 
 
 class Claims:
@@ -54,6 +55,8 @@ class Claims:
             self._world.taken.append(dict(positions))
         if unserved := self._world.unknown & positions.keys():
             raise TransportError("403 topicName t not existed", unserved=unserved)
+        if unserved := self._world.away & positions.keys():
+            raise TransportError("nobody answers", unserved=unserved)
         for partition, position in positions.items():
             new = self._world.ends[partition] if status is ReadStatus.FROM_MAX else self._world.earliest[partition]
             stands = self._world.group.get(partition, new)
@@ -216,6 +219,16 @@ def test_a_batch_is_repeated_without_what_is_gone(hasty: StreamDriver, new_drive
     client = replace(hasty._options.client, retry_for=0.0)
     with pytest.raises(DataLossError, match=r"^2:t:0: the cluster does not have the partition any more.*up to 0,"):
         new_driver(client=client).plan(start, end)
+
+
+def test_what_is_away_is_not_gone_however_hasty_a_query_is(hasty: StreamDriver, world: World) -> None:
+    """The master is asked once at least."""
+    world.away = {B}
+    offset = StreamOffset("q", {A: 28, B: 0})
+    with pytest.raises(TransportError, match="nobody answers"):
+        hasty.latest(offset)
+    world.away = set()
+    assert hasty.latest(offset).positions == {A: 280, B: 56}
 
 
 @pytest.mark.parametrize(("ends", "goes_on_at"), [(84, 28), (28, 28), (0, 0)])
