@@ -16,9 +16,11 @@ def forget_servers() -> None:
     if f"{__name__}.connection" not in sys.modules:
         return  # nothing was used here, so that nothing needs to be imported either
     from tubemq_spark.client.connection import forget_framings
+    from tubemq_spark.client.outage_log import OUTAGES
     from tubemq_spark.client.pool import POOL
     from tubemq_spark.client.sessions import SESSIONS
 
     SESSIONS.close()  # over connections that go back to the pool
     POOL.close()
     forget_framings()
+    OUTAGES.forget()  # another server may get the port
