@@ -17,11 +17,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # What each part of tubemq_spark may import of the others; `""` is tubemq_spark/__init__.py itself.
-LEAVES = {"errors", "options"}
+LEAVES = {"errors", "options", "shown"}
 ARROWS = {
     "errors": set[str](),
-    "options": {"errors"},
-    "compression": {"errors"},
+    "shown": set[str](),
+    "options": {"errors", "shown"},
+    "compression": {"errors", "shown"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
     "source": LEAVES | {"compression", "protocol", "client"},

@@ -33,7 +33,7 @@ names = st.from_regex(r"[a-zA-Z]\w{0,9}", fullmatch=True)
 hosts = st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True)
 ports = st.integers(1, 65535)
 ids = st.integers(0, 2**31 - 1)
-counts = st.integers(1, 10_000)
+counts = st.integers(1, 100)
 brokers = st.builds(Broker, ids, st.builds(Address, hosts, ports))
 # Client ids and groups: neither takes the signs that the texts are cut at.
 members = st.from_regex(r"[^@#\s]{1,9}", fullmatch=True)

@@ -13,7 +13,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -24,7 +25,7 @@ from tubemq_spark.client.backoff import Deadline, Stamina, delays
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, ServerError, TransportError, TubeMQError
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import broker_authorization, master_certificate
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method, ServiceType
 from tubemq_spark.protocol.consume import MEMBER, MemberEvent, MemberState
@@ -35,8 +36,11 @@ from tubemq_spark.protocol.metadata import (
     Broker,
     Partition,
     TopicOnBroker,
+    check_brokers,
+    check_sizes,
     parse_brokers,
     parse_consumer_topic,
+    parse_layouts,
     parse_producer_topic,
 )
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -66,13 +70,17 @@ class Cluster:
     layouts: Mapping[tuple[str, int], TopicOnBroker] = field(default_factory=dict)
 
     def with_more(self, brokers: Mapping[int, Broker], layouts: Iterable[TopicOnBroker]) -> Cluster:
-        """The union; the newer word counts, except that partitions do not go away."""
+        """The union; the newer word counts, except that partitions do not go away. `ProtocolError` when there come to
+        be more than a cluster has."""
         merged = dict(self.layouts)
         for layout in layouts:
             known = merged.get((layout.topic, layout.broker_id))
             if known is None or layout.stores * layout.partitions >= known.stores * known.partitions:
                 merged[layout.topic, layout.broker_id] = layout
-        return Cluster({**self.brokers, **brokers}, merged)
+        known_brokers = {**self.brokers, **brokers}
+        check_brokers(len(known_brokers), "; ".join(map(str, list(brokers.values())[:1])))
+        check_sizes(merged.values())
+        return Cluster(known_brokers, merged)
 
     def partitions(self, topic: str) -> list[Partition]:
         """The partitions of `topic` on brokers whose address is known, in the order of brokers and ids."""
@@ -173,7 +181,22 @@ class MasterSession:
         self._member.on(MemberEvent.ANSWERED if known else MemberEvent.REGISTERED)
 
     def _learn(self, brokers: Sequence[str], layouts: Iterable[TopicOnBroker]) -> None:
-        self.cluster = self.cluster.with_more(parse_brokers(brokers, self.settings.default_broker_port), layouts)
+        with self._judging_lists():
+            self.cluster = self.cluster.with_more(parse_brokers(brokers, self.settings.default_broker_port), layouts)
+
+    def _layouts(self, texts: Sequence[str], parse: Callable[[str], list[TopicOnBroker]]) -> list[TopicOnBroker]:
+        with self._judging_lists():
+            return parse_layouts(texts, parse)
+
+    @contextmanager
+    def _judging_lists(self) -> Iterator[None]:
+        try:
+            yield
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"the master {self._masters[0]} sent lists that cannot be used: {error}. Check that option "
+                "'tubemq.master' names the masters of a TubeMQ cluster, and what they list"
+            ) from None
 
     def _start_beating(self, beat: Callable[[], None]) -> None:
         with self._lock:  # two threads may come with the first topics at once
@@ -308,7 +331,7 @@ class ConsumerSession(MasterSession):
             raise TransportError(f"{what}: the master has forgotten this client")
         self._check(reply.errCode, reply.errMsg, what)
         self._known()
-        layouts = [layout for text in reply.topicMetaInfoList for layout in parse_consumer_topic(text)]
+        layouts = self._layouts(reply.topicMetaInfoList, parse_consumer_topic)
         self._learn(reply.brokerConfigList, layouts)
         self._listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
         return reply
@@ -495,7 +518,7 @@ class ProducerSession(MasterSession):
             self._lists_may_be_short()
         self._known()
         self._note(reply)
-        layouts = [layout for text in reply.topicInfos for layout in parse_producer_topic(text)]
+        layouts = self._layouts(reply.topicInfos, parse_producer_topic)
         listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
         if self._listed.keys() - listed.keys():
             self._lists_may_be_short()

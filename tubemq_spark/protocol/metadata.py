@@ -13,13 +13,22 @@ Mind the order of partitions and stores: it differs between the two lists (wire:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import BROKER_PORT, MASTER_PORT, STORE_PARTITION_BASE
+from tubemq_spark.shown import shown
 
+# The most that is taken from a master. The largest known clusters have 1500 brokers, and a topic of 1000 partitions is
+# a large one. A master that lists more is broken, or no master: its lists would fill this process's memory.
+MAX_BROKERS = 10_000
+MAX_PARTITIONS_ON_BROKER = 10_000  # of one topic
+MAX_PARTITIONS_OF_TOPIC = 100_000
+MAX_PARTITIONS = 200_000  # of all topics that one reader or writer uses
+
+_MAX_HOST = 255  # characters, as in the domain name system
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -93,8 +102,10 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
     `default_port`: over TLS release 2.5 leaves out 8124."""
     fields = [field.strip() for field in text.split(":")]
     if len(fields) < 3:
-        raise ProtocolError(f"{text!r} is no brokerId:host:port")
+        raise ProtocolError(f"'{shown(text)}' is no brokerId:host:port")
     broker_id = _number(fields[0], text)
+    if len(fields[1]) > _MAX_HOST or not fields[1].isprintable() or " " in fields[1]:
+        raise ProtocolError(f"'{shown(text)}' names a host that cannot be one")
     try:
         port = _port(fields[2]) if fields[2] else default_port
     except ValueError:
@@ -102,9 +113,17 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
     return Broker(broker_id, Address(fields[1], port)) if fields[1] else None
 
 
-def parse_brokers(texts: Iterable[str], default_port: int = BROKER_PORT) -> dict[int, Broker]:
+def parse_brokers(texts: Sequence[str], default_port: int = BROKER_PORT) -> dict[int, Broker]:
+    """Brokers by id. `ProtocolError` for a text that is no broker, and for more than `MAX_BROKERS`."""
+    check_brokers(len(texts), texts[0] if texts else "")
     found = (parse_broker(text, default_port) for text in texts)
     return {broker.broker_id: broker for broker in found if broker is not None}
+
+
+def check_brokers(count: int, example: str) -> None:
+    """`ProtocolError` when a master lists more brokers than a cluster has; the error shows `example`, one of them."""
+    if count > MAX_BROKERS:
+        raise ProtocolError(f"it lists {count} brokers, such as '{shown(example)}'; at most {MAX_BROKERS} are taken")
 
 
 def format_broker(broker: Broker, default_port: int = BROKER_PORT) -> str:
@@ -141,6 +160,37 @@ def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
     return found
 
 
+def parse_layouts(texts: Iterable[str], parse: Callable[[str], list[TopicOnBroker]]) -> list[TopicOnBroker]:
+    """All layouts of a master's answer; `parse` reads one text. `ProtocolError` as `parse`, and as `check_sizes`."""
+    found: list[TopicOnBroker] = []
+    for text in texts:
+        found += parse(text)
+        _check_total(len(found), text)  # each counts, also one without partitions
+    check_sizes(found)
+    return found
+
+
+def check_sizes(layouts: Iterable[TopicOnBroker]) -> None:
+    """`ProtocolError` when `layouts` have more partitions together than `MAX_PARTITIONS_OF_TOPIC` of one topic, or
+    `MAX_PARTITIONS` of all."""
+    of_topic: dict[str, int] = {}
+    for layout in layouts:
+        of_topic[layout.topic] = of_topic.get(layout.topic, 0) + layout.stores * layout.partitions
+    for topic, count in of_topic.items():
+        if count > MAX_PARTITIONS_OF_TOPIC:
+            raise ProtocolError(
+                f"it lists {count} partitions of topic {shown(topic)}; at most {MAX_PARTITIONS_OF_TOPIC} are taken"
+            )
+    _check_total(sum(of_topic.values()), ", ".join(list(of_topic)[:5]))
+
+
+def _check_total(count: int, example: str) -> None:
+    if count > MAX_PARTITIONS:
+        raise ProtocolError(
+            f"it lists {count} partitions, such as '{shown(example)}'; at most {MAX_PARTITIONS} are taken"
+        )
+
+
 def format_consumer_topic(layouts: Sequence[TopicOnBroker]) -> str:
     """One topic's `layouts`, at least one."""
     parts = ",".join(f"{one.broker_id}:{one.stores}:{one.partitions}:{int(one.available)}" for one in layouts)
@@ -154,7 +204,7 @@ def parse_held_partitions(text: str) -> list[Partition]:
     for item in rest.partition("#")[0].rstrip(",").split(","):
         broker_id, colon, partition_id = item.partition(":")
         if not hash_ or not colon:
-            raise ProtocolError(f"{text!r} is no topic#brokerId:partitionId,…")
+            raise ProtocolError(f"'{shown(text)}' is no topic#brokerId:partitionId,…")
         found.append(Partition(_number(broker_id, text), topic, _number(partition_id.partition(":")[0], text)))
     return found
 
@@ -183,7 +233,7 @@ def parse_subscribe_info(text: str) -> SubscribeInfo:
         broker_id, host, port, *_ = at.split(":")
         topic, partition_id, *_ = claim.split(":")
     except ValueError:
-        raise ProtocolError(f"{text!r} is no clientId@group#brokerId:host:port#topic:partitionId") from None
+        raise ProtocolError(f"'{shown(text)}' is no clientId@group#brokerId:host:port#topic:partitionId") from None
     broker = Broker(_number(broker_id, text), Address(host, _number(port, text)))
     return SubscribeInfo(client_id, group, broker, Partition(broker.broker_id, topic, _number(partition_id, text)))
 
@@ -198,30 +248,37 @@ def parse_failure_info(text: str) -> tuple[int, str, int]:
     head, hash_, tail = text.partition("#")
     topic, colon, partition_id = tail.rpartition(":")
     if not hash_ or not colon:
-        raise ProtocolError(f"{text!r} is no errCode:brokerId:host:port#topic:partitionId")
+        raise ProtocolError(f"'{shown(text)}' is no errCode:brokerId:host:port#topic:partitionId")
     return _number(head.partition(":")[0], text), topic, _number(partition_id, text)
 
 
 def _segments(text: str) -> tuple[str, list[str], str]:
     topic, layouts, rest = (segment.strip() for segment in (text + "##").split("#", 2))
     if not topic or "#" not in text:
-        raise ProtocolError(f"{text!r} is no description of a topic")
+        raise ProtocolError(f"'{shown(text)}' is no description of a topic")
+    check_brokers(layouts.count(",") + 1, text)
     return topic, [layout for layout in layouts.split(",") if layout.strip()], rest.strip("#").strip()
 
 
 def _numbers(layout: str, at_least: int, text: str) -> list[int]:
-    fields = layout.split(":")
+    fields = layout.split(":", at_least)
     if len(fields) < at_least:
-        raise ProtocolError(f"{layout!r} in {text!r} has {len(fields)} fields, not {at_least}")
+        raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' has {len(fields)} fields, not {at_least}")
     numbers = [_number(field, text) for field in fields[:at_least]]
-    if any(number < 0 or number > STORE_PARTITION_BASE for number in numbers[1:3]):
-        raise ProtocolError(f"{layout!r} in {text!r} counts stores or partitions that cannot be")
+    one, other = numbers[1:3]
+    if not (0 <= one <= STORE_PARTITION_BASE and 0 <= other <= STORE_PARTITION_BASE):
+        raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' counts stores or partitions that cannot be")
+    if one * other > MAX_PARTITIONS_ON_BROKER:
+        raise ProtocolError(
+            f"'{shown(layout)}' in '{shown(text)}' counts {one * other} partitions of a topic on one broker; at most "
+            f"{MAX_PARTITIONS_ON_BROKER} are taken"
+        )
     return numbers
 
 
 def _number(field: str, text: str) -> int:
     if _NUMBER.fullmatch(field) is None:  # int() also takes blanks, underscores and digits of all scripts
-        raise ProtocolError(f"{field!r} in {text!r} is no number")
+        raise ProtocolError(f"'{shown(field)}' in '{shown(text)}' is no number")
     return int(field)
 
 
