@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
 _GRACE = 1.0  # seconds
+_SLOWEST = 16 * 1024  # bytes a second; a peer that sends fewer is given up at the timeout
 _HANDSHAKE_WITHIN = 5.0  # seconds; a plain port is silent for ever to one that begins TLS
+_LEAST_WAIT = 0.1  # seconds; the steps of connecting share their time, and the last ones need some
 _AT_ONCE = struct.pack("ii", 1, 0)  # a linger of no time: unsent bytes are dropped
 _TLS_ALERT = b"\x15\x03"  # begins the record in which a TLS server says what is wrong
 _SECOND_FRAMING_AFTER = 0.3  # seconds of silence before the other framing is tried beside the first
@@ -59,6 +61,7 @@ class Connection:
         self._replies: dict[int, Response | Failure] = {}
         self._to_write: deque[bytes] = deque()
         self._written = 0  # of the first of them
+        self._received = 0  # bytes
         self._broke: TransportError | ProtocolError | None = None  # why it was closed, unless its user did that
         self._chunk = memoryview(bytearray(_READ_SIZE))
         # A read of less has emptied a plain socket. One over TLS gives records, which are short, one by one.
@@ -97,29 +100,31 @@ class Connection:
         return serial_no
 
     def reply(self, serial_no: int) -> Response | Failure:
-        """Waits for the reply to `serial_no`.
+        """Waits for the reply to `serial_no` until its request's timeout. Bytes that come in prolong that by the time
+        that they take over a link of 16 KiB/s.
 
         `TransportError` when it does not come in time or the connection breaks, `ProtocolError` when the peer speaks
         something else; either way the connection is closed.
         """
-        # Replies may wait in the socket for longer than the timeout when their reader was busy: as long as bytes come
-        # in, and for a moment after the first look, nobody is late.
-        patience = time.monotonic() + _GRACE
+        # A busy reader may find replies in the socket that came long ago, so it looks for a moment at the least. Bytes
+        # that come in buy time at the rate of a slow link, and not more: a peer that trickles must not hold anybody.
+        began, had = time.monotonic(), self._received
         while serial_no not in self._replies:
             deadline = self._deadlines.get(serial_no)
             if deadline is None:
                 raise self._broke or TransportError(f"the connection to {self.address} is closed")
-            left = max(deadline, patience) - time.monotonic()
-            if left <= 0:
+            wait = self._latest(deadline, began, had) - time.monotonic()
+            try:
+                self._pump(max(0.0, wait))
+            except (TransportError, ProtocolError):
+                if serial_no in self._replies:  # it may have come in just before the end
+                    break
+                raise
+            now = time.monotonic()
+            if serial_no not in self._replies and now >= self._latest(deadline, began, had):
                 self.close()
                 _framings.pop(self.address, None)  # a server may be back as another release
                 raise TransportError(f"{self.address} did not answer in time; {self._silence()}")
-            try:
-                if self._pump(left):
-                    patience = time.monotonic() + _GRACE
-            except (TransportError, ProtocolError):
-                if serial_no not in self._replies:  # it may have come in just before the end
-                    raise
         return self._replies.pop(serial_no)
 
     def call(self, service: ServiceType, method: Method, message: Message, timeout: float) -> Response | Failure:
@@ -155,13 +160,17 @@ class Connection:
             return False
         return not self._selector.select(0) or (isinstance(self._socket, _TlsSocket) and self._socket.is_quiet())
 
+    def _latest(self, deadline: float, began: float, had: int) -> float:
+        """When to stop waiting for a reply with this `deadline`. Its reader `began` to listen when it `had` so many
+        bytes.
+        """
+        return max(deadline, began + _GRACE) + (self._received - had) / _SLOWEST
+
     def _silence(self) -> str:
         return f"if its port is right, is 'tubemq.rpc.framing' ({self.framing.value} was used), or is the server stuck?"
 
-    def _pump(self, wait: float) -> bool:
-        """Writes and reads once, after waiting up to `wait` seconds for either to be possible; whether bytes came
-        in.
-        """
+    def _pump(self, wait: float) -> None:
+        """Writes and reads once, after waiting up to `wait` seconds for either to be possible."""
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         try:
@@ -175,10 +184,8 @@ class Connection:
                 self._selector.modify(self._socket, events)
                 self._events = events
             ready = self._selector.select(wait)
-            readable = any(mask & selectors.EVENT_READ for _, mask in ready)
-            if readable:
+            if any(mask & selectors.EVENT_READ for _, mask in ready):
                 self._read()
-            return readable
         except OSError as cause:
             question = self._question()
             self.close()
@@ -228,6 +235,7 @@ class Connection:
                 return
             if size == 0:
                 raise ConnectionError("the peer closed it")
+            self._received += size
             for serial_no, reply in self._rpc.receive(self._chunk[:size]):
                 del self._deadlines[serial_no]
                 self._replies[serial_no] = reply
@@ -264,7 +272,7 @@ def connect(address: Address, framing: Framing | None, timeout: float, tls: TlsS
     try:
         found = _first_answer(probes, min(_SECOND_FRAMING_AFTER, timeout / 2))
         if found is None:
-            prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, 0.1), tls)
+            prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, _LEAST_WAIT), tls)
             probes[prefixed] = prefixed._submit(_PROBE)
             found = _first_answer(probes, deadline.left)
     except (TransportError, ProtocolError):
@@ -308,12 +316,13 @@ def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.s
     """A socket that does not block. Raises as `Connection`."""
     try:
         context = None if tls is None else tls_context(tls)
-        opened = socket.create_connection(address, timeout=seconds)
+        deadline = Deadline(seconds)
+        opened = _reach(address, deadline)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
                 opened = context.wrap_socket(opened, server_hostname=address.host, do_handshake_on_connect=False)
-                _shake_hands(opened, address, min(seconds, _HANDSHAKE_WITHIN))
+                _shake_hands(opened, address, max(_LEAST_WAIT, min(deadline.left, _HANDSHAKE_WITHIN)))
             opened.setblocking(False)
         except BaseException:
             opened.close()
@@ -323,6 +332,24 @@ def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.s
     except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
         raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from cause
     return opened
+
+
+def _reach(address: Address, deadline: Deadline) -> socket.socket:
+    """A connected socket. A name may stand for several hosts: they share the time that is left, the last one has the
+    rest.
+    """
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    problem = OSError(f"{address.host} is no host's name")
+    for number, (family, kind, protocol, _, host) in enumerate(found):
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.settimeout(max(_LEAST_WAIT, deadline.left / (len(found) - number)))
+            opened.connect(host)
+            return opened
+        except OSError as cause:
+            opened.close()
+            problem = cause
+    raise problem
 
 
 def _shake_hands(secure: ssl.SSLSocket, address: Address, seconds: float) -> None:
