@@ -110,7 +110,9 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
 
     def cluster() -> SimpleNamespace:
         known = sorted(world.ends)
-        return SimpleNamespace(partitions=lambda topic: known, is_sole=lambda partition: True)
+        return SimpleNamespace(
+            partitions=lambda topic: known, is_sole=lambda partition: True, in_store_of=lambda partition: 1
+        )
 
     class Session:
         visit_token = -2

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -82,15 +84,22 @@ class Cluster:
         check_sizes(merged.values())
         return Cluster(known_brokers, merged)
 
+    @cached_property
+    def _by_topic(self) -> Mapping[str, list[Partition]]:
+        found: dict[str, list[Partition]] = {}
+        for (topic, broker_id), layout in sorted(self.layouts.items(), key=itemgetter(0)):
+            if broker_id in self.brokers:
+                found.setdefault(topic, []).extend(layout.all_partitions())
+        return found
+
     def partitions(self, topic: str) -> list[Partition]:
         """The partitions of `topic` on brokers whose address is known, in the order of brokers and ids."""
-        found = [
-            partition
-            for (name, broker_id), layout in self.layouts.items()
-            if name == topic and broker_id in self.brokers
-            for partition in layout.all_partitions()
-        ]
-        return sorted(found)
+        return list(self._by_topic.get(topic, ()))
+
+    def in_store_of(self, partition: Partition) -> int:
+        """How many partitions share the store of `partition`, itself included; 0 where the master told of none."""
+        layout = self.layout(partition)
+        return layout.partitions if layout is not None and partition.store_id < layout.stores else 0
 
     def layout(self, partition: Partition) -> TopicOnBroker | None:
         return self.layouts.get((partition.topic, partition.broker_id))

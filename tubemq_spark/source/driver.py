@@ -71,6 +71,7 @@ class StreamDriver:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._topics = frozenset(options.topics)
         self._session = ConsumerSession(options.client, options.group, options.topics, options.filters)
         self._session.register()
         self._claims: DriverClaims | None = None
@@ -289,7 +290,7 @@ class StreamDriver:
     def _is_wanted(self, partition: Partition) -> bool:
         if self._options.assigned is not None:
             return partition in self._options.assigned
-        return partition.topic in self._options.topics
+        return partition.topic in self._topics
 
     def _first_positions(self, claims: DriverClaims) -> Positions:
         """Where a new query begins, as the options say; looked up once."""

@@ -103,7 +103,7 @@ def check(
         if any(position < begin[partition] for partition, position in fallen.items()):
             lost |= fallen
         elif batch.wants_marks:
-            found[store] = thinned([*found.get(store, ()), *_marks_of(session, store, batch, seen, now)], now)
+            found[store] = thinned([*found.get(store, ()), *_marks_of(session, batch, seen, now)], now)
     return Checked(lost, {store: listed for store, listed in found.items() if listed})
 
 
@@ -153,14 +153,15 @@ def _by_store(begin: Positions, ends: Positions, heads: Positions, marks: Marks)
             min(begin[partition] for partition in partitions),
             max(ends[partition] for partition in partitions),
             max(heads[partition] for partition in partitions),
-            _usable(store, marks.get(store, ()), partitions),
+            _usable(marks.get(store, ()), partitions),
         )
         for store, partitions in stores.items()
     }
 
 
-def _usable(store: Store, marks: Iterable[Mark], partitions: Sequence[Partition]) -> tuple[Mark, ...]:
-    return tuple(mark for mark in marks if _partition(store, mark) in partitions)
+def _usable(marks: Iterable[Mark], partitions: Sequence[Partition]) -> tuple[Mark, ...]:
+    known = {partition.partition_id for partition in partitions}
+    return tuple(mark for mark in marks if mark.partition_id in known)
 
 
 def _partition(store: Store, mark: Mark) -> Partition:
@@ -215,7 +216,7 @@ def _second_places(
     if not batch.wants_marks:
         return
     at_end = _seen_at(batch, batch.end - UNIT, seen)
-    if not _is_the_only_one(session, store, batch, seen):
+    if not _is_the_only_one(session, batch, seen):
         yield from ((partition, batch.end) for partition in at_end)
     if batch.newest is not None and batch.begins_at_a_mark(now):
         ends = [Mark(batch.end - UNIT, partition.partition_id, last, now) for partition, last in at_end.items()]
@@ -223,20 +224,18 @@ def _second_places(
             yield from ((partition, batch.start) for partition in batch.partitions)
 
 
-def _is_the_only_one(session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
+def _is_the_only_one(session: ConsumerSession, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
     """Whether one partition has messages at or behind the last entry of the batch, and no other can have any."""
-    known = sum(store_of(partition) == store for partition in session.cluster.partitions(store[1]))
+    known = session.cluster.in_store_of(batch.partitions[0])
     complete = all((partition, batch.end - UNIT) in seen for partition in batch.partitions)
     return complete and known == len(batch.partitions) and len(_seen_at(batch, batch.end - UNIT, seen)) == 1
 
 
-def _marks_of(
-    session: ConsumerSession, store: Store, batch: _Batch, seen: Mapping[Place, Seen], now: int
-) -> Iterable[Mark]:
+def _marks_of(session: ConsumerSession, batch: _Batch, seen: Mapping[Place, Seen], now: int) -> Iterable[Mark]:
     """The last message of the batch; the first one, where no mark is near; and, when these are the first marks, one
     that is surely flushed."""
     at_end = _seen_at(batch, batch.end - UNIT, seen)
-    if not _is_the_only_one(session, store, batch, seen):
+    if not _is_the_only_one(session, batch, seen):
         behind = {partition: seen.get((partition, batch.end)) for partition in at_end}
         at_end = {p: first for p, first in at_end.items() if (here := behind[p]) is not None and here.first != first}
     if len(at_end) != 1:

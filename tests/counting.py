@@ -1,0 +1,107 @@
+"""Counts the calls that a source makes on an embedded server, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from tubemq_spark.client import forget_servers
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+TOPIC = "demo"
+METHODS = (
+    "partition_register",
+    "partition_unregister",
+    "get_message",
+    "commit_offset",
+    "partition_heartbeat",
+    "get_partition_meta",
+)
+
+
+@dataclass
+class Cost:
+    """What some work took: calls by method, and seconds of this thread."""
+
+    calls: dict[str, int]
+    processor: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return sum(self.calls.values())
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{method} {count}" for method, count in self.calls.items() if count)
+        return f"{self.total:7} calls  {self.processor:7.3f} s of a core  {self.seconds:7.3f} s  ({listed})"
+
+
+@contextmanager
+def counted(tubemq: EmbeddedTubeMQ) -> Iterator[Cost]:
+    """The cost of what happens inside, complete when that is over."""
+    rules = {method: tubemq.on(method).count() for method in METHODS}
+    cost = Cost({})
+    begin, processor = time.perf_counter(), time.thread_time()
+    try:
+        yield cost
+    finally:
+        cost.processor, cost.seconds = time.thread_time() - processor, time.perf_counter() - begin
+        for method, rule in rules.items():
+            cost.calls[method] = rule.fired
+            rule.remove()
+
+
+class Stream:
+    """A streaming query between the calls of Spark's engine, of one run."""
+
+    def __init__(self, tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> None:
+        raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
+        options = replace(SourceOptions.read(raw, streaming=True), starting="earliest")
+        if asks_always:
+            options = replace(options, heads_interval=0.0)
+        self.driver = StreamDriver(options)
+        self.start = self.driver.initial()
+        self.rows = 0
+
+    def ask(self) -> StreamOffset:
+        return self.driver.latest(self.start)
+
+    def read(self) -> None:
+        """One micro-batch."""
+        end = self.ask()
+        tasks: list[TubeMQInputPartition] = pickle.loads(pickle.dumps(self.driver.plan(self.start, end)))
+        self.rows += sum(batch.num_rows for task in tasks for batch in task.read())
+        self.start = end
+
+
+@contextmanager
+def streaming(tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> Iterator[Stream]:
+    stream = Stream(tubemq, asks_always=asks_always)
+    try:
+        yield stream
+    finally:
+        stream.driver.stop()
+
+
+@contextmanager
+def cluster(partitions: int, stores: int, brokers: int = 1) -> Iterator[EmbeddedTubeMQ]:
+    """One topic with so many partitions in each store, and so many stores on each broker."""
+    with EmbeddedTubeMQ(brokers=brokers) as tubemq:
+        tubemq.create_topic(TOPIC, partitions, stores)
+        yield tubemq
+        forget_servers()
+
+
+def send_to_all(tubemq: EmbeddedTubeMQ, partitions: int, stores: int, brokers: int = 1) -> None:
+    """A message to each partition."""
+    for broker_id in range(1, brokers + 1):
+        for store in range(stores):
+            for partition in range(partitions):
+                tubemq.send(TOPIC, b"message", f"{broker_id}:{store * 10_000 + partition}")

@@ -1,0 +1,37 @@
+"""How many calls the source makes for what: they must not grow unnoticed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from tests.counting import cluster, send_to_all, streaming
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many functions of Python the work calls in this thread."""
+    count = 0
+
+    def on_event(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def steps_to_find_the_end(stores: int) -> int:
+    with cluster(1, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, 1, stores)
+        stream.read()
+        send_to_all(tubemq, 1, stores)
+        return steps_of(stream.ask)
+
+
+def test_work_for_the_end_of_a_batch_grows_as_the_stores_do() -> None:
+    assert steps_to_find_the_end(200) < 5 * steps_to_find_the_end(50)
