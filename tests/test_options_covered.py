@@ -49,7 +49,7 @@ CONTRACT_OF_THE_SINK = """
 """
 COLUMNS_OF_THE_SINK = """
     value topic attributes msg_type msg_time key broker_id partition inlong_group inlong_stream inlong_time
-    inlong_attributes
+    inlong_attributes corrupt
 """
 
 

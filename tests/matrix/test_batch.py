@@ -64,21 +64,37 @@ def test_write(tried: Tried) -> None:
     rows: list[tuple[Any, ...]] = [
         (b"\x00\xff", "one", {"ключ": "値"}, "order", moment),
         (b"plain", "other", None, None, moment),
-        (b"without topic", None, {}, None, moment),
+        (b"empty", "other", {}, None, moment),
     ]
     columns = "value binary, topic string, attributes map<string,string>, msg_type string, msg_time timestamp"
-    tried.write(tried.spark.createDataFrame(rows, columns), "one")
+    tried.write(tried.spark.createDataFrame(rows, columns))
     stored = {
         m.body: (m.attributes or {}, m.msg_type, m.msg_time)
         for topic in ("one", "other")
         for m in tried.tubemq.messages(topic)
     }
-    assert tried.bodies("one").keys() == {b"\x00\xff", b"without topic"}
+    assert tried.bodies("one").keys() == {b"\x00\xff"}
     assert stored == {
         b"\x00\xff": ({"ключ": "値"}, "order", "202402292359"),
         b"plain": ({}, None, "202402292359"),
-        b"without topic": ({}, None, "202402292359"),
+        b"empty": ({}, None, "202402292359"),
     }
+
+
+@pytest.mark.quick
+def test_what_was_read_is_written_as_it_is(tried: Tried) -> None:
+    """By a batch and by a stream; nothing goes back to where it was read."""
+    tried.tubemq.create_topic("from", partitions=3)
+    tried.tubemq.create_topic("into", partitions=1)
+    for number in range(10):
+        tried.tubemq.send("from", b"%d" % number, partition=number % 3, attributes={"n": "1"}, msg_time="202402292359")
+    tried.write(tried.batch("from"), "into")
+    query = tried.start(tried.stream("from"), {"topic": "into"}, availableNow=True)
+    assert query.awaitTermination(240), f"it goes on: {query.status}"
+    assert tried.bodies("into") == Counter(b"%d" % number for number in range(10) for _ in range(2))
+    assert tried.bodies("from").total() == 10
+    assert {m.msg_time for m in tried.tubemq.messages("into")} == {"202402292359"}
+    assert [m.attributes for m in tried.tubemq.messages("into")] == [{"n": "1"}] * 20
 
 
 def test_more_rows_than_an_arrow_batch_holds(tried: Tried) -> None:

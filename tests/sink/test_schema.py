@@ -67,7 +67,17 @@ def test_columns_that_are_taken(columns: StructType) -> None:
         (schema("value", partition=LongType(), broker_id=INT), "'partition' has the type bigint; expected int"),
         (schema("value", partition=INT), "column 'partition' is there without column 'broker_id'; a target needs both"),
         (schema("value", broker_id=INT), "column 'broker_id' is there without column 'partition'; a target needs both"),
-        (schema("value", "offset", "Value"), "columns 'offset', 'Value' are unknown to the sink, which takes value"),
+        (
+            schema("value", "city", "Value"),
+            "^columns 'city', 'Value' are unknown to the sink; the sink takes value .*them$",
+        ),
+        (
+            schema("id", "body"),
+            "^columns 'id', 'body' are unknown to the sink, and column 'value' is missing; the sink",
+        ),
+        (schema("id", "topic"), "^column 'id' is unknown to the sink, and column 'value' is missing; the sink takes"),
+        (schema("value", "offset"), "column 'offset' has the type string; expected bigint"),
+        (schema("topic", offset=LongType()), "column 'value' .* is missing; there is topic, offset"),
         (schema("value", "value"), "column 'value' is there more than once"),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
@@ -101,7 +111,7 @@ def test_columns_of_packs_that_are_taken(columns: dict[str, DataType]) -> None:
         (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a place in a pack that was read; drop it"),
         (
             schema("value", "city", **PACKED),
-            "column 'city' is unknown to the sink, which takes value .*inlong_attributes",
+            "column 'city' is unknown to the sink; the sink takes value .*inlong_attributes",
         ),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.histories.script import TopicShape
 from tests.sink_histories.hooks import HOWS
-from tests.sink_histories.jobs import BAD, OutRow
-from tests.sink_histories.script import COMMITTED, ONCE, PLAIN, PLANNED, STAMPED, WRITTEN, Event, History, Setting
+from tests.sink_histories.jobs import BAD, CORRUPT, OutRow
+from tests.sink_histories.script import (
+    AS_READ,
+    BARE,
+    COMMITTED,
+    ONCE,
+    PLAIN,
+    PLANNED,
+    STAMPED,
+    WITH_TOPIC,
+    WRITTEN,
+    Event,
+    History,
+    Setting,
+)
 from tubemq_spark.protocol.metadata import Partition
 
 SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
@@ -109,11 +123,20 @@ def generate(name: str, server: str = "embedded") -> History:
         tries=r.choice([1, 2, 4, 4]),
     )
     events = tuple(_event(r, setting, server) for _ in range(r.choice([4, 8, 12, 18])))
-    return History(name, setting, events)
+    return History(name, _framed(name, setting, shapes), events)
 
 
 def _failed_rows(name: str) -> str:
     return random.Random(f"{name}:failed rows").choice(["fail", "fail", "drop", "deadLetter"])
+
+
+def _framed(name: str, setting: Setting, shapes: list[TopicShape]) -> Setting:
+    """In some histories the frame says that its rows were read in another topic."""
+    r = random.Random(f"{name}:frame")
+    frame = r.choice([BARE, BARE, BARE, WITH_TOPIC, AS_READ])
+    if setting.topic_column or frame == BARE:
+        return setting
+    return replace(setting, frame=frame, topics={"b": r.choice(shapes), **setting.topics})
 
 
 def _event(r: random.Random, setting: Setting, server: str) -> Event:
@@ -141,6 +164,8 @@ def _for_real(r: random.Random, kind: str, args: dict[str, Any]) -> tuple[str, d
 def rows(history: History, batch: int, task: int, topics: list[str], partitions: list[Partition]) -> list[OutRow]:
     """Of one task, the same whenever it is tried. Bodies are unique, unless the setting has `equal` ones."""
     setting = history.setting
+    is_read = not setting.topic_column and setting.frame == AS_READ
+    read_in = None if setting.topic_column or setting.frame == BARE else topics[-1]
     r = random.Random(f"{history.name}:{batch}:{task}")
     fate = random.Random(f"{history.name}:{batch}:{task}:bad")
     made = []
@@ -152,11 +177,12 @@ def rows(history: History, batch: int, task: int, topics: list[str], partitions:
         kind = r.random()
         key = r.choice(_KEYS) if kind < 0.4 or kind > 0.95 else None
         target = None
-        if kind > 0.8:
+        if kind > 0.8 and not is_read:
             chosen = r.choice([one for one in partitions if one.topic == topic])
             target = chosen.broker_id, chosen.partition_id
         is_bad = setting.failed_rows != "fail" and fate.random() < 0.2
-        made.append(OutRow(topic, body, key, target, fate.choice(BAD) if is_bad else ""))
+        bad = fate.choice([CORRUPT] if is_read else BAD) if is_bad else ""
+        made.append(OutRow(topic, body, key, target, bad, read_in))
     return made
 
 

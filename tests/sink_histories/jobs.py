@@ -14,47 +14,72 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Row as SparkRow
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from tests.sink_histories.hooks import CALLS, Hook
+from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
 from tubemq_spark.client import doubts
 from tubemq_spark.sink import once
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 
-SCHEMA = (
-    StructType()
-    .add("value", BinaryType())
-    .add("key", BinaryType())
-    .add("broker_id", IntegerType())
-    .add("partition", IntegerType())
-)
-_COLUMNS = [
-    pa.field("value", pa.binary()),
-    pa.field("key", pa.binary()),
-    pa.field("broker_id", pa.int32()),
-    pa.field("partition", pa.int32()),
-]
-
+_FIELDS: Mapping[str, tuple[DataType, pa.DataType]] = {
+    "value": (BinaryType(), pa.binary()),
+    "key": (BinaryType(), pa.binary()),
+    "broker_id": (IntegerType(), pa.int32()),
+    "partition": (IntegerType(), pa.int32()),
+    "topic": (StringType(), pa.string()),
+    "offset": (LongType(), pa.int64()),
+    "message_id": (LongType(), pa.int64()),
+    "corrupt": (BooleanType(), pa.bool_()),
+}
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    BARE: ("value", "key", "broker_id", "partition"),
+    WITH_TOPIC: ("value", "key", "broker_id", "partition", "topic"),
+    AS_READ: tuple(_FIELDS),
+}
+"""Of each kind of frame."""
 
 _BAD: dict[str, tuple[int, int | None]] = {"half a target": (1, None), "no such target": (99, 0)}
 BAD = [*_BAD]
+CORRUPT = "corrupt"
 
 
 @dataclass(frozen=True)
 class OutRow:
-    """`target` is (broker id, partition id). One that is `bad` can never be sent: it has half a target, or one that is
-    not there."""
+    """`topic` is where it has to go, `target` is (broker id, partition id). One that is `bad` can never be sent: it has
+    half a target, or one that is not there, or the source could not take it apart.
+
+    `read_in` is the topic that the frame names, where that is not the one to go to. As an origin the frame names a
+    partition that is nowhere."""
 
     topic: str
     body: bytes
     key: bytes | None = None
     target: tuple[int, int] | None = None
     bad: str = ""
+    read_in: str | None = None
 
-    def cells(self, with_topic: bool) -> dict[str, Any]:
-        broker_id, partition = _BAD[self.bad] if self.bad else self.target or (None, None)
-        cells = {"value": self.body, "key": self.key, "broker_id": broker_id, "partition": partition}
-        return {**cells, "topic": self.topic} if with_topic else cells
+    def cells(self, columns: Sequence[str]) -> dict[str, Any]:
+        broker_id, partition = _BAD.get(self.bad, self.target or (None, None))
+        cells = {
+            "value": self.body,
+            "key": self.key,
+            "broker_id": broker_id,
+            "partition": partition,
+            "topic": self.topic if self.read_in is None else self.read_in,
+        }
+        if "message_id" in columns:
+            cells |= {"broker_id": 77, "partition": 3, "offset": 28, "message_id": 5, "corrupt": self.bad == CORRUPT}
+        return {name: cells[name] for name in columns}
 
 
 class Job(Protocol):
@@ -83,8 +108,8 @@ class Begin:
             once.Standing.add = lambda *_: None  # type: ignore[method-assign]
 
 
-def schema(with_topic: bool) -> StructType:
-    return StructType(SCHEMA.fields).add("topic", StringType()) if with_topic else SCHEMA
+def schema(columns: Sequence[str]) -> StructType:
+    return StructType([StructField(name, _FIELDS[name][0]) for name in columns])
 
 
 @dataclass(frozen=True)
@@ -92,11 +117,11 @@ class Plan:
     """Gives the pickled writer."""
 
     options: Mapping[str, str]
-    with_topic: bool
+    columns: Sequence[str]
     hook: Hook | None = None
 
     def do(self) -> bytes:
-        return pickle.dumps(stream_writer(self.options, schema(self.with_topic), False))
+        return pickle.dumps(stream_writer(self.options, schema(self.columns), False))
 
 
 @dataclass(frozen=True)
@@ -126,17 +151,17 @@ class Write:
     writer: bytes
     where: Where
     rows: Sequence[OutRow]
-    with_topic: bool
+    columns: Sequence[str]
     arrow: bool
     hook: Hook | None = None
 
     def do(self) -> Any:
         self.where.enter()
         writer = pickle.loads(self.writer)
-        cells = [row.cells(self.with_topic) for row in self.rows]
+        cells = [row.cells(self.columns) for row in self.rows]
         if not self.arrow:
             return TubeMQStreamRowWriter(writer._plan).write(iter([SparkRow(**one) for one in cells]))
-        columns = pa.schema([*_COLUMNS, pa.field("topic", pa.string())] if self.with_topic else _COLUMNS)
+        columns = pa.schema([pa.field(name, _FIELDS[name][1]) for name in self.columns])
         size = random.Random(str(self.where)).choice([1, 3, 1000])
         parts = [cells[start : start + size] for start in range(0, len(cells), size)]
         return writer.write(iter([pa.RecordBatch.from_pylist(part, schema=columns) for part in parts]))
@@ -145,13 +170,13 @@ class Write:
 @dataclass(frozen=True)
 class Commit:
     options: Mapping[str, str]
-    with_topic: bool
+    columns: Sequence[str]
     messages: Sequence[Any]
     batch: int
     hook: Hook | None = None
 
     def do(self) -> None:
-        stream_writer(self.options, schema(self.with_topic), False).commit(list(self.messages), self.batch)
+        stream_writer(self.options, schema(self.columns), False).commit(list(self.messages), self.batch)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.sink_histories import generate
 from tests.sink_histories.hooks import Hook
-from tests.sink_histories.jobs import Begin, Commit, Done, Job, OutRow, Plan, Where, Write
-from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WRITTEN, Event, History
+from tests.sink_histories.jobs import COLUMNS, Begin, Commit, Done, Job, OutRow, Plan, Where, Write
+from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WITH_TOPIC, WRITTEN, Event, History
 from tests.sink_histories.world import DEAD, World
 from tests.sink_histories.zygote import Child, Zygote
 
@@ -68,6 +68,7 @@ class Player:
         }
         if not setting.topic_column:
             self._options["topic"] = world.topics[0]
+        self._columns = COLUMNS[WITH_TOPIC if setting.topic_column else setting.frame]
         if setting.mode == STAMPED:
             self._options["stampRows"] = "true"
         if setting.mode == ONCE:
@@ -148,16 +149,15 @@ class Player:
     # A batch
 
     def _try_batch(self, batch: int, run: int) -> None:
-        with_topic = self.history.setting.topic_column
         hook = self._hook(batch, run, "plan")
-        writer = self._call(Plan(self._options, with_topic, hook), batch, "plan")
+        writer = self._call(Plan(self._options, self._columns, hook), batch, "plan")
         self._die_at(batch, run, PLANNED)
         tasks = self._write(batch, run, writer)
         self._die_at(batch, run, WRITTEN)
         messages = [task.written for task in tasks]
         self.commits[batch] += 1
         self._call(
-            Commit(self._options, with_topic, messages, batch, self._hook(batch, run, "commit")), batch, "commit"
+            Commit(self._options, self._columns, messages, batch, self._hook(batch, run, "commit")), batch, "commit"
         )
         self._die_at(batch, run, COMMITTED)
         self.committed[batch] = tasks
@@ -184,7 +184,7 @@ class Player:
                     child = self._worker([*running])
                     begun = time.monotonic()
                     child.start(
-                        Write(writer, where, [rows[task][n] for n in order], setting.topic_column, setting.arrow, hook)
+                        Write(writer, where, [rows[task][n] for n in order], self._columns, setting.arrow, hook)
                     )
                     running[child] = task, attempt, order, begun
                 for child in self._first_of([*running]):

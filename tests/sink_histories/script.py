@@ -11,6 +11,9 @@ from tests.histories.script import TopicShape
 
 PLAIN, STAMPED, ONCE = "plain", "stamped", "once"
 
+# What the frame has besides: nothing, the column `topic`, or all columns of the source.
+BARE, WITH_TOPIC, AS_READ = "bare", "with topic", "as read"
+
 # The moments at which a driver may die.
 PLANNED, WRITTEN, COMMITTED = "planned", "written", "committed"  # the last one before the commit log knows
 
@@ -37,13 +40,18 @@ class Event:
 class Setting:
     """`tasks` has for each batch the number of rows of each task. `config` are fields of `ServerConfig`, `options`
     those of the sink but for where. Where `failed_rows`, as the option has it, is not `fail`, some rows can never be
-    sent. `width` is how many workers there are, `tries` how often a task is tried."""
+    sent. `width` is how many workers there are, `tries` how often a task is tried.
+
+    With `topic_column` the rows name their topics. Without, option `topic` names the first topic for all rows, and a
+    `frame` that is not bare says that they were read in the last topic.
+    """
 
     brokers: int
     topics: dict[str, TopicShape]
     tasks: list[list[int]]
     mode: str
     topic_column: bool = False
+    frame: str = BARE
     receipts: bool = False
     arrow: bool = True
     shuffled: bool = False

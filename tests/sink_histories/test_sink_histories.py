@@ -140,6 +140,7 @@ def test_only_another_try_is_shuffled() -> None:
 
 QUERY = "00000000-0000-0000-0000-000000000001"
 HERE, THERE = Partition(1, "a", 0), Partition(1, "a", 1)
+READ = Partition(1, "b", 0)  # of a topic that rows were read in
 ROWS = [
     OutRow("a", b"free"),
     OutRow("a", b"red 1", b"red"),
@@ -178,6 +179,7 @@ def test_all_is_as_it_must_be(case: Case) -> None:
     [
         (PLAIN, [FREE, RED_1, RED_2, NEXT], "b'there') stands there 0 times"),
         (PLAIN, [FREE, RED_1, RED_2, BY_TARGET, NEXT, replace(FREE, place=200, body=b"?")], "was never sent"),
+        (PLAIN, [FREE, RED_1, RED_2, BY_TARGET, NEXT, replace(FREE, partition=READ)], "was never sent"),
         (ONCE, [FREE, RED_1, RED_2, BY_TARGET, NEXT, replace(FREE, place=70)], "b'free') stands there 2 times"),
         (PLAIN, [FREE, RED_1, RED_2, NEXT, replace(BY_TARGET, partition=HERE, place=70)], "was for {(1, 1)}"),
         (PLAIN, [FREE, replace(RED_1, place=70), RED_2, BY_TARGET, NEXT], "came before"),

@@ -17,8 +17,10 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -51,11 +53,17 @@ KINDS: Mapping[str, DataType] = {
     "inlong_stream": STRING,
     "inlong_time": TIMESTAMP,
     "inlong_attributes": TEXTS,
+    "corrupt": BooleanType(),
+    "inlong_index": INT,
+    "offset": LongType(),
+    "message_id": LongType(),
 }
 _ARROW: Sequence[tuple[DataType, pa.DataType]] = [
     (BINARY, pa.binary()),
     (STRING, pa.string()),
     (INT, pa.int32()),
+    (LongType(), pa.int64()),
+    (BooleanType(), pa.bool_()),
     (TIMESTAMP, pa.timestamp("us", tz="UTC")),
     (TEXTS, pa.map_(pa.string(), pa.string())),
 ]

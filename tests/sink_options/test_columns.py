@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
@@ -42,7 +43,9 @@ WRONG_TYPES: list[tuple[str, list[DataType], str]] = [
     ("inlong_stream", [BINARY, INT], "string"),
     ("inlong_time", [STRING, LongType(), TimestampNTZType()], "timestamp"),
     ("inlong_attributes", [STRING, MapType(STRING, LongType())], "map<string,string>"),
+    ("corrupt", [STRING, INT], "boolean"),
 ]
+COPIED: dict[str, DataType] = {"message_id": LongType()}  # makes a frame one in the source's own shape
 FLAT = [(name, kind, expected) for name, kinds, expected in WRONG_TYPES for kind in kinds]
 
 
@@ -65,6 +68,7 @@ def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> N
     is_packed = name.startswith("inlong")
     columns: dict[str, DataType] = {"broker_id": INT, "partition": INT} if name in ("broker_id", "partition") else {}
     columns |= {"inlong_group": STRING, "inlong_stream": STRING} if is_packed else {}
+    columns |= COPIED if name == "corrupt" else {}
     said = problem(schema(kinds={**columns, name: kind}), **(PACKS if is_packed else {}))
     assert said.startswith(f"column '{name}' has the type {kind.simpleString()}; expected {expected}")
 
@@ -72,8 +76,16 @@ def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> N
 @pytest.mark.parametrize(
     ("kinds", "sentence"),
     [
-        ({"offset": LongType()}, "column 'offset' is unknown to the sink, which takes value (binary or string), topic"),
-        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink, which takes value"),
+        ({"city": LongType()}, "column 'city' is unknown to the sink; the sink takes value (binary or string), topic"),
+        (
+            {"corrupt": BooleanType()},
+            "column 'corrupt' is unknown to the sink; the sink takes value (binary or string),",
+        ),
+        ({"offset": INT}, "column 'offset' has the type int; expected bigint: cast it"),
+        ({"message_id": STRING}, "column 'message_id' has the type string; expected bigint: cast it"),
+        ({**COPIED, "city": STRING}, "column 'city' is unknown to the sink; the sink takes value (binary or string)"),
+        ({**COPIED, "inlong_group": STRING}, "column 'inlong_group' is only taken with messageFormat=inlongmsg; set"),
+        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink; the sink takes value"),
         ({"broker_id": INT}, "column 'broker_id' is there without column 'partition'; a target needs both, or neither"),
         ({"partition": INT}, "column 'partition' is there without column 'broker_id'; a target needs both, or neither"),
         ({"inlong_group": STRING}, "column 'inlong_group' is only taken with messageFormat=inlongmsg; set that"),
@@ -109,6 +121,7 @@ def test_a_value_is_needed() -> None:
 def test_servers_do_not_change_that(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
     """Nor is anything sent."""
     columns = {"broker_id": INT, "partition": INT, "inlong_group": STRING, "inlong_stream": STRING, name: kind}
+    columns |= COPIED if name == "corrupt" else {}
     for streaming in (False, True):
         with pytest.raises(ConfigError, match=f"^column '{name}' has the type {re.escape(kind.simpleString())}; "):
             Writing(cluster, schema(kinds=columns), nobodys, streaming=streaming, **PACKS)

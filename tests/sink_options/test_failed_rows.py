@@ -37,8 +37,8 @@ BAD_ROWS = {
     "null": BadRow("value", {"value": None}, "it is null"),
     "too long": BadRow("value", {"value": bytes(LONG + 1)}, r"value has 1048577 bytes, and topic \w+ takes 1048576"),
     "no topic": BadRow("topic", {"topic": None}, "it is null, and option 'topic' is not given", {"topic": None}),
-    "empty topic": BadRow("topic", {"topic": ""}, "it is empty"),
-    "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere"),
+    "empty topic": BadRow("topic", {"topic": ""}, "it is empty", {"topic": None}),
+    "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere", {"topic": None}),
     "no broker": BadRow("broker_id", {"broker_id": None, "partition": 0}, "it is null, and the other half of the targ"),
     "no partition": BadRow("partition", {"broker_id": 1, "partition": None}, "it is null, and the other half of the"),
     "unknown broker": BadRow(
@@ -81,6 +81,7 @@ BAD_ROWS = {
     "attribute with &": BadRow(
         "inlong_attributes", {**PACK, "inlong_attributes": {"a": "b&c"}}, "attribute a 'b&c' contains '&'", PACKS
     ),
+    "corrupt": BadRow("corrupt", {"corrupt": True, "message_id": 1}, "it is true: the source could not take this mess"),
     "null in a pack": BadRow(
         "inlong_attributes", {**PACK, "inlong_attributes": {"a": None}}, "attribute a is null; packs have only", PACKS
     ),

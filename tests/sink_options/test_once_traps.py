@@ -190,8 +190,8 @@ def test_dead_letters_have_no_bookmarks(start: Start) -> None:
 
 def test_a_topic_that_was_closed_before_a_new_process_commits(start: Start) -> None:
     cluster, task = start("demo", "other"), Task()
-    some = [*rows("a", 3), *rows("b", 3, topic="other")]
-    writing = begin(cluster, some)
+    some = [*rows("a", 3, topic="demo"), *rows("b", 3, topic="other")]
+    writing = begin(cluster, some, None)
     written = writing.write(some, task)
     forget_servers()
     cluster.tubemq.delete_topic("other")
@@ -254,8 +254,8 @@ def test_many_unknown_topics_are_found_out_soon(start: Start, monkeypatch: pytes
     for module in ("backoff", "master"):  # who asks the master; a producer may wait for its connections
         clock = SimpleNamespace(monotonic=time.monotonic, time_ns=time.time_ns, sleep=waits.append)
         monkeypatch.setattr(f"tubemq_spark.client.{module}.time", clock)
-    some = [*rows("a", 1), *({"value": b"x", "topic": f"nope{n}"} for n in range(20))]
-    assert Writing(cluster, schema(some), "demo", failedRows="drop").write(some).dropped == 20
+    some = [*rows("a", 1, topic="demo"), *({"value": b"x", "topic": f"nope{n}"} for n in range(20))]
+    assert Writing(cluster, schema(some), failedRows="drop").write(some).dropped == 20
     assert not waits
 
 

@@ -18,14 +18,31 @@ from tubemq_spark.protocol.metadata import Partition
 
 @pytest.mark.sink_option("topic")
 @pytest.mark.column("topic")
-def test_a_rows_topic_comes_before_the_option(cluster: Cluster) -> None:
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_the_option_wins_over_a_rows_topic(cluster: Cluster, by_rows: bool) -> None:
+    """Whatever that is."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows: list[dict[str, Any]] = [
         {"value": b"a", "topic": None},
         {"value": b"b", "topic": second},
         {"value": b"c", "topic": first},
+        {"value": b"d", "topic": "nowhere"},
+        {"value": b"e", "topic": ""},
     ]
-    written = save(cluster, rows, first)
+    written = save(cluster, rows, first, by_rows=by_rows)
+    assert (bodies(cluster, first), bodies(cluster, second)) == ([b"a", b"b", b"c", b"d", b"e"], [])
+    assert {key.split(":")[1] for key in written.rows} == {first}
+
+
+@pytest.mark.column("topic")
+def test_rows_of_several_topics(cluster: Cluster) -> None:
+    first, second = cluster.new_topic("one"), cluster.new_topic("one")
+    rows: list[dict[str, Any]] = [
+        {"value": b"a", "topic": first},
+        {"value": b"b", "topic": second},
+        {"value": b"c", "topic": first},
+    ]
+    written = save(cluster, rows)
     assert (bodies(cluster, first), bodies(cluster, second)) == ([b"a", b"c"], [b"b"])
     assert Counter(key.split(":")[1] for key in written.rows for _ in range(written.rows[key])) == {first: 2, second: 1}
 

@@ -47,8 +47,8 @@ class RowEncoder:
     """Encodes the rows of one task."""
 
     def __init__(self, topic: str | None, form: PayloadForm, *, stamped: bool) -> None:
-        """`topic` is of rows that have none. Of rows that are `stamped` no attribute of their own may look like a
-        stamp."""
+        """`topic` is the option, which wins over that of a row. Of rows that are `stamped` no attribute of their own
+        may look like a stamp."""
         self._topic = topic
         self._form = form
         self._is_raw = form == PayloadForm()
@@ -57,10 +57,13 @@ class RowEncoder:
 
     def parts(self, cells: Cells) -> Parts:
         """`BadRowError` for a row that can never be sent, whatever its topic takes."""
-        value, topic, attributes, msg_type, msg_time, key, broker_id, partition, *_ = cells
-        to = self._topic if topic is None else topic
+        value, topic, attributes, msg_type, msg_time, key, broker_id, partition, *_, corrupt = cells
+        to = topic if self._topic is None else self._topic
         column = "value"
         try:
+            if corrupt:
+                column = "corrupt"
+                raise ConfigError("it is true: the source could not take this message apart, and its bytes are no body")
             if value is None:
                 raise ConfigError("it is null")
             column = "topic"
@@ -109,9 +112,9 @@ class RowEncoder:
 
 def digest_of(cells: Cells) -> str:
     """16 hex digits of all that a row has: equal for equal rows, in every try."""
-    others = cells._replace(
+    *others, _ = cells._replace(
         value=None, attributes=_items(cells.attributes), inlong_attributes=_items(cells.inlong_attributes)
-    )
+    )  # all but `corrupt`: such rows are not sent
     digest = blake2b(ascii(tuple(others)).encode(), digest_size=DIGEST_DIGITS // 2)
     digest.update(cells.value or b"")
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import Option, boolean, check_names, not_blank, one_of, whole_number
 
-TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of rows without the column `topic`")
+TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
 
 

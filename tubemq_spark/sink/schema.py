@@ -1,15 +1,30 @@
-"""Which columns the sink takes, and how their cells become plain values."""
+"""Which columns the sink takes, and how their cells become plain values.
+
+A frame with a column `offset` or `message_id` is in the source's own shape: somebody copies what was read. Its
+`broker_id`, `partition`, `offset`, `message_id` and `inlong_index` say where a message was read. The sink ignores them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from tubemq_spark.errors import ConfigError
 
@@ -43,12 +58,22 @@ _INLONG_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
     "inlong_time": ("timestamp", lambda kind: isinstance(kind, TimestampType)),
     "inlong_attributes": _COLUMNS["attributes"],
 }
+# What only a frame in the source's own shape may have besides.
+_SOURCE_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
+    "offset": ("bigint", lambda kind: isinstance(kind, LongType)),
+    "message_id": ("bigint", lambda kind: isinstance(kind, LongType)),
+    "inlong_index": ("int", lambda kind: isinstance(kind, IntegerType)),
+    "corrupt": ("boolean", lambda kind: isinstance(kind, BooleanType)),
+}
+_MARKS_OF_THE_SOURCE = frozenset({"offset", "message_id"})
+_ORIGIN = frozenset({"broker_id", "partition", "offset", "message_id", "inlong_index"})
 _TARGET = ("broker_id", "partition")
 _INLONG_NEEDED = ("inlong_group", "inlong_stream")
 
 
 class Cells(NamedTuple):
-    """One row. `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch; `inlong_time` is milliseconds since then."""
+    """One row. `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch; `inlong_time` is milliseconds since then.
+    `corrupt` is what the source says of a message with `corruptMessages=keep`."""
 
     value: bytes | None
     topic: str | None = None
@@ -62,16 +87,35 @@ class Cells(NamedTuple):
     inlong_stream: str | None = None
     inlong_time: int | None = None
     inlong_attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None = None
+    corrupt: bool | None = None
+
+
+def has_source_shape(names: Collection[str]) -> bool:
+    """Whether a frame with columns of these `names` is in the source's own shape."""
+    return not _MARKS_OF_THE_SOURCE.isdisjoint(names)
+
+
+@lru_cache(maxsize=16)
+def columns_read(names: tuple[str, ...], topic: str | None) -> frozenset[str]:
+    """The columns of a checked frame whose cells the sink reads; `topic` is the option, which wins over the column."""
+    ignored = {"topic"} if topic is not None else set()
+    return frozenset(names) - ignored - (_ORIGIN if has_source_shape(names) else set())
 
 
 def check_columns(schema: StructType, topic: str | None, message_format: str = "raw") -> None:
     """`ConfigError` when the sink cannot write rows of `schema`; `topic` and `message_format` are the options."""
     names = schema.fieldNames()
-    _check_inlong(names, message_format)
+    is_copy = has_source_shape(names)
+    _check_inlong(names, message_format, is_copy)
     columns = {**_COLUMNS, **_INLONG_COLUMNS} if message_format == "inlongmsg" else _COLUMNS
     takes = ", ".join(f"{name} ({expected})" for name, (expected, _) in columns.items())
+    columns = {**columns, **_SOURCE_COLUMNS} if is_copy else columns
     if unknown := [name for name in names if name not in columns]:
-        raise ConfigError(f"{_columns(unknown)} unknown to the sink, which takes {takes}; drop or rename it")
+        missing = "" if "value" in names else ", and column 'value' is missing"
+        them = "it" if len(unknown) == 1 else "them"
+        raise ConfigError(
+            f"{_columns(unknown)} unknown to the sink{missing}; the sink takes {takes}; drop or rename {them}"
+        )
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{_columns(twice)} there more than once")
     if "value" not in names:
@@ -83,14 +127,14 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
                 f"column '{field.name}' has the type {field.dataType.simpleString()}; expected {expected}: cast it"
             )
     for name, other in (_TARGET, _TARGET[::-1]):
-        if name in names and other not in names:
+        if name in names and other not in names and not is_copy:
             raise ConfigError(f"column '{name}' is there without column '{other}'; a target needs both, or neither")
     if "topic" not in names and topic is None:
         raise ConfigError("no topic to write to: give option 'topic' or a column 'topic'")
 
 
-def _check_inlong(names: Sequence[str], message_format: str) -> None:
-    if "inlong_index" in names:
+def _check_inlong(names: Sequence[str], message_format: str, is_copy: bool) -> None:
+    if "inlong_index" in names and not is_copy:
         raise ConfigError("column 'inlong_index' is a place in a pack that was read; drop it before the write")
     if message_format == "inlongmsg":
         if missing := [name for name in _INLONG_NEEDED if name not in names]:
@@ -100,10 +144,12 @@ def _check_inlong(names: Sequence[str], message_format: str) -> None:
         raise ConfigError(f"{_columns(packs)} only taken with messageFormat=inlongmsg; set that, or drop it")
 
 
-def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
-    """The rows of an Arrow batch whose columns were checked. Bytes of a text that are no UTF-8, which Spark lets pass,
-    are lone surrogates of its cell."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[Cells]:
+    """The rows of an Arrow batch whose columns were checked; `topic` is the option. Bytes of a text that are no UTF-8,
+    which Spark lets pass, are lone surrogates of its cell."""
+    names = batch.schema.names
+    read = columns_read(tuple(names), topic)
+    columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
     readers: Mapping[str, Callable[[Any], list[Any]]] = {
         "value": _bytes,
         "key": _bytes,
@@ -113,6 +159,7 @@ def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
         "inlong_attributes": _maps,
         "broker_id": _plain,
         "partition": _plain,
+        "corrupt": _plain,
     }
     cells: list[Iterable[Any]] = [
         readers.get(name, _texts)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
@@ -120,9 +167,12 @@ def cells_of_batch(batch: pa.RecordBatch) -> Iterator[Cells]:
     return map(Cells, *cells)
 
 
-def cells_of_row(row: Row) -> Cells:
-    """A row as Spark gives it to writers without Arrow."""
+def cells_of_row(row: Row, topic: str | None = None) -> Cells:
+    """A row as Spark gives it to writers without Arrow; `topic` is the option."""
     cells = row.asDict()
+    read = columns_read(tuple(cells), topic)
+    if len(read) < len(cells):
+        cells = {name: cell for name, cell in cells.items() if name in read}
     moment, inlong_time = cells.get("msg_time"), cells.get("inlong_time")
     for name in ("value", "key"):
         if (value := cells.get(name)) is not None:

@@ -26,7 +26,7 @@ from tubemq_spark.sink.options import DEAD_LETTER, EFFECTIVELY_ONCE, FAIL, SinkO
 from tubemq_spark.sink.origin import Task, this_task
 from tubemq_spark.sink.payload import PayloadForm
 from tubemq_spark.sink.receipts import Receipts, check_folder
-from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, check_columns
+from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, check_columns, columns_read
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
         raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
     options = SinkOptions.from_options(raw)
     check_columns(schema, options.topic, options.message_format)
+    names = schema.fieldNames()
+    if ignored := [name for name in names if name not in columns_read(tuple(names), options.topic)]:
+        _log.info("the sink ignores the columns %s: option 'topic' wins, or they say where rows were read", ignored)
     if options.receipts is not None:
         check_folder(options.receipts)
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
@@ -73,13 +76,14 @@ def write_batches(planned: Plan, batches: Iterable[pa.RecordBatch]) -> Written:
     `flush` do."""
     slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
     return _TaskWriter(planned, this_task(planned.write_id)).write(
-        cells for part in slices for cells in cells_of_batch(part)
+        cells for part in slices for cells in cells_of_batch(part, planned.options.topic)
     )
 
 
 def write_rows(planned: Plan, rows: Iterable[Row]) -> Written:
     """As `write_batches`, for rows as Spark gives them to writers without Arrow."""
-    return _TaskWriter(planned, this_task(planned.write_id)).write(map(cells_of_row, rows))
+    topic = planned.options.topic
+    return _TaskWriter(planned, this_task(planned.write_id)).write(cells_of_row(row, topic) for row in rows)
 
 
 class _TaskWriter:
@@ -211,7 +215,7 @@ class _TaskWriter:
         assert topic is not None
         task = self._task
         letter = DeadLetter(
-            cells._replace(topic=self._options.topic) if cells.topic is None else cells,
+            cells if self._options.topic is None else cells._replace(topic=self._options.topic),
             reason,
             time.time(),
             task.id,

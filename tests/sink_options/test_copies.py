@@ -1,0 +1,203 @@
+"""Frames in the source's own shape: rows that were read are written as they are."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import DataType
+
+from tests.clusters import Cluster
+from tests.messages import partitions
+from tests.sink_options.bench import MINUTE, STRING, TIMESTAMP, Task, Writing, bodies, own, read_back, save, schema
+from tests.stored import stored_in
+from tubemq_spark.errors import ConfigError
+
+AS_READ: Mapping[str, DataType] = {"msg_time": TIMESTAMP}
+ROWS: Sequence[dict[str, Any]] = [
+    {"value": b"plain", "attributes": None, "msg_type": None, "msg_time": "202611210830"},
+    {"value": b"full", "attributes": {"city": "Zürich"}, "msg_type": "news", "msg_time": "202611210830"},
+    *({"value": b"%d" % n, "attributes": {"n": str(n)}, "msg_type": "n", "msg_time": None} for n in range(20)),
+]
+ORIGIN = {"broker_id": 77, "partition": 3, "offset": 28, "message_id": 5}  # no server has this broker
+NOWHERE = {"value": b"a", "topic": "nowhere", **ORIGIN}
+
+
+@pytest.fixture
+def read(cluster: Cluster, demo: str) -> list[dict[str, Any]]:
+    """What the source makes of `ROWS`, which stand in `demo`."""
+    save(cluster, ROWS, demo)
+    return rows_of(cluster, demo)
+
+
+def rows_of(cluster: Cluster, topic: str, **given: Any) -> list[dict[str, Any]]:
+    """As Spark's frames have them."""
+    maps = ("attributes", "inlong_attributes")
+    return [
+        {name: dict(cell) if name in maps and cell is not None else cell for name, cell in row.items()}
+        for row in read_back(cluster, topic, **given)
+    ]
+
+
+def in_zone_of_the_process(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """As Spark gives rows to writers without Arrow."""
+    return [{**row, "msg_time": row["msg_time"] and row["msg_time"].astimezone().replace(tzinfo=None)} for row in rows]
+
+
+def contents(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = ("value", "attributes", "msg_type", "msg_time")
+    return sorted(repr([row[name] for name in names]) for row in rows)
+
+
+@pytest.mark.sink_option("topic")
+@pytest.mark.column("topic", "broker_id", "partition", "corrupt")
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("corrupt", ["fail", "keep"])
+def test_a_topic_is_copied(
+    cluster: Cluster, demo: str, read: list[dict[str, Any]], by_rows: bool, corrupt: str
+) -> None:
+    """All that its messages have; nothing goes back to where it was read."""
+    copy = cluster.new_topic("one")
+    rows = rows_of(cluster, demo, corruptMessages=corrupt)
+    assert ("corrupt" in rows[0]) == (corrupt == "keep")
+    written = save(cluster, in_zone_of_the_process(rows) if by_rows else rows, copy, kinds=AS_READ, by_rows=by_rows)
+    assert sum(written.rows.values()) == len(ROWS)
+    assert contents(rows_of(cluster, copy)) == contents(read)
+    assert bodies(cluster, demo) == bodies(cluster, copy) == sorted(row["value"] for row in ROWS)
+
+
+@pytest.mark.column("broker_id", "partition")
+@pytest.mark.parametrize("kept", [("offset",), ("message_id",), ("broker_id", "message_id"), tuple(ORIGIN)])
+def test_an_origin_is_no_target(cluster: Cluster, demo: str, kept: tuple[str, ...]) -> None:
+    """Nor is half of one."""
+    save(cluster, [{"value": b"a", **{name: ORIGIN[name] for name in kept}}], demo)
+    assert bodies(cluster, demo) == [b"a"]
+
+
+@pytest.mark.column("broker_id", "partition")
+def test_without_its_position_a_row_goes_to_its_target(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
+    copy = cluster.new_topic("three")
+    names = ("value", "broker_id", "partition")
+    save(cluster, [{name: row[name] for name in names} for row in read], copy)
+    there = {message.body: message.partition for message in stored_in(cluster, copy)}
+    assert there == {
+        row["value"]: type(partitions(cluster, copy)[0])(row["broker_id"], copy, row["partition"]) for row in read
+    }
+
+
+@pytest.mark.column("topic")
+def test_rows_are_sent_where_the_query_says(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
+    """Without the option the column is a target as ever."""
+    first, second = cluster.new_topic("one"), cluster.new_topic("one")
+    rows = [{**row, "topic": (first, second)[n % 2]} for n, row in enumerate(read)]
+    save(cluster, rows, kinds=AS_READ)
+    assert contents(rows_of(cluster, first)) == contents(rows[::2])
+    assert contents(rows_of(cluster, second)) == contents(rows[1::2])
+    assert len(bodies(cluster, demo)) == len(ROWS)
+
+
+@pytest.mark.column("key")
+def test_a_key_may_be_added(cluster: Cluster, demo: str) -> None:
+    for _ in range(2):
+        save(cluster, [{**NOWHERE, "key": b"%d" % (n % 4), "value": b"%d" % (n % 4)} for n in range(40)], demo)
+    assert len({(message.body, message.partition) for message in stored_in(cluster, demo)}) == 4
+
+
+@pytest.mark.sink_option("effectivelyOnce", "receipts", "stampRows")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_what_stands_is_not_sent_again(
+    cluster: Cluster, demo: str, read: list[dict[str, Any]], tmp_path: Any, by_rows: bool
+) -> None:
+    """Wherever the rows were read; the receipts say where the copies are."""
+    copy, task = cluster.new_topic("one"), Task()
+    given = {"effectivelyOnce": True, "checkpointLocation": task.query, "receipts": tmp_path, "by_rows": by_rows}
+    rows = in_zone_of_the_process(read) if by_rows else read
+    writing = Writing(cluster, schema(rows, AS_READ), copy, streaming=True, **given)
+    writing.write(rows[:13], task)
+    written = writing.write(rows, task.again())
+    writing.commit([written])
+    assert written.stood == 13
+    stored = stored_in(cluster, copy)
+    assert Counter(message.body for message in stored) == {row["value"]: 1 for row in ROWS}
+    (file,) = tmp_path.glob("*.parquet")
+    told = pq.read_table(file).to_pylist()
+    assert {(one["topic"], one["broker_id"]) for one in told} <= {(copy, broker) for broker in cluster.broker_ids}
+    found = {row["message_id"]: row["value"] for row in read_back(cluster, copy)}
+    assert [found[one["message_id"]] for one in sorted(told, key=lambda one: one["spark_row"])] == [
+        row["value"] for row in rows
+    ]
+
+
+@pytest.mark.sink_option("stampRows")
+def test_stamps_of_another_query_are_refused(cluster: Cluster, demo: str) -> None:
+    """They would say that this query's row is another one."""
+    copy = cluster.new_topic("one")
+    Writing(cluster, schema(), demo, streaming=True, stampRows=True).write([{"value": b"a"}], Task())
+    rows = rows_of(cluster, demo)
+    with pytest.raises(ConfigError, match=r"column 'attributes': the attribute spark_batch, .* is reserved where rows"):
+        save(cluster, rows, copy, kinds=AS_READ, stampRows=True)
+    save(cluster, rows, copy, kinds=AS_READ)
+    assert [own(message) for message in stored_in(cluster, copy)] == [rows[0]["attributes"]]
+
+
+@pytest.mark.sink_option("failedRows", "deadLetterTopic")
+@pytest.mark.parametrize("once", [False, True])
+def test_a_dead_letter_of_a_copy(cluster: Cluster, demo: str, once: bool) -> None:
+    """It is for the topic of the option, and for no partition."""
+    dead = cluster.new_topic("one")
+    rows = [NOWHERE, {**NOWHERE, "value": b"bad", "attributes": {"a": "b=c"}}, {**NOWHERE, "topic": dead}]
+    given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
+    if once:
+        given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
+    written = Writing(cluster, schema(rows), demo, streaming=True, **given).write(rows, Task())
+    assert written.dead == 1
+    assert bodies(cluster, demo) == [b"a", b"a"]
+    (letter,) = stored_in(cluster, dead)
+    assert own(letter)["dead_topic"] == demo
+    assert "dead_target" not in own(letter)
+
+
+PACK = {"inlong_group": "g", "inlong_stream": "s", "inlong_time": MINUTE, "inlong_attributes": {"a": "1"}}
+PACKS: dict[str, Any] = {"messageFormat": "inlongmsg"}
+
+
+@pytest.mark.sink_option("messageFormat")
+@pytest.mark.parametrize("corrupt", ["fail", "keep"])
+def test_packs_are_copied(cluster: Cluster, demo: str, corrupt: str) -> None:
+    """Their place in the pack they were read from is an origin too."""
+    copy = cluster.new_topic("one")
+    save(cluster, [{"value": b"%d" % n, **PACK} for n in range(10)], demo, **PACKS)
+    rows = rows_of(cluster, demo, corruptMessages=corrupt, **PACKS)
+    assert rows[0]["inlong_index"] == 0
+    save(cluster, rows, copy, kinds=AS_READ, **PACKS)
+    names = ["value", *PACK, "attributes", "msg_type", "msg_time"]
+    copied = rows_of(cluster, copy, **PACKS)
+    assert len(copied) == 10
+    assert sorted(repr([row[name] for name in names]) for row in copied) == sorted(
+        repr([row[name] for name in names]) for row in rows
+    )
+
+
+@pytest.mark.sink_option("messageFormat")
+@pytest.mark.column("corrupt")
+def test_what_was_no_pack_is_not_written_as_one(cluster: Cluster, demo: str) -> None:
+    copy, group = cluster.new_topic("one"), f"kept_{uuid.uuid4().hex[:12]}"
+    save(cluster, [{"value": b"no pack"}], demo)
+    kept = {"tubemq.group": group, "corruptMessages": "keep", **PACKS}
+    (row,) = rows_of(cluster, demo, **kept)
+    assert row["corrupt"] is True
+    for given in (PACKS, {}):
+        names = [name for name in row if given or not name.startswith("inlong")]
+        with pytest.raises(ConfigError, match=r"^row 0 of .*, column 'corrupt': it is true: the source could not take"):
+            save(cluster, [{name: row[name] for name in names}], copy, kinds=AS_READ, **given)
+    assert bodies(cluster, copy) == []
+
+
+@pytest.mark.column("corrupt")
+def test_a_mark_that_is_false_or_null_harms_nothing(cluster: Cluster, demo: str) -> None:
+    save(cluster, [{**NOWHERE, "corrupt": False}, {**NOWHERE, "corrupt": None}], demo, kinds={"key": STRING})
+    assert bodies(cluster, demo) == [b"a", b"a"]
