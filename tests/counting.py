@@ -38,6 +38,12 @@ class Cost:
     def total(self) -> int:
         return sum(self.calls.values())
 
+    @property
+    def of_partitions(self) -> dict[str, int]:
+        """Without what time alone makes."""
+        timed = ("partition_heartbeat", "get_partition_meta")
+        return {method: count for method, count in self.calls.items() if count and method not in timed}
+
     def __str__(self) -> str:
         listed = ", ".join(f"{method} {count}" for method, count in self.calls.items() if count)
         return f"{self.total:7} calls  {self.processor:7.3f} s of a core  {self.seconds:7.3f} s  ({listed})"

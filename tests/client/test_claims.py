@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.reading import unregister
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import backoff, claims
@@ -23,6 +24,7 @@ from tubemq_spark.testing import Calls, Fault
 
 GROUP = "g"
 PARTITION = Partition(1, "demo", 0)
+WIDE = [Partition(1, "wide", number) for number in range(10)]  # of one store
 CLAIM = ClaimId("query", run=1, batch=1)
 MIN, HERE, END = 3 * UNIT, 40 * UNIT, 100 * UNIT
 
@@ -30,7 +32,8 @@ MIN, HERE, END = 3 * UNIT, 40 * UNIT, 100 * UNIT
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """One broker, one partition with messages, the oldest of which have expired."""
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as running:
+    topics = {"demo": TopicSpec(partitions=1), "wide": TopicSpec(partitions=len(WIDE))}
+    with embedded_cluster(topics=topics, brokers=1) as running:
         for number in range(END // UNIT):
             running.tubemq.send("demo", b"%d" % number)
         running.tubemq.expire("demo", keep=(END - MIN) // UNIT)
@@ -39,7 +42,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def driver(cluster: EmbeddedCluster) -> Iterator[DriverClaims]:
-    session = ConsumerSession(settings(cluster), GROUP, ["demo"])
+    session = ConsumerSession(settings(cluster), GROUP, ["demo", "wide"])
     session.register()
     driver = DriverClaims(session, CLAIM, claim_timeout=0.0)
     yield driver
@@ -124,6 +127,52 @@ def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverCla
     assert holder(cluster) == str(CLAIM)
     assert driver.standing(PARTITION) == Standing(HERE, END + UNIT)
     assert position(cluster) == HERE
+
+
+def test_one_partition_of_a_store_is_asked_for_all(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    driver.take(dict.fromkeys(WIDE, 0))
+    asked = counted(cluster, "commit_offset")
+    for number in range(1, 4):
+        cluster.tubemq.send("wide", b"new", 3)
+        driver.ask(time.monotonic())
+        assert {driver.standing(partition) for partition in WIDE} == {Standing(0, number * UNIT)}
+    assert asked.fired == 3
+
+
+def test_the_beginning_of_a_store_is_asked_for_once(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    driver.take(dict.fromkeys([*WIDE, PARTITION], HERE))
+    registers = counted(cluster, "partition_register")
+    assert driver.earliest([*WIDE, PARTITION]) == dict.fromkeys(WIDE, 0) | {PARTITION: MIN}
+    assert registers.fired == 2 * 2
+
+
+def test_a_group_that_is_moved_in_one_partition_is_noticed_in_a_minute(
+    cluster: EmbeddedCluster, driver: DriverClaims, clock: SimpleNamespace
+) -> None:
+    cluster.tubemq.send("wide", b"new", 3)
+    driver.take(dict.fromkeys(WIDE, 0))
+    cluster.move_group(GROUP, WIDE[7], UNIT)
+    driver.ask(time.monotonic())
+    assert cluster.group_offset(GROUP, "wide", 1, 7) == UNIT
+    clock.advance = 61.0
+    driver.ask(time.monotonic() + clock.advance)
+    assert cluster.group_offset(GROUP, "wide", 1, 7) == 0
+
+
+def test_a_claim_that_a_heartbeat_does_not_find_is_made_again(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    driver.take(dict.fromkeys(WIDE, 0))
+    assert unregister(cluster, GROUP, WIDE[7], str(driver.claim)).errCode == 200
+    driver._beat()
+    driver.ask(time.monotonic())
+    assert cluster.tubemq.claims().get((GROUP, "wide", 1, 7)) == str(driver.claim)
+
+
+def test_a_broker_that_forgot_one_claim_is_asked_for_all(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    driver.take(dict.fromkeys(WIDE, 0))
+    for partition in WIDE:
+        assert unregister(cluster, GROUP, partition, str(driver.claim)).errCode == 200
+    driver.ask(time.monotonic())
+    assert set(cluster.tubemq.claims().values()) == {str(driver.claim)}
 
 
 def test_positions_are_said_again_once_an_hour(

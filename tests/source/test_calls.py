@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tests.counting import cluster, send_to_all, streaming
+import pytest
+
+from tests.counting import cluster, counted, send_to_all, streaming
 
 
 def steps_of(work: Callable[[], object]) -> int:
@@ -35,3 +37,14 @@ def steps_to_find_the_end(stores: int) -> int:
 
 def test_work_for_the_end_of_a_batch_grows_as_the_stores_do() -> None:
     assert steps_to_find_the_end(200) < 5 * steps_to_find_the_end(50)
+
+
+@pytest.mark.parametrize(("partitions", "stores"), [(40, 1), (2, 10), (1, 20)])
+def test_a_question_while_nothing_arrives_is_a_call_for_each_store(partitions: int, stores: int) -> None:
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, partitions, stores)
+        stream.read()
+        stream.ask()
+        with counted(tubemq) as cost:
+            assert stream.ask() == stream.start
+        assert cost.of_partitions == {"commit_offset": stores}

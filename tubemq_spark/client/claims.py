@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,12 +29,14 @@ from tubemq_spark.protocol.consume import CLAIM, DRIVER, ClaimEvent, ClaimId, Cl
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle
-from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.marks import Store
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
 _SAY_AGAIN_AFTER = 3600.0  # seconds
+_ASK_ALL_AFTER = 60.0  # seconds in which somebody may move the group in one partition of a store unnoticed
 _OCCUPIED_PAUSE = 0.5  # seconds
 _PARTING_TIMEOUT = 2.0  # seconds: a stop must not hang on a broker that is away
 
@@ -74,6 +77,9 @@ class DriverClaims:
         self._fenced_readers = False  # whose last fetches may be under way
         self._waited_for: set[str] = set()  # foreign holders that were told of
         self._unknown: set[Partition] = set()  # whose topics their brokers do not know
+        self._suspects: set[Partition] = set()  # which a heartbeat did not find with us; `ask` looks
+        self._all_asked_at = time.monotonic()
+        self._turn = 0  # of the partitions of a store, to be asked
         self._unanswered: dict[Partition, str] = {}  # the client ids whose claims may have come about unheard of
 
     def __repr__(self) -> str:
@@ -146,12 +152,14 @@ class DriverClaims:
         """The first position of each held partition's store.
 
         Only a register below it tells, which moves the group for the moment until the next request of the same write.
+        One partition of each store is asked.
         """
         wanted = list(partitions)
+        asked = list({partition.store: partition for partition in wanted}.values())
         stamina = Stamina(self._session.settings.retry_for)
         while True:
             calls: list[Call] = []
-            for partition in wanted:
+            for partition in asked:
                 claim = self._claims[partition]
                 broker = self._broker(partition)
                 calls.append(self._calls().register(broker, partition, claim.client_id, 0))
@@ -159,24 +167,60 @@ class DriverClaims:
             outcomes = call_all(self._session.settings, calls)
             try:  # every second one too, for the groups must be back
                 replies = [_registered(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
-                return dict(zip(wanted, (reply.currOffset for reply in replies[::2]), strict=True))
             except TransportError as trouble:
                 if not stamina.pause():
                     raise self._gave_up(trouble, wanted, self._session.settings.retry_for) from trouble
+                continue
+            begins = {partition.store: reply.currOffset for partition, reply in zip(asked, replies[::2], strict=True)}
+            return {partition: begins[partition.store] for partition in wanted}
 
     def ask(self, heard_since: float) -> None:
         """Renews the standing of all held partitions but those heard of since that moment of the monotonic clock.
 
-        One that the broker forgot, or that was moved from outside, is claimed again and the group put back where it
-        was. Raises as `take` does.
+        The partitions of a store have one end, so one of them is asked for all, in turn. Heartbeats watch the claims
+        of the others; where a broker gives an unusual answer, and once a minute, all are asked. A claim that the
+        broker forgot is made again, and a group that was moved from outside is put back. Raises as `take` does.
         """
+        now = time.monotonic()
         held = [p for p, claim in self._claims.items() if claim.held and claim.said_at < heard_since]
+        asked = self._those_to_ask(held, now)
+        ends, lost = self._ask([partition for partition in held if partition in asked])
+        if lost:
+            brokers = {partition.broker_id for partition in lost}
+            others, more = self._ask([p for p in held if p.broker_id in brokers and p not in asked])
+            ends |= others
+            lost |= more
+        for partition, claim in self._claims.items():
+            if claim.held and partition.store in ends:
+                claim.standing = Standing(claim.standing.group, ends[partition.store])
+        for partition in held:
+            claim = self._claims[partition]
+            if claim.held and now - claim.said_at > _SAY_AGAIN_AFTER:
+                lost[partition] = claim.standing.group
+        self.take(lost)
+
+    def _those_to_ask(self, held: Sequence[Partition], now: float) -> Set[Partition]:
+        """One partition of each store, another one each time, and those that a heartbeat did not find with us."""
+        with self._lock:
+            suspects, self._suspects = self._suspects, set()
+        if now - self._all_asked_at >= _ASK_ALL_AFTER:
+            self._all_asked_at = now
+            return set(held)
+        stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+        for partition in held:
+            stores[partition.store].append(partition)
+        self._turn += 1
+        return {partitions[self._turn % len(partitions)] for partitions in stores.values()} | suspects
+
+    def _ask(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
+        """Where the stores of `partitions` end, and which of them are to be claimed again with which position."""
         calls = [
             self._calls().roll_back(self._broker(partition), partition, self._claims[partition].client_id)
-            for partition in held
+            for partition in partitions
         ]
+        ends: dict[Store, int] = {}
         lost: dict[Partition, int | None] = {}
-        for partition, call, outcome in zip(held, calls, call_all(self._session.settings, calls), strict=True):
+        for partition, call, outcome in zip(partitions, calls, call_all(self._session.settings, calls), strict=True):
             claim = self._claims[partition]
             try:
                 reply = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
@@ -186,9 +230,7 @@ class DriverClaims:
                 lost[partition] = claim.standing.group
                 continue
             if reply.errCode == ErrCode.SUCCESS and reply.currOffset == claim.standing.group:
-                claim.standing = Standing(reply.currOffset, reply.maxOffset)
-                if time.monotonic() - claim.said_at > _SAY_AGAIN_AFTER:
-                    lost[partition] = claim.standing.group
+                ends[partition.store] = reply.maxOffset
             elif reply.errCode == ErrCode.SUCCESS:
                 _log.warning(
                     "%s: somebody moved group %s to %d; it goes back to %d, for the query's checkpoint decides",
@@ -199,7 +241,7 @@ class DriverClaims:
                 _log.info("%s: the broker has forgotten the claim (%d %s)", partition, reply.errCode, reply.errMsg)
                 claim.life.on(ClaimEvent.REFUSED)
                 lost[partition] = claim.standing.group
-        self.take(lost)
+        return ends, lost
 
     def lend(self, partitions: Iterable[Partition]) -> None:
         """From now on tasks may take these."""
@@ -347,8 +389,17 @@ class DriverClaims:
                 if claim.client_id and claim.life.state in (ClaimState.HELD, ClaimState.LENT):
                     held.setdefault((self._broker(partition), claim.client_id), []).append(partition)
         calls = [self._calls().heartbeat(broker, name, partitions) for (broker, name), partitions in held.items()]
-        # Nothing is done about failures: the next `ask` meets them too and knows what to do.
-        call_all(self._session.settings, calls, timeout=min(3.0, self._session.settings.rpc_timeout))
+        outcomes = call_all(self._session.settings, calls, timeout=min(3.0, self._session.settings.rpc_timeout))
+        suspects: set[Partition] = set()
+        for (broker, _), call, outcome in zip(held, calls, outcomes, strict=True):
+            # Trouble with the broker is left to the next `ask`, which meets it too and knows what to do.
+            with suppress(TubeMQError):
+                reply = answer(outcome, broker_pb.HeartBeatResponseB2C, call.what)
+                for failure in reply.failureInfo:
+                    _, topic, partition_id = parse_failure_info(failure)
+                    suspects.add(Partition(broker.broker_id, topic, partition_id))
+        with self._lock:
+            self._suspects |= suspects
 
     def _calls(self) -> GroupCalls:
         return GroupCalls(self._session.settings, self._session.group, self._session.visit_token)

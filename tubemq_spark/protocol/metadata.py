@@ -51,6 +51,11 @@ class Partition(NamedTuple):
     def store_id(self) -> int:
         return self.partition_id // STORE_PARTITION_BASE
 
+    @property
+    def store(self) -> tuple[int, str, int]:
+        """Broker, topic and store id. The partitions of a store share its index, and so its beginning and end."""
+        return self.broker_id, self.topic, self.store_id
+
     def __str__(self) -> str:
         return f"{self.broker_id}:{self.topic}:{self.partition_id}"
 

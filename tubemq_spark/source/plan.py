@@ -136,7 +136,7 @@ def limited(
 
 
 def store_of(partition: Partition) -> Store:
-    return partition.broker_id, partition.topic, partition.store_id
+    return partition.store
 
 
 def _store_ranges(start: Positions, ends: Positions) -> dict[Store, tuple[int, int]]:
