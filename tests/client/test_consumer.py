@@ -20,7 +20,7 @@ from tubemq_spark.client import backoff, consumer
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import FencedError, PositionMovedError, ServerError, TransportError
+from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, ServerError, TransportError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
@@ -40,11 +40,19 @@ class Scene:
     end: int = 300 * UNIT
 
     def reader(
-        self, claim: ClaimId = NEW, address: Address | None = None, *, lender: str | None = None, **settings: Any
+        self,
+        claim: ClaimId = NEW,
+        address: Address | None = None,
+        *,
+        lender: str | None = None,
+        fail: bool = True,
+        **settings: Any,
     ) -> Generator[Piece, None, None]:
         settings = {"framing": Framing.STANDARD, "retry_for": 30.0, **settings}
         where = Broker(1, address or self.broker.peer.address)
-        wanted = RangeToRead(where, PARTITION, self.start, self.end, self.sole, lender=lender)
+        wanted = RangeToRead(
+            where, PARTITION, self.start, self.end, self.sole, lender=lender, fail_on_data_loss=fail, advice="Do this"
+        )
         return PartitionReader(ClientSettings(masters=(), **settings), "g", claim, wanted, claim_timeout=0.0).pieces()
 
     @property
@@ -302,3 +310,94 @@ def test_a_broker_that_stays_away(scene: Scene) -> None:
     said = rf"1:demo:7 at broker 1 at {address}: gave up after 0\.3 s without progress: cannot connect.*Check that"
     with pytest.raises(TransportError, match=said):
         rows_of(scene.reader(address=address, retry_for=0.3))
+
+
+def test_fetches_of_a_second_reading_are_progress(scene: Scene, clock: SimpleNamespace) -> None:
+    """The connection breaks again before the second reading comes to anything new, which takes longer than a reader
+    tries without progress."""
+    for first, second in [(12, 10), (12, 3), (6, 6)]:
+        fetches = 0
+
+        def take_time(step: str, breaks: tuple[int, ...] = (first, first + second)) -> None:
+            nonlocal fetches
+            fetches += step == "fetch"
+            clock.advance += 0.2 if step == "fetch" else 0
+            if step == "fetch" and fetches in breaks:
+                raise ConnectionError
+
+        scene.broker.script = take_time
+        assert rows_of(scene.reader(retry_for=0.5)) == scene.expected
+        assert fetches > first + second
+
+
+def test_a_connection_that_always_breaks_at_the_same_place_ends_the_reading(scene: Scene) -> None:
+    since = 0
+
+    def tear(step: str) -> None:
+        nonlocal since
+        since = 0 if step == "seek" and scene.broker.log[-1:] != ["roll back"] else since + (step == "fetch")
+        if since == 5:
+            raise ConnectionError
+        assert len(scene.broker.log) < 1000
+
+    scene.broker.script = tear
+    with pytest.raises(
+        TransportError, match=r"gave up after 2 s .* the connection broke \d+ times before .* Check that"
+    ):
+        rows_of(scene.reader(retry_for=2.0))
+
+
+# Brokers that give nothing
+
+
+@pytest.mark.parametrize("stale", [1, 2, 5])
+def test_a_broker_may_read_nothing_for_a_moment(scene: Scene, stale: int) -> None:
+    scene.broker.store.stale = stale
+    assert rows_of(scene.reader()) == scene.expected
+
+
+def test_a_broker_that_gives_no_messages_and_stays_where_it_is(scene: Scene) -> None:
+    scene.broker.store.stale = 1_000_000
+    with pytest.raises(ServerError, match=r"nothing came for 5 s, .* no messages, and the position stays at 140\."):
+        rows_of(scene.reader(retry_for=5.0))
+    assert scene.broker.log.count("fetch") < 30
+    assert scene.broker.holder is None
+
+
+# Losses that are borne
+
+
+def test_nothing_is_left_of_a_store_that_ends_before_the_range(scene: Scene) -> None:
+    scene.broker.store.crash(keep=3, confirmed=None)
+    scene.broker.script = lambda step: None if len(scene.broker.log) < 100 else pytest.fail("it asks for ever")
+    assert rows_of(scene.reader(fail=False)) == []
+    assert scene.broker.log.count("seek") <= 3
+
+
+def test_what_came_into_the_place_of_lost_messages_is_not_read(scene: Scene) -> None:
+    """The store loses what was given out, and other messages stand there when the range is read again."""
+    reader = scene.reader(fail=False)
+    rows = rows_of(islice(reader, 2))
+
+    def lose(step: str) -> None:
+        scene.broker.script = lambda step: None
+        scene.broker.store.crash(keep=scene.start // UNIT, confirmed=None)
+        scene.broker.store.append(*[OURS] * 400)
+        raise ConnectionError
+
+    before = scene.expected
+    scene.broker.script = lose
+    rows += rows_of(reader)
+    assert rows == before[: len(rows)]
+
+
+def test_a_store_that_loses_its_beginning_again_and_again(scene: Scene) -> None:
+    def expire(step: str) -> None:
+        if step == "seek":
+            scene.broker.store.expire(scene.broker.store.minimum + 6)
+        assert len(scene.broker.log) < 1000
+
+    scene.broker.script = expire
+    with pytest.raises(DataLossError, match=r"retention removed .* Do this"):
+        rows_of(scene.reader(fail=False))
+    assert scene.broker.log.count("seek") < 30

@@ -49,7 +49,7 @@ from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.marks import UNKNOWN_IDS, Ids
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.pieces import Given
+from tubemq_spark.protocol.pieces import Given, what_is_left
 from tubemq_spark.protocol.sieve import Sieve
 
 _log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ _STALE = 1.0  # seconds after which a proof of holding the claim is asked for ag
 _OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
 _SOME_FETCHES = (Command(Action.FETCH),) * 2
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
+_MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
+_MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
 _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
 
 
@@ -72,8 +74,7 @@ class RangeToRead:
     that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
     claim that may be taken without asking. `leave_at` is where the group is put at the end, None for `start`.
 
-    A range `is_followed` when another one goes on where the store will be found to have lost a tail. `flow_rules` are
-    what the master said about the group's speed.
+    `flow_rules` are what the master said about the group's speed.
 
     `ids` are those of the messages that stood in the range when `lender` claimed it, as far as they are known. A broker
     that has forgotten that claim may have crashed since then, and may use the positions for messages with other ids:
@@ -92,7 +93,6 @@ class RangeToRead:
     lender: str | None = None
     leave_at: int | None = None
     fail_on_data_loss: bool = True
-    is_followed: bool = False
     advice: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)
     ids: Ids = UNKNOWN_IDS
@@ -135,6 +135,10 @@ class PartitionReader:
         self._unsure = False  # whether a fetch that nobody waited for may have moved the cursor
         self._same_broker = False  # whether it is known to run since the range was planned
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
+        self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
+        self._has_fetched = False  # since the last broken connection
+        self._rereadings = 0  # in a row, see `_MOST_REREADINGS`
+        self._news_due = Deadline(settings.retry_for)  # when the reader has given out nothing for so long
         self._fenced: str | None = None  # the earlier attempt that was told to go last
         self._complete: deque[Piece] = deque()  # to be given out next
         self._pacing = Pacing(wanted.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}")
@@ -150,6 +154,7 @@ class PartitionReader:
         """The range's messages in order, a few thousand at a time."""
         stop_beating = HEARTBEAT.keep(self._beat)
         start, end = self._wanted.start, self._wanted.end
+        in_a_row = 0
         try:
             while start < end:
                 given = Given()
@@ -157,10 +162,11 @@ class PartitionReader:
                     yield from self._read_range(start, end, given)
                     break
                 except DataLossError as loss:
-                    if self._wanted.fail_on_data_loss:
+                    in_a_row = 1 if given.last else in_a_row + 1
+                    if self._wanted.fail_on_data_loss or in_a_row > _MOST_LOSSES:
                         raise loss.advising(self._wanted.advice) from loss
                     _log.warning("%s; reading goes on without them, as option 'failOnDataLoss' says", loss)
-                    start, end = what_is_left(start, end, loss, given, is_followed=self._wanted.is_followed)
+                    start, end = what_is_left(start, end, loss, given)  # a smaller range each time, so this loop ends
         finally:
             stop_beating()
             self._leave()
@@ -226,11 +232,26 @@ class PartitionReader:
                 _log.info("%s: %s; trying again", self._where, error)
                 self._leave_behind()
                 self._range.interrupt()
+                self._count_rereading(error)
                 if not self._stamina.pause():
-                    raise TransportError(
-                        f"{self._where}: gave up after {self._settings.retry_for:g} s without progress: {error}. "
-                        "Check that the broker runs and can be reached from the executors"
-                    ) from error
+                    raise self._gave_up(str(error)) from error
+
+    def _count_rereading(self, cause: TransportError) -> None:
+        """Count a reading that a broken connection ended. Fetches are progress for `_stamina`, so a connection that
+        always breaks before the reading comes to something new would be retried for ever.
+        """
+        self._rereadings += self._has_fetched
+        self._has_fetched = False
+        if self._rereadings > _MOST_REREADINGS and self._news_due.passed:
+            raise self._gave_up(
+                f"the connection broke {self._rereadings} times before the reader came further than before: {cause}"
+            ) from cause
+
+    def _gave_up(self, why: str) -> TransportError:
+        return TransportError(
+            f"{self._where}: gave up after {self._settings.retry_for:g} s without progress: {why}. Check that the "
+            "broker runs and can be reached from the executors"
+        )
 
     def _converse(self, connection: Connection) -> Iterator[Piece]:
         """Reads until the range is done or the connection breaks."""
@@ -312,6 +333,7 @@ class PartitionReader:
             self._stamina.progress()
             yield self._complete.popleft()
             self._stamina.progress()  # however long the consumer took
+            self._rereadings, self._news_due = 0, Deadline(self._settings.retry_for)
 
     # One answer
 
@@ -322,7 +344,7 @@ class PartitionReader:
             if reply.errCode == ErrCode.PARTITION_OCCUPIED:
                 raise _OccupiedError(reply.errMsg)
             self._check(reply.errCode, reply.errMsg, call.what)
-            self._held, self._occupied = True, None
+            self._held, self._occupied, self._empty_at = True, None, None
             self._range.sought(reply.currOffset, reply.maxOffset)
         elif command.action is Action.ROLL_BACK:
             commit = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
@@ -339,6 +361,13 @@ class PartitionReader:
             sizes = (len(message.payLoadData) for message in got.messages)
             self._pacing.heard(sizes, got.currDataDlt if got.HasField("currDataDlt") else -1, got.requireSlow)
             self._range.fetched(got.currOffset, got.maxOffset, got.messages)
+            stands = not got.messages and got.currOffset == self._empty_at
+            self._empty_at = None if got.messages else got.currOffset
+            if stands:  # a broker may read nothing once or twice, at the end of a segment for instance
+                self._refusal = got.errCode, f"no messages, and the position stays at {got.currOffset}"
+                return 0.0
+            self._has_fetched = True
+            self._stamina.progress()
             return None
         self._refusal = got.errCode, got.errMsg
         self._slowed = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
@@ -487,17 +516,3 @@ class PartitionReader:
 
 def _succeeded(response: Response) -> bool:
     return parse(broker_pb.RegisterResponseB2C, response.data).errCode == ErrCode.SUCCESS
-
-
-def what_is_left(start: int, end: int, loss: DataLossError, given: Given, *, is_followed: bool) -> tuple[int, int]:
-    """What to read of [start, end), maybe nothing, when `loss` came up and `given` had been given out, so that nothing
-    comes twice. Where positions are used again, what stands there now is the next batch's if the range `is_followed` by
-    one.
-    """
-    behind = given.last.upto if given.last else start
-    if loss.offered > loss.asked:  # retention removed the beginning
-        return max(loss.offered, behind), end
-    if loss.asked == end and loss.offered >= behind:  # the store lost a tail that was not read yet
-        return behind, loss.offered
-    # It lost what was given out or read before, and holds other messages there by now.
-    return (end, end) if is_followed else (max(start, loss.offered), end)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from tubemq_spark.errors import DataLossError, ProtocolError
+
 
 class StoredMessage(Protocol):
     """What of a message tells it from all others of its store (the wire's TransferedMessage has it)."""
@@ -96,6 +98,25 @@ class Given:
             return [piece]
         positions = None if piece.positions is None else piece.positions[known:]
         return [Piece(piece.messages[known:], positions, piece.begin, piece.upto)]
+
+
+def what_is_left(start: int, end: int, loss: DataLossError, given: Given) -> tuple[int, int]:
+    """Return what of [start, end) is to be read after `loss`, when `given` was given out so far: a smaller range, maybe
+    an empty one. Positions are bytes of the index.
+
+    A store that lost a tail uses its positions for messages that came after the range was planned. These do not belong
+    to the range. Raise `ProtocolError` if the loss is no loss of this range, which a reader must not retry.
+    """
+    behind = given.last.upto if given.last else start
+    if loss.offered > loss.asked:  # retention removed the beginning
+        left = max(loss.offered, behind), end
+    else:
+        left = behind, min(loss.offered, end)
+    if left[0] >= left[1]:
+        return end, end
+    if left == (start, end):
+        raise ProtocolError(f"[{start}, {end}) is whole although it is said to be lost: {loss}")
+    return left
 
 
 def _position(piece: Piece, index: int) -> int | None:

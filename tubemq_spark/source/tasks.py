@@ -30,8 +30,8 @@ def input_partitions(
     only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
     """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
-    where that is said, and `ids` are known of the messages of some ranges. A stream's next batch goes on where a store
-    is found to have lost a tail. Messages of other types than `only_types` need not come.
+    where that is said, and `ids` are known of the messages of some ranges. Messages of other types than `only_types`
+    need not come.
     """
     wanted = []
     for partition, (start, end) in to_read.items():
@@ -57,7 +57,6 @@ def input_partitions(
                 leave_at=leave_at.get(partition),
                 ids=known,
                 fail_on_data_loss=options.fail_on_data_loss,
-                is_followed=streaming,
                 advice=ADVICE_FOR_STREAMS if streaming else ADVICE_FOR_BATCHES,
             )
         )
