@@ -54,6 +54,15 @@ def test_a_clock_that_was_set_anew_is_noticed() -> None:
     assert span_between(mark(300, time=NOW), mark(400, time=NOW + 10)) is None
 
 
+@given(st.lists(st.integers(0, 40), min_size=MOST + 1, max_size=20), st.integers(0, 40))
+def test_marks_of_a_clock_that_went_back_are_thinned_too(times: list[int], now: int) -> None:
+    marks = [Mark(number * 28, 0, number, NOW + time) for number, time in enumerate(times)]
+    kept = thinned(marks, NOW + now)
+    assert len(kept) == MOST
+    assert kept[0] == marks[0]
+    assert kept[-2:] == tuple(marks[-2:])
+
+
 def test_a_long_time_between_marks() -> None:
     assert span_between(mark(1000), mark(1000 + 16 * 60)) is None
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source import losses
 from tubemq_spark.source.driver import StreamDriver
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -137,6 +139,26 @@ def test_a_restart_in_the_middle_of_a_batch_is_no_loss(tubemq: EmbeddedTubeMQ) -
     story.send(30)
     story.query.planned = story.restart
     story.read()
+    story.check()
+
+
+def test_the_drivers_clock_may_be_set_back_and_forth(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By seconds or hours, or to before the epoch: what is lost afterwards is told as usual."""
+    story = Story(tubemq)
+    times = [1_700_000_000, *range(1_700_000_012, 1_699_999_999, -1), 1_600_000_000, -5, 1_700_000_000]
+    for now in times:
+        monkeypatch.setattr(losses, "time", SimpleNamespace(time=lambda now=now: now))
+        story.send(9, flush=True)
+        story.read()
+    story.check()
+    story.send(90)
+    story.read()
+    story.crash(then_send=30)
+    with caplog.at_level(logging.WARNING):
+        story.read()
+    assert len(losses_in(caplog)) == 3
     story.check()
 
 

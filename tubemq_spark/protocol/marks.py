@@ -35,7 +35,8 @@ Store = tuple[int, str, int]
 
 class Mark(NamedTuple):
     """The first message of `partition_id` at or behind `position` has `message_id`. It was sent at about `time`, in
-    seconds since the epoch by the driver's clock, 0 when nobody knows."""
+    seconds since the epoch by the driver's clock, 0 when nobody knows. Drivers' clocks are set anew: a later mark may
+    have an earlier time, and a mark may be younger than now."""
 
     position: int
     partition_id: int
@@ -96,4 +97,9 @@ def thinned(marks: Iterable[Mark], now: int) -> tuple[Mark, ...]:
 
 
 def _gap(older: Mark, newer: Mark, now: int) -> float:
-    return (now - older.time + 1) / (now - newer.time + 1)
+    return (_age(older, now) + 1) / (_age(newer, now) + 1)
+
+
+def _age(mark: Mark, now: int) -> int:
+    """Seconds. The clock may have moved back since the mark was taken, which counts as no time."""
+    return max(0, now - mark.time)

@@ -87,7 +87,7 @@ def check(
         for store, batch in _by_store(begin, ends, heads, marks).items()
         if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
     }
-    now = int(time.time())
+    now = max(0, int(time.time()))  # a mark has no negative time
     seen = _look(session, claims, (place for item in batches.items() for place in _places(*item, now)))
     seen |= _look(
         session, claims, (place for item in batches.items() for place in _second_places(session, *item, seen, now))
