@@ -20,6 +20,7 @@ from tubemq_spark.source import driver, losses
 from tubemq_spark.source.driver import StreamDriver
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.pace import Pace
 
 A, B = Partition(1, "t", 0), Partition(2, "t", 0)
 MARK = Mark(0, 0, 1, 0)
@@ -315,6 +316,30 @@ def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World,
     assert [driver.latest(start) for _ in range(3)] == [start] * 3
     assert world.asked == times
     assert driver.last_answer == start
+
+
+def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(driver, "Pace", lambda least: Pace(least, lambda: clock.now))
+    query = new_driver(heads_interval=0.1)
+    start = StreamOffset("q", {A: 280, B: 56})
+
+    def asked_in_a_minute() -> int:
+        before = world.asked
+        for _ in range(6000):
+            clock.now += 0.01
+            assert query.latest(start) == start
+        return world.asked - before
+
+    assert 80 <= asked_in_a_minute() <= 100
+    assert 59 <= asked_in_a_minute() <= 61
+    world.ends[A] = 308
+    clock.now += 1.0
+    end = query.latest(start)
+    assert end.positions[A] == 308
+    query.plan(start, end)
+    start = end
+    assert 80 <= asked_in_a_minute() <= 100
 
 
 def test_what_is_committed_is_confirmed_at_once(new_driver: NewDriver, world: World) -> None:

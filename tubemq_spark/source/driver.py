@@ -26,6 +26,7 @@ from tubemq_spark.source.bounds import partitions_to_read, where_to_begin
 from tubemq_spark.source.losses import check, ids_between, lost_since
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.pace import Pace
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, Ranges, lost_tails, ranges, store_of
 from tubemq_spark.source.tasks import input_partitions
@@ -63,7 +64,6 @@ class _Answer(NamedTuple):
     limited: bool
     end: StreamOffset
     heads: StreamOffset
-    at: float
 
 
 class StreamDriver:
@@ -89,6 +89,7 @@ class StreamDriver:
         self._accepted: dict[Partition, DataLossError] = {}  # lost tails that the next batch's end accepts
         self._metadata_due = time.monotonic() + options.metadata_interval
         self._answer: _Answer | None = None
+        self._pace = Pace(options.heads_interval)
         self._checked: StreamOffset | None = None  # the last end of a batch that is known to have stood
 
     def __repr__(self) -> str:
@@ -107,14 +108,15 @@ class StreamDriver:
     def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
         """`start` is what Spark has committed, or the initial offset: the group moves there. Gives where the next
         micro-batch ends, `limited` by the options or at the stores' ends; `start` itself when there is nothing new. The
-        brokers are asked at most every `headsIntervalMs`.
+        brokers are asked at most every `headsIntervalMs`, and less often while nothing arrives (see `Pace`).
 
         Raises as `where_to_begin` and `DriverClaims.take`, and `DataLossError` when a store ends before the position
         reached or a partition is no more, unless the options say to go on.
         """
         now = time.monotonic()
         last = self._answer
-        if last and (last.start, last.limited) == (start, limited) and now - last.at < self._options.heads_interval:
+        is_the_same = last is not None and (last.start, last.limited) == (start, limited)
+        if last is not None and is_the_same and not self._pace.is_due:
             return last.end
         begin = self._without_left_topics(start)
         claims = self._claims_of(start.query)
@@ -126,7 +128,8 @@ class StreamDriver:
                 if not trouble.unserved:
                     raise
                 self._judge(trouble.unserved, begin, trouble)
-        self._answer = _Answer(start, limited, end, heads, time.monotonic())
+        self._answer = _Answer(start, limited, end, heads)
+        self._pace.asked(has_news=not is_the_same or heads.positions != start.positions)
         return end
 
     def _look(

@@ -221,7 +221,9 @@ HEADS_INTERVAL_MS = Option(
     "headsIntervalMs",
     whole_number(0),
     _MILLISECONDS,
-    "the brokers are asked for the stores' ends at most this often",
+    "the brokers are asked for the stores' ends at most this often. While nothing arrives, the interval grows to a "
+    "tenth of the time without news, and to 1000 at most: the first message after an idle time waits that long at "
+    "most. With 0 they are asked whenever Spark asks, idle or not",
     100,
 )
 PUSH_FILTERS = Option(

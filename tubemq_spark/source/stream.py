@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,6 +28,13 @@ except ImportError:  # Spark 4.0 and 4.1, which never ask for limits
         """There, a run with this trigger is one micro-batch, and the group follows with the next run."""
 
 
+class _Known(NamedTuple):
+    """An offset, and how Spark writes it."""
+
+    text: dict[str, Any]
+    offset: StreamOffset
+
+
 class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches of exact ranges.
 
@@ -40,6 +47,8 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
         self._driver: StreamDriver | None = None
         self._reached: StreamOffset | None = None  # the end of what Spark planned last
+        self._start: _Known | None = None  # what Spark told last
+        self._end: _Known | None = None  # what it was told last
 
     def initialOffset(self) -> dict[str, Any]:
         return self._started().initial().to_json()
@@ -47,11 +56,17 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark 4.0 and 4.1 call this without arguments, later releases with both.
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         driver = self._started()
-        if start is not None:
-            begin = StreamOffset.from_json(start)
-        else:  # it is asked for when all that was planned is committed
+        if start is None:  # it is asked for when all that was planned is committed
             begin = self._reached or driver.initial()
-        return driver.latest(begin, limited=not isinstance(limit, ReadAllAvailable)).to_json()
+        elif self._start is not None and start == self._start.text:
+            begin = self._start.offset  # an idle query is asked with the same text many times a second
+        else:
+            self._start = _Known(start, StreamOffset.from_json(start))
+            begin = self._start.offset
+        end = driver.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
+        if self._end is None or end is not self._end.offset:
+            self._end = _Known(end.to_json(), end)
+        return self._end.text
 
     def getDefaultReadLimit(self) -> Any:
         """Spark 4.2 and later ask once. What is told is only a mark that there are limits: the options hold them."""
