@@ -123,7 +123,21 @@ def generate(name: str, server: str = "embedded") -> History:
         tries=r.choice([1, 2, 4, 4]),
     )
     events = tuple(_event(r, setting, server) for _ in range(r.choice([4, 8, 12, 18])))
-    return History(name, _framed(name, setting, shapes), events)
+    history = History(name, _framed(name, setting, shapes), events)
+    return _with_unlisted(history) if server == "embedded" else history
+
+
+def _with_unlisted(history: History) -> History:
+    """In some histories a topic is on one broker alone, and that is down when new workers meet the topic: the master
+    does not list it."""
+    r, setting = random.Random(f"{history.name}:unlisted"), history.setting
+    if r.random() > 0.3:
+        return history
+    topic, home, batch = r.choice(sorted(setting.topics)), r.randrange(3), r.randrange(len(setting.tasks))
+    down = Event("stop", batch, 0, {"broker": home, "back": r.choice([0.5, 1.5, 3.0, 3.0])})
+    events = (*history.events, down, Event("fresh", batch))
+    topic_column = setting.topic_column or (setting.frame == BARE and r.random() < 0.5)
+    return History(history.name, replace(setting, homes={topic: home}, topic_column=topic_column), events)
 
 
 def _failed_rows(name: str) -> str:

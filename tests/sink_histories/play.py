@@ -129,7 +129,10 @@ class Player:
         if event.kind in ("hook", "die", "stage"):
             return
         self.stats[event.kind] += 1
-        if event.kind == "fault":
+        if event.kind == "fresh":
+            for child in self._workers:
+                self._end(child)
+        elif event.kind == "fault":
             self.world.fault(args)
         elif event.kind == "during":
             self.world.at_call(args, lambda: self._happens(args["what"], args["args"]))
@@ -224,8 +227,6 @@ class Player:
         allowed.add("FetchFailedError")
         if "expire" in self.world.accidents:
             allowed.add("DataLossError")
-        if "stop" in self.world.accidents and "knows no topic" in (done.error or ""):
-            allowed.add("ConfigError")  # all its brokers have said good-bye
         assert done.kind in allowed, f"no accident may lead to this: {done.error}"
 
     # Processes

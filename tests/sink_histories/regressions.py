@@ -18,6 +18,20 @@ _TWO_TOPICS = Setting(
     options={"tubemq.producer.maxInFlight": "1"},
 )
 
+# New workers meet a topic whose only broker is down. Its rows were dropped as those of an unknown topic.
+UNLISTED = History(
+    "a topic that is not listed",
+    Setting(
+        brokers=2,
+        topics={"a": TopicShape(1, 1), "b": TopicShape(1, 1)},
+        homes={"b": 1},
+        tasks=[[10], [10, 10]],
+        mode=STAMPED,
+        topic_column=True,
+        failed_rows="drop",
+    ),
+    (Event("stop", 1, 0, {"broker": 1, "back": 3.0}), Event("fresh", 1)),
+)
 REGRESSIONS = [
     # A row stands in one topic under the number that a row of the other topic has in the next try.
     History(
@@ -31,6 +45,7 @@ REGRESSIONS = [
         replace(_TWO_TOPICS, tasks=[[10]], mode=STAMPED, failed_rows="drop"),
         (Event("die", 0, 0, {"at": COMMITTED}),),
     ),
+    UNLISTED,
 ]
 
 # A stage that is tried again, for shuffle files that are lost, counts the tries of its tasks anew, and Spark does not

@@ -99,8 +99,9 @@ class EmbeddedWorld:
         self._back: dict[int, float] = {}  # brokers that are down, and when they come back
         self._numbers = itertools.count()
         self._shapes = dict(setting.topics)
+        self._homes = {name: pick(self.tubemq.broker_ids, home) for name, home in setting.homes.items()}
         for name, shape in setting.topics.items():
-            self.tubemq.create_topic(name, shape.partitions, shape.stores)
+            self._create(name, shape)
         if setting.failed_rows == "deadLetter":
             self.tubemq.create_topic(DEAD, 1)
         self._dead = [DEAD] if setting.failed_rows == "deadLetter" else []
@@ -208,7 +209,13 @@ class EmbeddedWorld:
         if grown != shape:
             self.accidents.add("grow")
             self._shapes[topic] = grown
-            self.tubemq.create_topic(topic, grown.partitions, grown.stores)
+            self._create(topic, grown)
+
+    def _create(self, topic: str, shape: TopicShape) -> None:
+        self.tubemq.create_topic(topic, shape.partitions, shape.stores, brokers=self._brokers_of(topic))
+
+    def _brokers_of(self, topic: str) -> list[int]:
+        return [self._homes[topic]] if topic in self._homes else self.tubemq.broker_ids
 
     def _send(self, topic: str, count: int) -> None:
         up = [one for one in self._partitions() if one.topic == topic and one.broker_id not in self._back]
@@ -221,7 +228,7 @@ class EmbeddedWorld:
         return [
             Partition(broker_id, topic, store * STORE_PARTITION_BASE + number)
             for topic, shape in sorted(self._shapes.items())
-            for broker_id in self.tubemq.broker_ids
+            for broker_id in self._brokers_of(topic)
             for store in range(shape.stores)
             for number in range(shape.partitions)
         ]

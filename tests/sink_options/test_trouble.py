@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
 from tests.sending import let_go
 from tests.sink_options.bench import INT, Task, Writing, batches, own, schema
 from tests.stored import stored_in
+from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.write import write_batches
@@ -163,3 +165,28 @@ def test_what_stood_was_removed_before_the_next_try(
         assert writing.write(rows, task.again()).stood == 5  # of the broker that lost none
         assert set(bodies(own_cluster, topic)) == {row["value"] for row in ROWS}
         assert re.search(rf"{reason}.*; its rows may stand twice, as option", caplog.text)
+
+
+@pytest.mark.sink_option("failedRows")
+@pytest.mark.parametrize("failed_rows", ["fail", "drop"])
+@pytest.mark.parametrize("once", [False, True], ids=["", "once"])
+def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
+    own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, failed_rows: str, once: bool
+) -> None:
+    """The worker is new, and was never told of the topic. Rows of a topic that is unknown are left out all the same."""
+    monkeypatch.setattr("tubemq_spark.client.master._LISTS_FILL_UP", 0.0)
+    task = Task()
+    topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))
+    for broker, name in enumerate((topic, lone), start=1):
+        own_cluster.create(name, TopicSpec(partitions=1, brokers=(broker,)))
+    given: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": task.query} if once else {}
+    rows = [{"topic": (topic, lone)[n % 2], "value": b"%03d" % n} for n in range(20)]
+    bad = [{"topic": "nowhere", "value": b"bad"}] if failed_rows == "drop" else []
+    writing = Writing(own_cluster, schema(rows), streaming=True, failedRows=failed_rows, **given)
+    forget_servers()
+    own_cluster.stop_broker(2)
+    back = own_cluster.tubemq.on("producer_heartbeat", nth=9, times=1).run(lambda: own_cluster.start_broker(2))
+    written = writing.write(rows + bad, task)
+    assert back.fired == 1
+    assert (written.dropped, sum(written.rows.values())) == (len(bad), len(rows))
+    assert [*map(len, (bodies(own_cluster, topic), bodies(own_cluster, lone)))] == [10, 10]

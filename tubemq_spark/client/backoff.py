@@ -29,6 +29,10 @@ class Deadline:
     def passed(self) -> bool:
         return time.monotonic() >= self._moment
 
+    def pause(self, seconds: float) -> None:
+        """Sleeps for so long, but not beyond the moment by more than a trifle."""
+        time.sleep(min(seconds, max(self.left, 0.001)))
+
 
 class Stamina:
     """Waits longer and longer between tries, until `seconds` went by without progress."""

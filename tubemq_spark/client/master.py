@@ -35,6 +35,7 @@ from tubemq_spark.protocol.errcode import ErrCode, error_for_code
 from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.lifecycle import Lifecycle
 from tubemq_spark.protocol.metadata import (
+    Address,
     Broker,
     Partition,
     TopicOnBroker,
@@ -111,6 +112,18 @@ class Cluster:
 
     def missing(self, topics: Iterable[str]) -> list[str]:
         return [topic for topic in topics if not self.partitions(topic)]
+
+
+class NotListedError(ConfigError):
+    """The `master` lists no partition of `topics` that takes messages. They are unknown, or their brokers are down."""
+
+    def __init__(self, master: Address, topics: Iterable[str]) -> None:
+        self.master = master
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"the master {master} knows no topic {', '.join(self.topics)} that takes messages: "
+            "check the topic's name, or have it created or opened for publishing on the cluster"
+        )
 
 
 class MasterSession:
@@ -282,6 +295,13 @@ class ConsumerSession(MasterSession):
             self._insist(self._ask_meta)
             return {partition for layout in self._listed.values() for partition in layout.all_partitions()}
 
+    def look_up(self) -> Mapping[tuple[str, int], TopicOnBroker]:
+        """Where the topics are deployed, whether these brokers run or not, for who will not read: without heartbeats.
+        Raises as `register`, but for topics that are not there; `close` is needed all the same."""
+        with self._lock:
+            self._insist(self._ask_meta)
+            return self._listed
+
     def believe_the_lists(self) -> None:
         """What the master did not list when it was last asked is gone."""
         with self._lock:
@@ -405,8 +425,8 @@ class ProducerSession(MasterSession):
         self._config_id = UNKNOWN_ID
 
     def add_topics(self, topics: Iterable[str]) -> None:
-        """Declares `topics` and learns their partitions. `ConfigError` for one that cannot be written to, `AuthError`,
-        `TransportError` when no master answers."""
+        """Declares `topics` and learns their partitions. `NotListedError` for those that take no messages now,
+        `AuthError`, `TransportError` when no master answers."""
         wanted = frozenset(topics)
         if wanted <= self._topics and not self.cluster.missing(wanted):
             return  # without the lock: a heartbeat to a silent master must not hold up who knows enough
@@ -420,10 +440,7 @@ class ProducerSession(MasterSession):
                 missing = self.cluster.missing(wanted)
                 self._topics -= frozenset(missing)
             if missing:
-                raise ConfigError(
-                    f"the master {self._masters[0]} knows no topic {', '.join(sorted(missing))} that takes messages: "
-                    "check the topic's name, or have it created or opened for publishing on the cluster"
-                )
+                raise NotListedError(self._masters[0], missing)
         self._start_beating(self._beat)
 
     def look_for(self, partition: Partition) -> bool:

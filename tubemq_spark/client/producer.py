@@ -242,13 +242,7 @@ class Producer:
                 return None
         except TransportError as error:
             return TransportError(
-                f"{name}: it cannot be told whether topic {topic} has a partition {number} on broker {broker_id}: "
-                f"{error}; {self._so_far()}"
-            )
-        if self._targets.is_away(partition):
-            return TransportError(
-                f"{name}: broker {broker_id} takes no messages of topic {topic} now, and that it has a partition "
-                f"{number} was not told before: is it down, or the topic not on it? {self._so_far()}"
+                f"{name} cannot be sent to partition {number} on broker {broker_id}, and {self._so_far()}: {error}"
             )
         return ConfigError(
             f"{name}: topic {topic} has no partition {number} on a broker {broker_id}; see which there are, or leave "
@@ -513,7 +507,11 @@ class Producer:
         return f"{self._stored.total()} of {self._taken} {things} {self._rows_of or 'so far'} are acknowledged"
 
     def _learn_topic(self, topic: str, row: int | None) -> int:
-        if (problem := self._targets.unknown(topic)) is not None:
+        try:
+            problem = self._targets.unknown(topic)
+        except TransportError as error:
+            raise TransportError(f"{self._name(row)} cannot be sent, and {self._so_far()}: {error}") from None
+        if problem is not None:
             raise ConfigError(f"{self._name(row)}: {problem}")
         self._limits[topic] = self._session.message_limit(topic)
         self._look_around()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from tubemq_spark.client.deployed import add_topics, has_partition, is_away
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -61,11 +62,11 @@ class Targets(dict[Partition, bytes]):
 
     def unknown(self, topic: str) -> str | None:
         """What the master said of an unknown topic a moment ago, asked if it did not; None when the topic takes
-        messages. Raises as `ProducerSession.add_topics`, but for `ConfigError`."""
+        messages. Waits for a topic whose brokers are down; raises as `deployed.add_topics`, but for `ConfigError`."""
         self._forget_wrong()
         if topic not in self._unknown:
             try:
-                self._session.add_topics([topic])
+                add_topics(self._session, [topic])
             except ConfigError as error:
                 self._unknown[topic] = str(error)
         if topic not in self._unknown and not self._session.lists_any(topic):
@@ -78,22 +79,16 @@ class Targets(dict[Partition, bytes]):
 
     def has(self, partition: Partition) -> bool:
         """Whether there is such a partition of a known topic. What is not known is asked for now, but not often in a
-        row. Raises as `ProducerSession.look_for`."""
+        row; what is deployed on a broker that is down is waited for. Raises as `deployed.has_partition`."""
         if partition in self._session.cluster.partitions(partition.topic):
             return True
         self._forget_wrong()
-        if partition in self._wrong or len(self._wrong) >= _QUESTIONS:
+        if partition in self._wrong or (len(self._wrong) >= _QUESTIONS and not is_away(self._session, partition)):
             return False
-        if self._session.look_for(partition):
+        if has_partition(self._session, partition):
             return True
-        if not self.is_away(partition):
-            self._wrong.add(partition)
+        self._wrong.add(partition)
         return False
-
-    def is_away(self, partition: Partition) -> bool:
-        """Whether its broker, be it down or not, is not listed as one that takes messages of the topic."""
-        broker_id = partition.broker_id
-        return broker_id in self._session.cluster.brokers and not self._session.lists_any(partition.topic, broker_id)
 
     def _forget_wrong(self) -> None:
         """They may have been created meanwhile."""

@@ -12,6 +12,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from tubemq_spark.client.bookmarks import Bookmark
+from tubemq_spark.client.deployed import add_topics
 from tubemq_spark.client.outgoing import Mark, Outgoing, Stored
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.sessions import SESSIONS
@@ -47,7 +48,8 @@ class Plan:
 
 def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> Plan:
     """All that can be checked before a task runs. `ConfigError` for options, columns, a mode or a topic that cannot be
-    used, `AuthError`, `TransportError` when no master answers, or, with `effectivelyOnce`, a broker does not."""
+    used, `AuthError`, `TransportError` when no master answers, a topic's brokers are all down, or, with
+    `effectivelyOnce`, one is."""
     if overwrite:
         raise ConfigError("TubeMQ only appends: write with mode('append'), or stream with outputMode('append')")
     if write_id is not None and EFFECTIVELY_ONCE.get(raw):
@@ -63,7 +65,7 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
     bookmarks: Mapping[Partition, Bookmark] = {}
     if topics:
         with SESSIONS.lease(options.client) as session:
-            session.add_topics(topics)
+            add_topics(session, topics)
             if options.once is not None and options.topic is not None:
                 bookmarks = bookmarks_of(session, options.once, options.topic)
         options = replace(options, client=replace(options.client, are_proven=True))
