@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import datetime, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,10 +10,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.inlong_packs import pack_3, pack_4, pack_grouped, sized
+from tests.inlong_packs import frame, group, header, pack_3, pack_4, pack_grouped, sized
 from tests.source.test_rows import HERE, MINUTE, batch_of, message
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.source.rows import RowFormat, RowMaker
+from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
 from tubemq_spark.source.schema import SPARK_SCHEMA, arrow_schema, spark_schema
 
 ONE, OTHER = "groupId=g&streamId=s&dt=1709251140123", "bid=b&t=202402292359"
@@ -126,3 +127,68 @@ def test_packs_of_other_types_are_not_even_opened(corrupt: str) -> None:
     packs = [message(b"no pack", b"$msgType$=x"), message(pack_grouped(1, [(ONE, b"a")] * 2), b"$msgType$=y")]
     assert [row["value"] for row in rows(reader, packs, [0, 28])] == [b"a", b"a"]
     assert list(reader.corrupt()) == []
+
+
+# Packs that become long
+
+
+def long_pack(count: int, body: bytes) -> bytes:
+    """Version 1, with all messages in one compressed group."""
+    return frame(1, header(1, 1) + group(1, ONE, sized([body] * count), compressed=True))
+
+
+@pytest.mark.parametrize(
+    ("pack", "count"),
+    [
+        (long_pack(50_000, bytes(1000)), 50_000),
+        (long_pack(200_000, b""), 200_000),
+        (pack_3("k=" + "x" * 60_000, [[("", b"")] * 500], compressed=True), 500),
+        (pack_3("&".join(map(str, range(9999))), [[("", b"")] * 200], compressed=True), 200),
+        (pack_3("", [[(f"dt={number}&a=b&c=d", b"") for number in range(30_000)]], compressed=True), 30_000),
+    ],
+    ids=["bodies", "empty bodies", "long attributes", "many attributes", "own attributes"],
+)
+def test_rows_come_in_batches_of_a_bounded_size(pack: bytes, count: int) -> None:
+    """However short the message is on the wire."""
+    assert len(pack) < 3 << 20
+    batches = 0
+    indexes: list[int] = []
+    for batch in maker().batches(HERE, [message(pack), message(pack)], None):
+        assert batch.num_rows <= ROWS
+        assert batch.nbytes < BYTES + (1 << 20)
+        indexes += batch.column("inlong_index").to_pylist()
+        batches += 1
+    assert indexes == [*range(count)] * 2
+    assert batches > 2
+
+
+def test_rows_that_repeat_long_attributes_of_the_message_are_counted() -> None:
+    outer = b"k=" + bytes(100_000)
+    batches = list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 300)), outer)], None))
+    assert sum(batch.num_rows for batch in batches) == 300
+    assert all(batch.nbytes < BYTES + (1 << 20) for batch in batches)
+    with pytest.raises(ProtocolError, match="its InLongMsg becomes larger than 67108864 bytes"):
+        list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 700)), outer)], None))
+
+
+@pytest.mark.parametrize("corrupt", ["skip", "keep"])
+def test_no_row_comes_of_a_pack_whose_end_is_damaged(corrupt: str) -> None:
+    """Also when the rows of its beginning would fill batches."""
+    half = group(1, ONE, sized([bytes(1000)] * 30_000), compressed=True)
+    damaged = frame(1, header(1, 2) + half + half[:-1])
+    packs = [message(pack_grouped(1, [(ONE, b"a")])), message(damaged), message(pack_grouped(1, [(ONE, b"b")]))]
+    (batch,) = maker(corrupt=corrupt).batches(HERE, packs, None)
+    kept = [damaged] if corrupt == "keep" else []
+    assert batch.column("value").to_pylist() == [b"a", *kept, b"b"]
+
+
+def test_memory_of_packs_is_bounded() -> None:
+    """Five packs of 10 MB in all, each of which becomes 40 MB."""
+    packs = [message(long_pack(40_000, bytes(1000)), message_id=number) for number in range(5)]
+    tracemalloc.start()
+    try:
+        rows = sum(batch.num_rows for batch in maker().batches(HERE, packs, None))
+        assert tracemalloc.get_traced_memory()[1] < 130 << 20
+    finally:
+        tracemalloc.stop()
+    assert rows == 200_000

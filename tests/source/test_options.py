@@ -80,6 +80,7 @@ def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda o: o.heads_interval, 0.1),
         (lambda o: o.metadata_interval, 30.0),
         (lambda o: o.message_format, "raw"),
+        (lambda o: o.max_unpacked, 64 << 20),
     ],
 )
 def test_defaults_are_the_contracts(value_of: Callable[[SourceOptions], object], expected: object) -> None:
@@ -139,6 +140,7 @@ def test_a_batch_begins_at_the_earliest() -> None:
         ("headsIntervalMs", "0", lambda o: o.heads_interval, 0.0),
         ("metadataIntervalMs", "100", lambda o: o.metadata_interval, 0.1),
         ("messageFormat", "InlongMsg", lambda o: o.message_format, "inlongmsg"),
+        ("maxUnpackedBytes", "1073741824", lambda o: o.max_unpacked, 1 << 30),
     ],
 )
 def test_values_in_any_form(
@@ -287,6 +289,8 @@ BAD_VALUES = [
     ("msgTimeZone", "../etc/passwd", "a time zone"),
     ("metadataIntervalMs", "99", "milliseconds, at least 100"),
     ("messageFormat", "json", "raw or inlongmsg"),
+    ("maxUnpackedBytes", "0", "a number of bytes, 1 to 1073741824"),
+    ("maxUnpackedBytes", "64m", "a number of bytes, 1 to 1073741824"),
 ]
 
 # Values that are wrong by what else is given. Each entry: the option that is wrong, all that is given, what is said.

@@ -287,27 +287,29 @@ def test_compressed_and_plain_ones_mix() -> None:
 
 BAD_BODIES = {
     "damaged": (b"spark_compression=zstd", "it has damaged zstd data"),
-    "too long": (b"spark_compression=gzip", "it becomes larger than"),
+    "too long": (
+        b"spark_compression=gzip",
+        "it becomes larger than 1000 bytes, which option 'maxUnpackedBytes' limits",
+    ),
     "unknown": (b"k=v,spark_compression=brotli", "it is compressed with 'brotli', which is none of"),
 }
 
 
-def bad_body(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(compression, "MAX_PLAIN", 1000)
+def bad_body(name: str) -> Any:
     return message(compress("gzip", bytes(1001)), BAD_BODIES[name][0], message_id=5)
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_bodies_that_cannot_be_undone_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = bad_body(name, monkeypatch)
+def test_bodies_that_cannot_be_undone_fail(name: str) -> None:
+    bad = bad_body(name)
     with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
-        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine"), bad], None)
+        batch_of(RowMaker(RowFormat(max_unpacked=1000)), HERE, [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_or_are_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = RowMaker(RowFormat(corrupt="skip"))
-    sent = [compressed("gzip", b"a"), bad_body(name, monkeypatch), message(b"b")]
+def test_or_are_skipped(name: str) -> None:
+    maker = RowMaker(RowFormat(corrupt="skip", max_unpacked=1000))
+    sent = [compressed("gzip", b"a"), bad_body(name), message(b"b")]
     batch = batch_of(maker, HERE, sent, [0, 28, 56])
     assert batch.column("value").to_pylist() == [b"a", b"b"]
     assert batch.column("offset").to_pylist() == [0, 56]
@@ -317,10 +319,10 @@ def test_or_are_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", BAD_BODIES)
 @pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
-def test_or_are_kept_as_received(name: str, message_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_or_are_kept_as_received(name: str, message_format: str) -> None:
     """With the header of their attributes, which says how they were compressed."""
-    bad = bad_body(name, monkeypatch)
-    maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format))
+    bad = bad_body(name)
+    maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
     (row,) = batch_of(maker, HERE, [bad], None).to_pylist()
     assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
 
@@ -343,19 +345,41 @@ def test_a_codec_that_is_missing_here_is_no_damage(monkeypatch: pytest.MonkeyPat
 def test_bodies_that_become_long_together_come_in_several_batches(
     positions: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_rows, "_PLAIN", 1000)
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 1000)
     sent = [compressed("zstd", bytes(600), message_id=n) for n in range(5)]
-    sent.insert(1, message(bytes(9999), b"k=v", message_id=7))  # what is long on the wire counts there
+    sent.insert(2, message(bytes(9999), b"k=v", message_id=7))
     sent.append(message(b"", message_id=8))
     batches = list(RowMaker(RowFormat()).batches(HERE, sent, positions))
-    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 7, 1], [2, 3], [4, 8]]
+    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1], [7], [2, 3], [4, 8]]
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == ([None] * 7 if positions is None else positions)
     for batch in batches:
         batch.validate(full=True)
 
 
+def test_many_messages_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_rows, "_MOST_ROWS", 3)
+    sent = [message(b"", message_id=n) for n in range(7)]
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short attribute takes a hundred times its bytes on the wire."""
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 30_000)
+    sent = [message(b"", b",".join(b"%d" % number for number in range(100)))] * 6
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    assert [batch.num_rows for batch in batches] == [2, 2, 2]
+
+
 def test_one_body_may_be_longer_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_rows, "_PLAIN", 1000)
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 1000)
     batches = RowMaker(RowFormat()).batches(HERE, [compressed("zstd", bytes(5000))] * 2, None)
     assert [batch.num_rows for batch in batches] == [1, 1]
+
+
+def test_long_headers_are_not_kept() -> None:
+    """A process reads for days: what it keeps must not grow with what producers write."""
+    source_rows._decode_short.cache_clear()
+    batch_of(RowMaker(RowFormat()), HERE, [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
+    assert source_rows._decode_short.cache_info().currsize == 1

@@ -24,6 +24,8 @@ MSG_TIME_KEY = "$msgTime$"
 COMPRESSION_KEY = "spark_compression"
 """This connector's own: the codec of a body that its sink compressed."""
 MAX_MSG_TYPE = 255  # characters
+MAX_ATTRIBUTES = 100_000
+"""The most attributes that one message may have. Java's clients write a handful; each takes some 200 bytes here."""
 _MSG_TIME_DIGITS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -70,7 +72,8 @@ def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
 
 
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
-    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit.
+    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit, or has more
+    than `MAX_ATTRIBUTES` of them.
 
     A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its
     place is body. A broker gives such a message out only when that reads as a negative number.
@@ -85,6 +88,8 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
     end = _LENGTH.size + size
     if end > len(payload):
         raise ProtocolError(f"a message of {len(payload)} bytes says it has {size} bytes of attributes")
+    if size > MAX_ATTRIBUTES and payload.count(b",", _LENGTH.size, end) >= MAX_ATTRIBUTES:
+        raise ProtocolError(f"a message of {len(payload)} bytes has more than {MAX_ATTRIBUTES} attributes")
     return payload[_LENGTH.size : end], payload[end:]
 
 
@@ -110,8 +115,11 @@ def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
 def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_time: str | None) -> bytes:
     """The attributes' bytes, the system's first; `msg_time` as `yyyyMMddHHmm`.
 
-    `ConfigError` for a key or value that holds a separator, a reserved key, or a `msg_type` that is blank or too long.
+    `ConfigError` for a key or value that holds a separator, a reserved key, a `msg_type` that is blank or too long, or
+    more attributes than a reader takes.
     """
+    if own is not None and len(own) > MAX_ATTRIBUTES - 10:  # the connector adds some of its own
+        raise ConfigError(f"a message has {len(own)} attributes; at most {MAX_ATTRIBUTES - 10} can be sent")
     parts = []
     if msg_type is not None:
         if not msg_type.strip() or msg_type != msg_type.strip() or len(msg_type) > MAX_MSG_TYPE:

@@ -20,21 +20,22 @@ may be compressed with raw snappy, which begins with its length. wire: InLongMsg
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from itertools import groupby
 from operator import itemgetter
+from sys import getsizeof
+from typing import NamedTuple
 
-from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
+from tubemq_spark.compression import MAX_PLAIN, TooLargeError, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.message import parse_msg_time
+from tubemq_spark.protocol.message import MAX_ATTRIBUTES, parse_msg_time
 
-MAX_UNPACKED = MAX_PLAIN
-"""The most a pack may become, in bytes: its data without compression, and its messages' attributes. What is longer than
-that is damaged, or made to fill somebody's memory."""
-
-_A_MESSAGE = _AN_ENTRY = 64  # bytes that a message counts in any case, and an attribute besides its text
+A_MESSAGE, AN_ENTRY = 64, 16  # bytes that a message counts in any case, and an attribute of it besides its text
+_TOGETHER = 10_000
+_KEPT_HEADS, _SHORT_HEAD = 1000, 1000  # characters
+_A_GROUP = 192  # bytes that a group counts besides its attributes
 
 _MAGIC = 0x0F
 _SNAPPY = 1
@@ -51,42 +52,84 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to
 @dataclass(frozen=True)
 class Head:
     """What a pack says of some of its messages; `time` in microseconds since the epoch, None without one that can be
-    read."""
+    read. `text` counts the characters of all attributes."""
 
     attributes: Mapping[str, str]
     group: str | None
     stream: str | None
     time: int | None
+    text: int = field(default=0, compare=False)
 
 
-Inside = list[tuple[Head, list[bytes]]]
-"""The messages' bodies in their order, neighbours of one head together."""
+Inside = Iterator[tuple[Head, list[bytes]]]
+"""The messages' bodies in their order, neighbours of one head together, up to a number."""
+
+_Join = Callable[[str, str], dict[str, str]]  # a group's attributes and a message's own as those of the message
 
 
-def unpack(pack: bytes, zone: tzinfo = timezone.utc) -> Inside:
+def unpack(pack: bytes, zone: tzinfo = timezone.utc, most: int = MAX_PLAIN, each: int = 0) -> Inside:
     """The messages of a pack; `zone` is that of the senders' `t` attributes.
 
-    `ProtocolError` for bytes that are no whole pack, and for one that would become larger than `MAX_UNPACKED`. The
-    numbers of messages that a pack tells are not compared: senders write them as they like.
+    `ProtocolError`, before the first message, for bytes that are no whole pack. `TooLargeError`, as early, for a pack
+    that becomes larger than `most` bytes: its data without compression, and each message's attributes and `A_MESSAGE`
+    and `each` bytes. The numbers of messages that a pack tells are not compared: senders write them as they like.
     """
     if len(pack) < 4 or pack[0] != _MAGIC or pack[1] > 4 or pack[-2:] != pack[:2]:
         raise ProtocolError(
             f"its body of {len(pack)} bytes is no InLongMsg, which has a mark of two bytes at both ends"
         )
-    unpacking = _Unpacking(zone)
-    binary = pack[1] == 4
-    return list((unpacking.binary if binary else unpacking.grouped)(_Bytes(pack, 2, len(pack) - 2), pack[1]))
+    unpacking = _Unpacking(most, each)
+    read = unpacking.binary if pack[1] == 4 else unpacking.grouped
+    # A pack is read as a whole or not at all, so that all of it is looked at here. Heads are made later, one by one:
+    # they take much more memory than their text.
+    blocks = list(read(_Bytes(pack, 2, len(pack) - 2), pack[1]))
+    return _messages(blocks, zone)
+
+
+class _Block(NamedTuple):
+    """Messages that have the attributes `common`. `parts` are their bodies, or bodies and own attributes in turn."""
+
+    common: str
+    parts: list[bytes]
+    is_paired: bool
+    join: _Join
+
+
+class _Heads:
+    """Makes the heads of one pack, and keeps a few: neighbours often have the same."""
+
+    def __init__(self, zone: tzinfo) -> None:
+        self._zone = zone
+        self._kept: dict[tuple[str, bytes], Head] = {}
+
+    def of(self, common: str, own: bytes, join: _Join) -> Head:
+        head = self._kept.get((common, own))
+        if head is None:
+            head = _head(join(common, own.decode("utf-8", "replace")), self._zone)
+            if len(self._kept) < _KEPT_HEADS and head.text < _SHORT_HEAD:
+                self._kept[common, own] = head
+        return head
+
+
+def _messages(blocks: Sequence[_Block], zone: tzinfo) -> Inside:
+    heads = _Heads(zone)
+    for common, parts, is_paired, join in blocks:
+        if not is_paired:
+            head = heads.of(common, b"", join)
+            yield from ((head, parts[at : at + _TOGETHER]) for at in range(0, len(parts), _TOGETHER))
+            continue
+        for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
+            yield heads.of(common, own, join), [body for _, body in pairs]
 
 
 class _Unpacking:
     """Of one pack."""
 
-    def __init__(self, zone: tzinfo) -> None:
-        self._zone = zone
-        self._room = MAX_UNPACKED
-        self._heads: dict[tuple[str, str], Head] = {}
+    def __init__(self, most: int, each: int) -> None:
+        self._most = self._room = most
+        self._each = each
 
-    def grouped(self, pack: _Bytes, version: int) -> Iterator[tuple[Head, list[bytes]]]:
+    def grouped(self, pack: _Bytes, version: int) -> Iterator[_Block]:
         if version >= 1:
             pack.number(_LONG, "its time")
         if version >= 2:
@@ -100,13 +143,13 @@ class _Unpacking:
                 raise ProtocolError("its InLongMsg has a group that does not say whether it is compressed")
             data = self._plain(data[1:], data[0])
             if version < 3:
-                yield self._of(common, "", self._parts(data, common), _joined)
+                yield self._block(data, common, _joined, is_paired=False)
                 continue
-            for block in self._parts(data, ""):
-                yield from self._with_attributes(block, common, _joined)
+            for block in self._parts(data):
+                yield self._block(block, common, _joined, is_paired=True)
         pack.ends()
 
-    def binary(self, pack: _Bytes, version: int) -> Iterator[tuple[Head, list[bytes]]]:
+    def binary(self, pack: _Bytes, version: int) -> Iterator[_Block]:
         total, kind, group, stream, flags, seconds, count, _, size = pack.fields(_BINARY, "its header")
         data = pack.take(size, "its data")
         text = pack.sized(_SHORT, "attributes").decode("utf-8", "replace")
@@ -118,33 +161,28 @@ class _Unpacking:
         if not flags & _NAMED:
             told |= {"groupId": f"{group}", "streamId": f"{stream}"}
 
-        def attributes(common: str, own: str) -> dict[str, str]:  # the pack's win, as in InLong's own reader
+        def join(common: str, own: str) -> dict[str, str]:  # the pack's win, as in InLong's own reader
             return _attributes(own) | _attributes(common) | told
 
-        data = self._plain(data, kind >> 5)
-        if flags & _OWN_ATTRIBUTES:
-            yield from self._with_attributes(data, text, attributes)
-        else:
-            yield self._of(text, "", self._parts(data, text), attributes)
+        yield self._block(self._plain(data, kind >> 5), text, join, is_paired=bool(flags & _OWN_ATTRIBUTES))
 
-    def _with_attributes(
-        self, data: bytes, common: str, attributes: Callable[[str, str], dict[str, str]]
-    ) -> Iterator[tuple[Head, list[bytes]]]:
-        parts = self._parts(data, common)
-        if len(parts) % 2:
-            raise ProtocolError("its InLongMsg has a message without its attributes")
-        for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
-            yield self._of(common, own.decode("utf-8", "replace"), [body for _, body in pairs], attributes)
+    def _block(self, data: bytes, common: str, join: _Join, *, is_paired: bool) -> _Block:
+        self._take(_A_GROUP + getsizeof(common))  # also of a group without messages
+        parts = self._parts(data)
+        count = len(parts)
+        if is_paired:
+            if count % 2:
+                raise ProtocolError("its InLongMsg has a message without its attributes")
+            count //= 2
+            self._take(sum(map(self._cost_of_own, parts[1::2])))
+        self._take(count * (len(common) + AN_ENTRY * common.count("&") + self._each))
+        return _Block(common, parts, is_paired, join)
 
-    def _of(
-        self, common: str, own: str, bodies: list[bytes], attributes: Callable[[str, str], dict[str, str]]
-    ) -> tuple[Head, list[bytes]]:
-        self._take(len(own) * len(bodies))
-        head = self._heads.get((common, own))
-        if head is None:
-            head = self._heads[common, own] = _head(attributes(common, own), self._zone)
-            self._take(_AN_ENTRY * len(head.attributes))
-        return head, bodies
+    def _cost_of_own(self, own: bytes) -> int:
+        entries = own.count(b"&")
+        if entries >= MAX_ATTRIBUTES:
+            raise ProtocolError(f"its InLongMsg has a message of more than {MAX_ATTRIBUTES} attributes")
+        return len(own) + AN_ENTRY * entries
 
     def _plain(self, data: bytes, compressed: int) -> bytes:
         if compressed == 0:
@@ -152,12 +190,11 @@ class _Unpacking:
         if compressed != _SNAPPY:
             raise ProtocolError(f"its InLongMsg is compressed in a way that is not known: {compressed}")
         self._take(snappy_size(data))
-        return decompress("snappy", data)
+        return decompress("snappy", data, self._most)
 
-    def _parts(self, data: bytes, text: str) -> list[bytes]:
-        """Sizes and what has them, one behind the other; a row for each repeats `text`."""
-        cost = _A_MESSAGE + len(text)
-        most = self._room // cost
+    def _parts(self, data: bytes) -> list[bytes]:
+        """Sizes and what has them, one behind the other."""
+        most = self._room // A_MESSAGE
         parts: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
@@ -170,13 +207,13 @@ class _Unpacking:
             if len(parts) == most:
                 self._take(self._room + 1)
             parts.append(data[start:at])
-        self._take(cost * len(parts))
+        self._take(A_MESSAGE * len(parts))
         return parts
 
     def _take(self, size: int) -> None:
         self._room -= size
         if self._room < 0:
-            raise ProtocolError(f"its InLongMsg becomes larger than {MAX_UNPACKED >> 20} MiB")
+            raise TooLargeError(f"its InLongMsg becomes larger than {self._most} bytes")
 
 
 class _Bytes:
@@ -225,7 +262,8 @@ def _head(attributes: dict[str, str], zone: tzinfo) -> Head:
     time = _day_or_minute(attributes.get("t", "").strip(), zone)
     if time is None:
         time = _since_1970(attributes.get("dt", "").strip())
-    return Head(attributes, first(_GROUP_KEYS), first(_STREAM_KEYS), time)
+    text = sum(map(len, attributes)) + sum(map(len, attributes.values()))
+    return Head(attributes, first(_GROUP_KEYS), first(_STREAM_KEYS), time, text)
 
 
 def _day_or_minute(text: str, zone: tzinfo) -> int | None:

@@ -19,6 +19,7 @@ from tubemq_spark.options import Option, boolean, check_names, duration, not_bla
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import partition_from_text, positions_from_json
+from tubemq_spark.source.rows import MAX_UNPACKED
 
 _log = logging.getLogger(__name__)
 
@@ -265,6 +266,15 @@ MESSAGE_FORMAT = Option(
     "raw",
 )
 
+MAX_UNPACKED_BYTES = Option(
+    "maxUnpackedBytes",
+    whole_number(1, 1 << 30),
+    "a number of bytes, 1 to 1073741824",
+    "the most that one message may become: its body when it is compressed, and with `messageFormat=inlongmsg` the "
+    "messages of a pack with their attributes; a longer one is a corrupt message",
+    MAX_UNPACKED,
+)
+
 # A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
 _OF_THE_SINK = ("tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes")
 
@@ -291,6 +301,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     MSG_TIME_ZONE,
     METADATA_INTERVAL_MS,
     MESSAGE_FORMAT,
+    MAX_UNPACKED_BYTES,
 )
 
 
@@ -316,6 +327,7 @@ class SourceOptions:
     push_filters: bool
     corrupt_messages: str
     message_format: str
+    max_unpacked: int
     msg_time_zone: tzinfo
     claim_timeout: float
     heads_interval: float
@@ -360,6 +372,7 @@ class SourceOptions:
             push_filters=PUSH_FILTERS.get(raw),
             corrupt_messages=CORRUPT_MESSAGES.get(raw),
             message_format=MESSAGE_FORMAT.get(raw),
+            max_unpacked=MAX_UNPACKED_BYTES.get(raw),
             msg_time_zone=zone,
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
             heads_interval=HEADS_INTERVAL_MS.get(raw) / 1000,

@@ -15,12 +15,9 @@ from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
-from tubemq_spark.source.rows import RowFormat, RowMaker
+from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
 
 _log = logging.getLogger(__name__)
-
-_ROWS = 10_000  # of one Arrow batch, about
-_BYTES = 8 << 20  # of its payloads, about
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class TubeMQInputPartition(InputPartition):
             gathered.append(piece)
             rows += len(piece.messages)
             size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
-            if rows >= _ROWS or size >= _BYTES:
+            if rows >= ROWS or size >= BYTES:
                 yield from _batches(maker, wanted, gathered)
                 gathered, rows, size = [], 0, 0
         if gathered:

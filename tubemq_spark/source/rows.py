@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from functools import lru_cache
@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from tubemq_spark.compression import decompress
+from tubemq_spark.compression import TooLargeError, decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
@@ -23,13 +23,19 @@ from tubemq_spark.protocol.message import (
     split_payload,
 )
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.inlong import unpack
+from tubemq_spark.source.inlong import AN_ENTRY, Head, unpack
 from tubemq_spark.source.inlong_rows import InlongColumns
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
 _log = logging.getLogger(__name__)
 
-_PLAIN = 64 << 20  # bytes that compressed bodies of one Arrow batch become, about
+MAX_UNPACKED = 64 << 20
+"""The most that a compressed body or a pack may become, in bytes, unless option `maxUnpackedBytes` says otherwise."""
+ROWS = 10_000  # of one Arrow batch, about
+BYTES = 8 << 20  # of its bodies and attributes, about
+_MOST_ROWS, _MOST_BYTES = 2 * ROWS, 2 * BYTES  # so that what was gathered up to the limits makes one batch
+_SHORT_HEADER = 256  # bytes; longer ones are not kept, for memory must not grow with what producers write
+_AN_ENTRY = 200  # bytes of an attribute, while it is a Python object
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,10 @@ class _Compressed(Attributes):
 
 
 @lru_cache(maxsize=1024)  # msgType and msgTime make the same bytes again and again
+def _decode_short(header: bytes, zone: tzinfo) -> Attributes:
+    return _decode(header, zone)
+
+
 def _decode(header: bytes, zone: tzinfo) -> Attributes:
     found = decode_attributes(header, zone)
     if found.own is None or COMPRESSION_KEY not in found.own:
@@ -59,12 +69,14 @@ class RowFormat:
 
     `zone` is that of the producers' `$msgTime$`, `corrupt` what option `corruptMessages` says, and `msg_types` are the
     message types that are wanted, by topic; of topics that are not in it all are. `message_format` is the option's.
+    `max_unpacked` is how many bytes a compressed body, or a pack, may become.
     """
 
     zone: tzinfo = timezone.utc
     corrupt: str = "fail"
     msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     message_format: str = "raw"
+    max_unpacked: int = MAX_UNPACKED
 
 
 class RowMaker:
@@ -81,29 +93,28 @@ class RowMaker:
     ) -> Iterator[pa.RecordBatch]:
         """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
 
-        One batch, or more where compressed bodies become very long. `ProtocolError`, naming the message, for one whose
+        One batch, or more: each has about `ROWS` rows or `BYTES` bytes at most, counted after decompression and
+        unpacking, or one row that is longer. `ProtocolError`, naming the message, for one whose
         check sum, attribute header or compressed body is wrong, or that is no pack where packs are wanted, unless the
         format says otherwise; `ConfigError` for a codec that this process does not have. Messages whose type is not
         wanted are left out.
         """
-        while True:
-            bodies, attributes = self._take_apart(partition, messages)
-            count = len(bodies)
-            if count == len(messages):
-                yield self._batch(partition, messages, bodies, attributes, positions)
-                return
-            here = None if positions is None else positions[:count]
-            yield self._batch(partition, messages[:count], bodies, attributes, here)
-            messages, positions = messages[count:], None if positions is None else positions[count:]
+        start = 0
+        while start < len(messages) or start == 0:
+            bodies, attributes = self._take_apart(partition, messages, start)
+            end = start + len(bodies)
+            here = None if positions is None else positions[start:end]
+            yield from self._rows(partition, messages[start:end], bodies, attributes, here)
+            start = max(1, end)
 
-    def _batch(
+    def _rows(
         self,
         partition: Partition,
         messages: Sequence[Any],
         bodies: list[bytes],
         attributes: list[Attributes],
         positions: Sequence[int] | None,
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch]:
         wanted = self._is_wanted(partition.topic, attributes)
         if wanted is not None:
             messages, bodies = list(compress(messages, wanted)), list(compress(bodies, wanted))
@@ -112,8 +123,7 @@ class RowMaker:
         count = len(messages)
         plain = all(found is NO_ATTRIBUTES for found in attributes)
         own = () if plain else [found.own and list(found.own.items()) for found in attributes]
-        columns = [
-            pa.array(bodies, pa.binary()),
+        outer = [
             _column(count, own, ATTRIBUTES),
             _column(count, () if plain else [found.msg_type for found in attributes], pa.string()),
             _column(count, () if plain else [found.msg_time for found in attributes], TIMESTAMP),
@@ -123,13 +133,15 @@ class RowMaker:
             _column(count, positions or (), pa.int64()),
             pa.array([message.messageId for message in messages], pa.int64()),
         ]
-        keep = self._form.corrupt == "keep"
-        corrupt = [found is _KEPT for found in attributes] if keep else [False] * count
         if self._form.message_format == "inlongmsg":
-            inside = self._unpack(partition, messages, bodies, corrupt)
-            columns, corrupt = inside.columns(columns[1:]), inside.corrupt
-        if keep:
-            columns.append(pa.array(corrupt, pa.bool_()))
+            for inside in self._unpack(partition, messages, bodies, attributes):
+                yield self._batch(inside.columns(outer), inside.corrupt)
+        else:
+            yield self._batch([pa.array(bodies, pa.binary()), *outer], (found is _KEPT for found in attributes))
+
+    def _batch(self, columns: list[pa.Array], corrupt: Iterable[bool]) -> pa.RecordBatch:
+        if self._form.corrupt == "keep":
+            columns.append(pa.array(list(corrupt), pa.bool_()))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def corrupt(self) -> Iterator[str]:
@@ -138,14 +150,18 @@ class RowMaker:
         for partition, count in self._counts.items():
             yield f"{partition}: {count} corrupt messages were {done}; the first: {self._examples[partition]}"
 
-    def _take_apart(self, partition: Partition, messages: Sequence[Any]) -> tuple[list[bytes], list[Attributes]]:
-        """Of the first messages, at least one: as many as do not become too long together."""
+    def _take_apart(
+        self, partition: Partition, messages: Sequence[Any], start: int
+    ) -> tuple[list[bytes], list[Attributes]]:
+        """Of the messages from `start` on, at least one: as many as are not too many or too long together."""
         zone = self._form.zone
         types = self._form.msg_types.get(partition.topic)
-        plain = 0
+        size = 0
         bodies: list[bytes] = []
         attributes: list[Attributes] = []
-        for message in messages:
+        for message in messages[start : start + _MOST_ROWS]:
+            if size >= _MOST_BYTES:
+                break
             body = payload = message.payLoadData
             found = NO_ATTRIBUTES
             if crc32(payload) & 0x7FFFFFFF != message.checkSum:
@@ -153,33 +169,51 @@ class RowMaker:
             elif message.flag:
                 try:
                     header, body = split_payload(payload, message.flag)
-                    found = _decode(header, zone) if header else NO_ATTRIBUTES
+                    if header:
+                        found = (_decode_short if len(header) <= _SHORT_HEADER else _decode)(header, zone)
                     if type(found) is _Compressed and (types is None or found.msg_type in types):
-                        if plain > _PLAIN:
-                            break
-                        body = decompress(found.codec, body)
-                        plain += len(body)
+                        body = decompress(found.codec, body, self._form.max_unpacked)
+                        size += len(body)
+                    if found.own is not None:
+                        size += _AN_ENTRY * len(found.own)
                 except ProtocolError as error:
                     body = payload
-                    found = self._bad(partition, message, str(error))
+                    found = self._bad(partition, message, _reason(error))
+            size += len(payload)
             bodies.append(body)
             attributes.append(found)
         return bodies, attributes
 
     def _unpack(
-        self, partition: Partition, messages: Sequence[Any], bodies: Sequence[bytes], corrupt: Sequence[bool]
-    ) -> InlongColumns:
-        inside = InlongColumns()
-        for number, (message, body, is_corrupt) in enumerate(zip(messages, bodies, corrupt, strict=True)):
-            if is_corrupt:
-                inside.add_corrupt(number, body)
-                continue
-            try:
-                inside.add(number, unpack(body, self._form.zone))
-            except ProtocolError as error:
-                if self._bad(partition, message, str(error)) is _KEPT:
-                    inside.add_corrupt(number, body)
-        return inside
+        self, partition: Partition, messages: Sequence[Any], packs: Sequence[bytes], attributes: Sequence[Attributes]
+    ) -> Iterator[InlongColumns]:
+        """The rows of `packs`, one batch after another; at least one, which may be empty."""
+        rows = InlongColumns(ROWS, BYTES)
+        told = False
+        for number, (message, pack, found) in enumerate(zip(messages, packs, attributes, strict=True)):
+            each = _size(found)
+            index = 0
+            for head, bodies in self._open(partition, message, pack, found, each):
+                taken = 0
+                while taken < len(bodies):
+                    if rows.is_full:
+                        yield rows
+                        rows, told = InlongColumns(ROWS, BYTES), True
+                    count = rows.add(number, index, head, bodies[taken:] if taken else bodies, each)
+                    taken, index = taken + count, index + count
+        if rows.corrupt or not told:
+            yield rows
+
+    def _open(
+        self, partition: Partition, message: Any, pack: bytes, found: Attributes, each: int
+    ) -> Iterable[tuple[Head | None, list[bytes]]]:
+        """The messages of a pack; the pack itself, without a head, when it is kept though it is corrupt."""
+        if found is _KEPT:
+            return [(None, [pack])]
+        try:
+            return unpack(pack, self._form.zone, self._form.max_unpacked, each)
+        except ProtocolError as error:
+            return [(None, [pack])] if self._bad(partition, message, _reason(error)) is _KEPT else ()
 
     def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
         what = f"message {message.messageId}: {reason}"
@@ -199,6 +233,18 @@ class RowMaker:
         if self._form.corrupt == "skip" and any(found is _SKIPPED for found in attributes):
             return [found is not _SKIPPED for found in attributes]
         return None
+
+
+def _size(attributes: Attributes) -> int:
+    """About how many bytes a row takes that repeats them."""
+    own = sum(len(key) + len(value) + AN_ENTRY for key, value in (attributes.own or {}).items())
+    return own + len(attributes.msg_type or "")
+
+
+def _reason(error: ProtocolError) -> str:
+    if isinstance(error, TooLargeError):
+        return f"{error}, which option 'maxUnpackedBytes' limits"
+    return str(error)
 
 
 def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:

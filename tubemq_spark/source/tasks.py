@@ -65,6 +65,7 @@ def input_partitions(
         options.corrupt_messages,
         {topic: frozenset(types) for topic, types in options.filters.items()},
         options.message_format,
+        options.max_unpacked,
     )
     sizes = [(one.end - one.start) // UNIT for one in wanted]
     return [
