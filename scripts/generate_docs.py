@@ -24,8 +24,8 @@ INTRODUCTION = """\
 <!-- Written by scripts/generate_docs.py from the options' declarations: change them there. -->
 
 `tubemq.` stands in front of what configures the client of TubeMQ; what Spark does with it has no prefix. Spark does not
-tell upper from lower case in names. A value that cannot be used, and a name that is unknown or looks misspelled, is an
-error at `load()` that says what was expected.
+tell upper from lower case in names. A value that cannot be used and an unknown name are errors that say what was
+expected: at `load()`, and of the sink when the write begins. One set of options may be given to a source and to a sink.
 """
 
 

@@ -67,17 +67,36 @@ _KAFKAS: Mapping[str, str] = {
     "minpartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "includeheaders": "the column 'attributes' is always there",
+    "kafka.bootstrap.servers": "use option 'tubemq.master' with the addresses of TubeMQ's masters",
+    "kafka.group.id": "use option 'tubemq.group'",
+    "kafka.security.protocol": "use option 'tubemq.tls.enabled', or 'tubemq.user' and 'tubemq.password'",
+    "kafka.ssl.truststore.location": "use option 'tubemq.tls.ca' with a PEM file",
+    "kafka.ssl.keystore.location": "use options 'tubemq.tls.cert' and 'tubemq.tls.key' with PEM files",
+    "kafka.ssl.key.password": "use option 'tubemq.tls.keyPassword'",
+    "kafka.ssl.endpoint.identification.algorithm": "use option 'tubemq.tls.verifyHostname'",
+    "kafka.sasl.jaas.config": "use options 'tubemq.user' and 'tubemq.password'",
+    "kafka.request.timeout.ms": "use option 'tubemq.rpc.timeoutMs'",
+    "kafka.delivery.timeout.ms": "use option 'tubemq.retry.maxElapsedMs'",
+    "kafka.retries": "use option 'tubemq.retry.maxElapsedMs'",
+    "kafka.connections.max.idle.ms": "use option 'tubemq.connections.idleMs'",
+    "kafka.max.in.flight.requests.per.connection": "use option 'tubemq.producer.maxInFlight'",
+    "kafka.compression.type": "use option 'compression'",
+    "kafka.acks": "a TubeMQ broker acknowledges from its memory, and there is no other choice",
 }
-_ALIKE = 0.845  # of difflib's ratio: from here on a key without prefix counts as a misspelling
+_ALIKE = 0.6  # of difflib's ratio: from here on a name is worth a proposal
+_MISSPELLED = 0.845  # from here on a name is ours, though it has another namespace
 
 
 def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere: Iterable[str] = ()) -> None:
-    """Refuses keys that are none of `known`: those with `tubemq.` in front, those of Spark's Kafka source, and those
-    that look like a misspelling. `elsewhere` names options that are known, but not read here."""
+    """`ConfigError` for a key that is none of `known`. `elsewhere` names options that are known, but not read here:
+    programs give one set of options to a query's source and to its sink.
+
+    Accepted besides are what Spark itself hands over, names that begin with `__`, and names in a namespace of their own
+    (`spark.…`, and `option.…` of `CREATE TABLE`), except `tubemq.…`, `kafka.…` and what looks like a misspelling."""
     names = {option.name.lower(): option.name for option in known}
-    accepted = {*names, *(name.lower() for name in elsewhere)}
+    accepted = {*names, *(name.lower() for name in elsewhere), *_OF_SPARK}
     for key in raw:
-        if key.lower() not in accepted:
+        if key.lower() not in accepted and not key.startswith("__"):
             _check_unknown(key, names.values())
 
 
@@ -88,12 +107,58 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
     if name.startswith("kafka."):
         raise ConfigError(f"option '{key}' is of Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
     nearest = max(names, key=lambda known: _likeness(known, key))
-    if name.startswith("tubemq.") or (name not in _OF_SPARK and _likeness(nearest, key) >= _ALIKE):
+    likeness = _likeness(nearest, key)
+    if "." in name and not name.startswith("tubemq.") and likeness < _MISSPELLED:
+        return
+    if name.startswith("tubemq.") or likeness >= _ALIKE:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
+    raise ConfigError(f"option '{key}' is unknown to tubemq; leave it out, or look for its name in docs/options.md")
 
 
-# Options that Spark itself hands to any source or sink.
-_OF_SPARK = frozenset({"path", "checkpointlocation", "mode", "numpartitions"})
+# What the source reads and the sink does not, and the other way round: neither imports the other.
+ONLY_OF_THE_SOURCE = (
+    "subscribe",
+    "assign",
+    "tubemq.group",
+    "tubemq.claim.timeoutMs",
+    "filters",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxPartitionsPerTask",
+    "commitOffsets",
+    "headsIntervalMs",
+    "pushFilters",
+    "corruptMessages",
+    "msgTimeZone",
+    "metadataIntervalMs",
+    "maxUnpackedBytes",
+)
+ONLY_OF_THE_SINK = (
+    "topic",
+    "tubemq.producer.maxInFlight",
+    "tubemq.producer.maxInFlightBytes",
+    "failedRows",
+    "deadLetterTopic",
+    "stampRows",
+    "effectivelyOnce",
+    "effectivelyOnceGroup",
+    "effectivelyOnceMaxOffsets",
+    "effectivelyOnceUncertain",
+    "receipts",
+    "compression",
+)
+
+# Options that Spark itself hands to any source or sink: of readers and writers, and of `CREATE TABLE`.
+_OF_SPARK = frozenset(
+    {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
+    | {"comment", "collation", "external", "is_managed_location", "location", "owner", "provider", "table_type"}
+)
 
 
 def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
@@ -148,8 +213,9 @@ def not_blank(text: str) -> str:
 
 
 def _likeness(name: str, key: str) -> float:
-    """How alike two names are, 0 to 1; the prefix does not count, for it may be what is wrong."""
-    return difflib.SequenceMatcher(None, _bare(name), _bare(key)).ratio()
+    """How alike two names are, 0 to 1, with the prefix or without: that may be what is wrong."""
+    pairs = (_bare(name), _bare(key)), (name.lower(), key.lower())
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
 def _bare(name: str) -> str:

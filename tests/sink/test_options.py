@@ -35,6 +35,7 @@ def test_defaults() -> None:
         {"tubemq.group": "g", "tubemq.claim.timeoutms": "1000", "subscribe": "a", "startingoffsets": "earliest"},
         {"failedrows": "FAIL", "stamprows": "false", "effectivelyonce": "False", "messageformat": "raw"},
         {"compression": "none"},
+        {"queryname": "my query", "mode": "append", "__of_a_platform": "x", "spark.sql.x": "y", "paths": "[]"},
     ],
     ids=lambda others: next(iter(others)),
 )
@@ -254,7 +255,14 @@ def test_values_that_do_not_fit_each_other(name: str, given: dict[str, str], sen
         ({**MASTER, "effectivlyOnce": "true"}, "option 'effectivlyOnce' is unknown; did you mean 'effectivelyOnce'"),
         ({**MASTER, "stampRow": "true"}, "option 'stampRow' is unknown; did you mean 'stampRows'"),
         ({**MASTER, "receipt": "/x"}, "option 'receipt' is unknown; did you mean 'receipts'"),
-        ({**MASTER, "kafka.bootstrap.servers": "m"}, "is of Spark's Kafka source"),
+        ({**MASTER, "kafka.bootstrap.servers": "m"}, "is of Spark's Kafka source.* use option 'tubemq.master'"),
+        ({**MASTER, "deadLetters": "x"}, "option 'deadLetters' is unknown; did you mean 'deadLetterTopic'"),
+        ({**MASTER, "exactlyOnce": "true"}, "option 'exactlyOnce' is unknown; did you mean 'effectivelyOnce'"),
+        (
+            {**MASTER, "header": "x"},
+            r"option 'header' is unknown to tubemq; leave it out, or look .* docs/options\.md$",
+        ),
+        ({**MASTER, "keyColumn": "id"}, "option 'keyColumn' is unknown to tubemq; leave it out, or look"),
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else None,
 )

@@ -9,7 +9,9 @@ import pytest
 from tests.source.test_options import REQUIRED, read, refusal
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.options import _KAFKAS
+from tubemq_spark.sink.options import SINK_OPTIONS
+from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,8 @@ from tubemq_spark.source.options import SourceOptions
         ("tubemq.passwordfle", "tubemq.passwordFile"),
         ("tubemq.tls.enable", "tubemq.tls.enabled"),
         ("tubemq.subscribe", "subscribe"),
+        ("tubmq.master", "tubemq.master"),
+        ("tube.master", "tubemq.master"),
         ("tubemq.startingoffsets", "startingOffsets"),
         # without the prefix
         ("startingOffset", "startingOffsets"),
@@ -44,6 +48,8 @@ from tubemq_spark.source.options import SourceOptions
         ("metadataInterval", "metadataIntervalMs"),
         ("master", "tubemq.master"),
         ("group", "tubemq.group"),
+        ("offsets", "endingOffsets"),
+        ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
         ("user", "tubemq.user"),
         ("password", "tubemq.password"),
     ],
@@ -66,8 +72,10 @@ def test_an_unknown_option_names_the_nearest(given: str, meant: str) -> None:
         ("minPartitions", "a TubeMQ partition cannot be split"),
         ("maxRecordsPerPartition", "a TubeMQ partition cannot be split"),
         ("includeHeaders", "the column 'attributes' is always there"),
-        ("kafka.bootstrap.servers", "TubeMQ's client has options 'tubemq.…'"),
-        ("kafka.group.id", "TubeMQ's client has options 'tubemq.…'"),
+        ("kafka.bootstrap.servers", "use option 'tubemq.master'"),
+        ("kafka.group.id", "use option 'tubemq.group'"),
+        ("kafka.ssl.truststore.location", "use option 'tubemq.tls.ca'"),
+        ("kafka.fetch.min.bytes", "TubeMQ's client has options 'tubemq.…'"),
     ],
 )
 def test_options_of_sparks_kafka_source_say_what_to_do_here(given: str, instead: str) -> None:
@@ -77,16 +85,20 @@ def test_options_of_sparks_kafka_source_say_what_to_do_here(given: str, instead:
         assert instead in problem
 
 
+def test_what_is_to_be_used_instead_is_there() -> None:
+    known = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
+    for hint in _KAFKAS.values():
+        assert set(re.findall(r"option '([^']*)'|options '([^']*)'", hint)) <= {(name, "") for name in known} | {
+            ("", name) for name in known
+        }
+
+
 @pytest.mark.parametrize(
     "name",
     [
         # What Spark itself hands on.
-        "path", "checkpointLocation", "mode", "numPartitions", "queryName", "outputMode",
-        # Of other sources and sinks, when a program has one set of options for all.
-        "header", "inferSchema", "mergeSchema", "sep", "encoding", "dateFormat", "timestampFormat", "multiLine",
-        "recursiveFileLookup", "maxBytesPerTrigger", "maxFileAge", "latestFirst", "rowsPerSecond", "compression",
-        "url", "dbtable", "query", "driver", "partitionColumn", "fetchsize", "batchsize",
-        "startingVersion", "ignoreChanges", "skipChangeCommits", "startingPosition",
+        "path", "paths", "checkpointLocation", "mode", "numPartitions", "queryName", "outputMode",
+        "owner", "provider", "option.subscribe", "option.tubemq.group", "spark.sql.x", "__of_a_platform",
         # Of our sink.
         "topic", "tubemq.producer.maxInFlight", "failedRows", "deadLetterTopic", "stampRows", "effectivelyOnce",
         "receipts",
@@ -95,3 +107,12 @@ def test_options_of_sparks_kafka_source_say_what_to_do_here(given: str, instead:
 def test_other_names_are_not_ours_to_refuse(name: str) -> None:
     for key in (name, name.lower()):
         assert SourceOptions.read(REQUIRED | {key: "x"}, streaming=True) == read()
+        TubeMQDataSource(REQUIRED | {key: "x"}).schema()
+
+
+@pytest.mark.parametrize("name", ["header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"])
+def test_options_of_other_sources_are_refused(name: str) -> None:
+    """Whoever gives one expects an effect."""
+    problem = refusal(REQUIRED | {name: "x"})
+    assert problem.startswith(f"option '{name}' is unknown")
+    assert problem.endswith(("did you mean 'startingOffsets'?", "or look for its name in docs/options.md"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.testing.raw import Raw, send
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
@@ -64,6 +67,31 @@ def test_what_is_closed_says_so() -> None:
     for use in (lambda: tubemq.send("demo", b"x"), lambda: tubemq.topics, lambda: tubemq.clock.advance(1)):
         with pytest.raises(RuntimeError, match="this EmbeddedTubeMQ is closed"):
             use()
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_a_framing_may_be_given_by_its_name(framing: Framing) -> None:
+    """It is what the servers speak."""
+    with EmbeddedTubeMQ({"demo": 1}, framing=framing.value, release="1.2") as tubemq:
+        assert tubemq.framing is framing
+        with Raw(tubemq.master, framing) as raw:
+            (number,) = raw.ask(master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostName="h"))
+            assert isinstance(raw.reply(number), Response)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"framing": "prefix"}, "framing is 'prefix'; expected 'standard' or 'prefixed'"),
+        ({"framing": ""}, "framing is ''; expected 'standard' or 'prefixed'"),
+        ({"framing": Release.V1_2}, "framing is .*; expected 'standard' or 'prefixed'"),
+        ({"release": "1.0"}, "release is '1.0'; expected '1.2' or '2.5'"),
+        ({"config": ServerConfig(release="3")}, "release is '3'; expected '1.2' or '2.5'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_server_is_like(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        EmbeddedTubeMQ(**given)
 
 
 def test_the_settings_name_release_and_memory_unless_the_arguments_do() -> None:

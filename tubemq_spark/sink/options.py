@@ -12,7 +12,7 @@ from tubemq_spark.client.producer import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.options import ONLY_OF_THE_SOURCE, Option, boolean, check_names, not_blank, one_of, whole_number
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
@@ -127,9 +127,6 @@ DEAD_LETTER_TOPIC = Option(
     "deadLetterTopic", not_blank, "the name of a topic", "where such rows go with `failedRows=deadLetter`"
 )
 
-# A configuration is often shared by a query's source and its sink: what only the source reads is not wrong here.
-_OF_THE_SOURCE = ("tubemq.group", "tubemq.claim.timeoutMs")
-
 SINK_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     TOPIC,
@@ -176,7 +173,7 @@ class SinkOptions:
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> SinkOptions:
         """`ConfigError` for an option that cannot be used, or is unknown."""
-        check_names(raw, SINK_OPTIONS, _OF_THE_SOURCE)
+        check_names(raw, SINK_OPTIONS, ONLY_OF_THE_SOURCE)
         return cls(
             client=ClientSettings.from_options(raw),
             topic=TOPIC.read(raw),

@@ -15,7 +15,16 @@ from pyspark.sql import datasource
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, boolean, check_names, duration, not_blank, one_of, whole_number
+from tubemq_spark.options import (
+    ONLY_OF_THE_SINK,
+    Option,
+    boolean,
+    check_names,
+    duration,
+    not_blank,
+    one_of,
+    whole_number,
+)
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import partition_from_text, positions_from_json
@@ -275,9 +284,6 @@ MAX_UNPACKED_BYTES = Option(
     MAX_UNPACKED,
 )
 
-# A configuration is often shared by a query's source and its sink: what only the sink reads is not wrong here.
-_OF_THE_SINK = ("tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes")
-
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
@@ -382,7 +388,7 @@ class SourceOptions:
 
 def check_options(raw: Mapping[str, str]) -> None:
     """Refuses what no reader, batch or stream, could use."""
-    check_names(raw, SOURCE_OPTIONS, _OF_THE_SINK)
+    check_names(raw, SOURCE_OPTIONS, ONLY_OF_THE_SINK)
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:
         if isinstance(option, Option):

@@ -20,7 +20,7 @@ from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.catalog import Catalog, FlowRule, Layout
 from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.config import Release, ServerConfig, named
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
 from tubemq_spark.testing.messages import StoredMessage
 from tubemq_spark.testing.replies import answering
@@ -63,7 +63,7 @@ class EmbeddedTubeMQ:
         masters: int = 1,
         port: int = 0,
         release: Release | str | None = None,
-        framing: Framing | None = None,
+        framing: Framing | str | None = None,
         tls: TLSFiles | None = None,
         max_bytes: int | None = None,
         config: ServerConfig | None = None,
@@ -71,8 +71,8 @@ class EmbeddedTubeMQ:
         if brokers < 1 or masters < 1:
             raise ConfigError(f"a cluster has a master and a broker at least, not {masters} and {brokers}")
         config = config or ServerConfig()
-        self.release = config.release if release is None else Release(release)
-        self.framing = framing or self.release.framing
+        self.release = named(Release, "release", config.release if release is None else release)
+        self.framing = self.release.framing if framing is None else named(Framing, "framing", framing)
         self.clock = Clock(self._on_advance)
         limit = config.topic_max_bytes if max_bytes is None else max_bytes
         self._faults = Faults()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
+from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing
 
 
@@ -18,6 +20,18 @@ class Release(str, Enum):
     def framing(self) -> Framing:
         """What this release speaks unless its RPC classes were exchanged."""
         return Framing.PREFIXED if self is Release.V1_2 else Framing.STANDARD
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def named(kind: type[E], argument: str, value: object) -> E:
+    """The member of `kind` that is or has this value; `ConfigError` for any other, naming the argument."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = " or ".join(repr(member.value) for member in kind)
+        raise ConfigError(f"{argument} is {value!r}; expected {names}") from None
 
 
 @dataclass(frozen=True)
