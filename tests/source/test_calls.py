@@ -48,3 +48,16 @@ def test_a_question_while_nothing_arrives_is_a_call_for_each_store(partitions: i
         with counted(tubemq) as cost:
             assert stream.ask() == stream.start
         assert cost.of_partitions == {"commit_offset": stores}
+
+
+@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 60), (30, 1, 4 * 30 + 2), (3, 10, 14 * 10)])
+def test_the_end_of_a_batch_is_looked_at_once_for_each_partition(partitions: int, stores: int, most: int) -> None:
+    """A claim, a seek to the last entry, a fetch and a seek back; and for each store a seek and a fetch of its mark."""
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        for _ in range(2):  # the mark of the first batch has no time, so that the second is looked at from its start
+            send_to_all(tubemq, partitions, stores)
+            stream.read()
+        send_to_all(tubemq, partitions, stores)
+        with counted(tubemq) as cost:
+            assert stream.ask() != stream.start
+        assert sum(cost.of_partitions.values()) <= most

@@ -139,7 +139,9 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
         def close(self) -> None: ...
 
     monkeypatch.setattr(driver, "ConsumerSession", Session)
-    monkeypatch.setattr(losses, "look", lambda session, claims, wanted: {})  # nobody can tell what stands anywhere
+    monkeypatch.setattr(
+        losses, "look", lambda session, claims, wanted, only_there=(): {}
+    )  # nobody can tell what stands anywhere
     monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
 
     def create(**options: Any) -> StreamDriver:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum, auto
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Stamina
@@ -36,26 +35,34 @@ Outcome = Response | Failure | TransportError | ProtocolError
 
 class Seen(NamedTuple):
     """What a look found: the seek led to `begin`, and `ids` are those of the partition's first messages from there on,
-    one at the least, or none when it has none up to the end of the store."""
+    one at the least, or none when it has none up to the end of the store. Without `to_the_end` it has none at `begin`
+    itself, and nobody looked on."""
 
     begin: int
     ids: tuple[int, ...]
+    to_the_end: bool = True
 
     @property
     def first(self) -> int | None:
         return self.ids[0] if self.ids else None
 
 
-class _Unclear(Enum):
-    NOW = auto()  # a little later it may be clear
-    FAR = auto()  # other partitions' messages fill what was fetched
+class _Passed(NamedTuple):
+    """Other partitions' messages fill what was fetched from `begin` on. It `is_certain` that the cursor went on: an
+    answer without messages may also have read nothing."""
+
+    begin: int
+    is_certain: bool
 
 
 def look(
-    session: ConsumerSession, claims: DriverClaims, wanted: Mapping[Partition, Collection[int]]
+    session: ConsumerSession,
+    claims: DriverClaims,
+    wanted: Mapping[Partition, Collection[int]],
+    only_there: Collection[Place] = frozenset(),
 ) -> dict[Place, Seen]:
     """What stands at the positions (bytes of the index) of each partition; a place is missing when that cannot be told
-    for now.
+    for now. Of the places in `only_there` it is enough to know that no message of the partition stands just there.
 
     `claims` must hold the partitions; one that was lost is taken again. Their groups stand where they stood when this
     returns, and usually when it raises, too: `TransportError` when a broker stays away, else as `DriverClaims.take`.
@@ -71,7 +78,11 @@ def look(
         for part in _parts(open_places):
             found, unclear, troubled = _Look(session, claims, part, fetches).take()
             seen |= found
-            far |= unclear
+            for place, passed in unclear.items():
+                if passed.is_certain and place in only_there:
+                    seen[place] = Seen(passed.begin, (), to_the_end=False)
+                else:
+                    far.add(place)
             lost |= troubled
         if lost:
             claims.take({partition: claims.standing(partition).group for partition in lost})
@@ -107,13 +118,13 @@ class _Look:
         self._part = part
         self._fetches = fetches
 
-    def take(self) -> tuple[dict[Place, Seen], set[Place], set[Partition]]:
+    def take(self) -> tuple[dict[Place, Seen], dict[Place, _Passed], set[Partition]]:
         """What was seen, the places behind which more has to be fetched, and the partitions whose claims have to be
         taken again."""
         calls = {partition: self._calls(partition, positions) for partition, positions in self._part.items()}
         outcomes = iter(call_all(self._session.settings, [call for several in calls.values() for call in several]))
         found: dict[Place, Seen] = {}
-        far: set[Place] = set()
+        far: dict[Place, _Passed] = {}
         lost: set[Partition] = set()
         for partition, positions in self._part.items():
             heard = [(call, next(outcomes)) for call in calls[partition]]
@@ -124,8 +135,8 @@ class _Look:
                     seen = _seen(heard[begin : begin + 1 + self._fetches])
                     if isinstance(seen, Seen):
                         found[partition, position] = seen
-                    elif seen is _Unclear.FAR:
-                        far.add((partition, position))
+                    elif seen is not None:
+                        far[partition, position] = seen
             except TransportError as trouble:
                 _log.info("%s", trouble)
                 lost.add(partition)
@@ -143,25 +154,29 @@ class _Look:
         return [*looks, calls.register(broker, partition, client_id, self._claims.standing(partition).group)]
 
 
-def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | _Unclear:
+def _seen(heard: Sequence[tuple[Call, Outcome]]) -> Seen | _Passed | None:
+    """None when it may be clear a little later."""
     sought = _registered(*heard[0])
     begin = sought.currOffset
     if begin >= sought.maxOffset:
         return Seen(begin, ())
     at: int | None = begin
+    is_certain = False
     for call, outcome in heard[1:]:
         got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
         if got.errCode == ErrCode.SUCCESS and got.currOffset != (got.currOffset if at is None else at):
-            return _Unclear.NOW  # the cursor was moved by something else
+            return None  # the cursor was moved by something else
         at = None
         if got.errCode == ErrCode.SUCCESS:
             if got.messages:
                 return Seen(begin, tuple(message.messageId for message in got.messages[:2]))
         elif got.errCode != ErrCode.NOT_FOUND:
-            return _Unclear.NOW
+            return None
         elif (kind := not_found_kind(got.errMsg)) is not NotFound.PASSED:
-            return Seen(begin, ()) if kind is NotFound.END else _Unclear.NOW
-    return _Unclear.FAR
+            return Seen(begin, ()) if kind is NotFound.END else None
+        else:
+            is_certain = True
+    return _Passed(begin, is_certain)
 
 
 def _registered(call: Call, outcome: Outcome) -> broker_pb.RegisterResponseB2C:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Stamina
@@ -58,6 +58,11 @@ class _Batch(NamedTuple):
         return self.marks[-1] if self.marks else None
 
     @property
+    def last_entry(self) -> list[Place]:
+        """Of which one partition has a message there: all others are known not to when they have passed it."""
+        return [(partition, self.end - UNIT) for partition in self.partitions]
+
+    @property
     def wants_marks(self) -> bool:
         return self.start < self.end and self.head - self.end <= _IN_MEMORY
 
@@ -88,7 +93,12 @@ def check(
         if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
     }
     now = max(0, int(time.time()))  # a mark has no negative time
-    seen = _look(session, claims, (place for item in batches.items() for place in _places(*item, now)))
+    seen = _look(
+        session,
+        claims,
+        (place for item in batches.items() for place in _places(*item, now)),
+        {place for batch in batches.values() if batch.wants_marks for place in batch.last_entry},
+    )
     seen |= _look(
         session, claims, (place for item in batches.items() for place in _second_places(session, *item, seen, now))
     )
@@ -171,11 +181,16 @@ def _partition(store: Store, mark: Mark) -> Partition:
 # Where to look, and what is seen there
 
 
-def _look(session: ConsumerSession, claims: DriverClaims, places: Iterable[Place]) -> dict[Place, Seen]:
+def _look(
+    session: ConsumerSession,
+    claims: DriverClaims,
+    places: Iterable[Place],
+    only_there: Collection[Place] = frozenset(),
+) -> dict[Place, Seen]:
     wanted: defaultdict[Partition, set[int]] = defaultdict(set)
     for partition, position in places:
         wanted[partition].add(position)
-    return look(session, claims, wanted)
+    return look(session, claims, wanted, only_there)
 
 
 def _places(store: Store, batch: _Batch, now: int) -> Iterable[Place]:
@@ -183,8 +198,8 @@ def _places(store: Store, batch: _Batch, now: int) -> Iterable[Place]:
     if newest is not None:
         yield _partition(store, newest), newest.position
     if batch.wants_marks:
+        yield from batch.last_entry
         for partition in batch.partitions:
-            yield partition, batch.end - UNIT
             if not batch.begins_at_a_mark(now):
                 yield partition, batch.start
             if newest is None:
@@ -225,7 +240,7 @@ def _second_places(
 
 
 def _is_the_only_one(session: ConsumerSession, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
-    """Whether one partition has messages at or behind the last entry of the batch, and no other can have any."""
+    """Whether no other partition than one can have a message at the last entry of the batch."""
     known = session.cluster.in_store_of(batch.partitions[0])
     complete = all((partition, batch.end - UNIT) in seen for partition in batch.partitions)
     return complete and known == len(batch.partitions) and len(_seen_at(batch, batch.end - UNIT, seen)) == 1
@@ -247,7 +262,7 @@ def _marks_of(session: ConsumerSession, batch: _Batch, seen: Mapping[Place, Seen
 
     def is_in_the_batch(partition: Partition, first: int) -> bool:
         later = seen.get((partition, batch.end - UNIT))
-        return partition == owner or (later is not None and later.first != first)
+        return partition == owner or (later is not None and later.to_the_end and later.first != first)
 
     starts = [here.begin for p in batch.partitions if (here := seen.get((p, batch.start))) is not None]
     begin = max(starts, default=batch.start)  # where the store begins, if retention has come so far
