@@ -14,8 +14,7 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tubemq_spark.client import consumer
-from tubemq_spark.client.calls import SETTLING
+from tubemq_spark.client import consumer, waiting
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
@@ -96,13 +95,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     actions: list[Callable[[], object]] = []
 
     def sleep(seconds: float) -> None:
-        if seconds == SETTLING:
-            time.sleep(seconds)
-            return
         assert actions, "the reader waits"
         actions.pop(0)()
 
-    monkeypatch.setattr(consumer, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     return actions
 
 
@@ -182,10 +178,8 @@ OLDER = ClaimId("tests", run=5, batch=5, task=5, attempt=5)
     "newer",
     [
         replace(OLDER, attempt=6),
-        replace(OLDER, attempt=6, task=0),
         replace(OLDER, batch=6, attempt=0),
         replace(OLDER, batch=6, task=-1, attempt=0),
-        replace(OLDER, run=6, batch=1, task=-1, attempt=0),
     ],
     ids=str,
 )

@@ -216,7 +216,7 @@ def test_two_runs_that_claim_different_partitions_first_do_not_block_each_other(
         half = len(scene.partitions) // 2
         first.take(dict.fromkeys(scene.partitions[:half], 0))
         second.take(dict.fromkeys(scene.partitions[half:], 0))
-        with pytest.raises(FencedError):
+        with pytest.raises(FencedError, match=r"that began later, .* Check that the query does not run twice"):
             first.take(dict.fromkeys(scene.partitions[half:], 0))
         second.take(dict.fromkeys(scene.partitions[:half], 0))
         assert all(second.holds(partition) for partition in scene.partitions)

@@ -168,7 +168,7 @@ def test_a_visit_token_that_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatc
 
 MASTER = r"127\.0\.0\.1:\d+"
 READER = f"^1:one:0 at broker 1 at {MASTER}: "
-HEARTBEAT_OF_TASK = rf"^the heartbeat of spark_\w+_p0_a0 at broker 1 at {MASTER} failed "
+HEARTBEAT_OF_TASK = rf"^the heartbeat of spark_\w+_p0_a0\S* at broker 1 at {MASTER} failed "
 GAVE_UP = f"{READER}gave up after 0.15 s without progress: "
 DOUBTS = [
     *[(kind, None, Failure(TransportError, f"{GAVE_UP}.* did not answer in time")) for kind in NO_ANSWER[:2]],

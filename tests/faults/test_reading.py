@@ -110,8 +110,8 @@ PURPOSE = {
 }
 OCCUPIED = Failure(
     PartitionOccupiedError,
-    f"^1:one:0 at {BROKER}: another consumer of group readers holds the partition for more than 0.2 s: "
-    r"spark_.*_driver_a0\. Stop it, or use another tubemq\.group$",
+    rf"^1:one:0 at {BROKER}: an earlier attempt holds the partition, although the broker was told \d+ times in "
+    r"0\.15 s to end such claims: spark_.*_driver_a0\S*\. Check the broker's log for what it refuses$",
 )
 
 
@@ -202,7 +202,7 @@ def passing(method: str, *numbers: int) -> list[Case]:
 
 def forgotten(method: str, number: int) -> Case:
     words = (
-        rf"^1:one:0 at {BROKER}: spark_\w+_b1_p0_a0 does not hold the partition any more \({number}: {NO_REASON}\); "
+        rf"^1:one:0 at {BROKER}: spark_\w+_b1_p0_a0\S* does not hold the partition any more \({number}: {NO_REASON}\); "
         "a newer attempt took it over, or this one stood still for too long. What it read so far is not used$"
     )
     return Case(method, code(number), Failure(FencedError, words), Failure(FencedError, words))

@@ -301,11 +301,13 @@ class _Task:
         self._retries = retries
         self._attempts = attempts
         self._lost_at = lost_at
+        self._tries = -1
         self._begin()
 
     def _begin(self) -> None:
         self.rows: dict[Partition, list[Row]] = defaultdict(list)
         self._attempt = next(self._attempts)
+        self._tries += 1
         self.losses = len(self._lost_at)
         self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
 
@@ -337,6 +339,9 @@ class _Task:
         context = mock.Mock()
         context.partitionId.return_value = self._number
         context.taskAttemptId.return_value = self._attempt
+        context.stageId.return_value = 0
+        context.attemptNumber.return_value = self._tries
+        context.getLocalProperty.return_value = None
         return mock.patch("tubemq_spark.source.partition.TaskContext.get", return_value=context)
 
 

@@ -90,6 +90,9 @@ class Claims:
     def drop(self, partitions: Collection[Partition]) -> None:
         self._held -= set(partitions)
 
+    def is_doubtful(self, partition: Partition) -> bool:
+        return False
+
     def lend(self, partitions: Collection[Partition]) -> None:
         self._held -= set(partitions)
 

@@ -26,7 +26,7 @@ PARTITION = TubeMQInputPartition(
             end=84,
             sole=True,
             lender="spark_x",
-            leave_at=56,
+            group_at=56,
         ),
     ),
     visit_token=5,

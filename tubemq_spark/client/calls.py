@@ -14,8 +14,6 @@ from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method,
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
-SETTLING = 0.1  # seconds to let a fetch of a reader that was fenced off come to its end at the broker
-
 
 @dataclass(frozen=True)
 class GroupCalls:

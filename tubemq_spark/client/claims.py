@@ -5,6 +5,9 @@ for cheaply (a roll-back on a held claim). For a batch the claims are lent to th
 names of their own; afterwards the driver takes them back at the position that Spark has committed. Heartbeats keep the
 claims; a broker that came back is told the positions again, and idle groups are said once an hour, for servers drop
 those.
+
+Who takes a partition from somebody that may have fetches under way must have it read with `RangeToRead.verify`, see
+`waiting`. `DriverClaims` remembers such partitions as doubtful until tasks have read and returned them.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tubemq_spark.client.backoff import Deadline, Stamina
-from tubemq_spark.client.calls import SETTLING, GroupCalls
+from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
+from tubemq_spark.client.waiting import Waiting
+from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consume import CLAIM, DRIVER, ClaimEvent, ClaimId, ClaimState, holder_in
+from tubemq_spark.protocol.consume import CLAIM, ClaimEvent, ClaimId, ClaimState, holder_in
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle
@@ -37,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _SAY_AGAIN_AFTER = 3600.0  # seconds
 _ASK_ALL_AFTER = 60.0  # seconds in which somebody may move the group in one partition of a store unnoticed
-_OCCUPIED_PAUSE = 0.5  # seconds
 _PARTING_TIMEOUT = 2.0  # seconds: a stop must not hang on a broker that is away
 
 
@@ -57,6 +60,7 @@ class _Claim:
     client_id: str = ""
     standing: Standing = _NOWHERE
     said_at: float = 0.0
+    is_doubtful: bool = False  # whether a fetch of an earlier holder may still come to its end
 
     @property
     def held(self) -> bool:
@@ -74,8 +78,7 @@ class DriverClaims:
         self._claims: dict[Partition, _Claim] = {}
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
         self._stop_beating: Callable[[], None] | None = None
-        self._fenced_readers = False  # whose last fetches may be under way
-        self._waited_for: set[str] = set()  # foreign holders that were told of
+        self._unsure: set[Partition] = set()  # taken from holders whose last fetches may be under way
         self._unknown: set[Partition] = set()  # whose topics their brokers do not know
         self._suspects: set[Partition] = set()  # which a heartbeat did not find with us; `ask` looks
         self._all_asked_at = time.monotonic()
@@ -118,35 +121,35 @@ class DriverClaims:
         is in seconds, by default that of the settings.
 
         `PartitionOccupiedError` when another consumer keeps one of them, `FencedError` when a newer run of this query
-        does, `TransportError` with the `unserved` partitions when a broker stays away.
+        does, `TransportError` with the `unserved` partitions when a broker stays away. Not for a planner, which must
+        not wait for siblings while it holds partitions: see `take_some`.
         """
-        if self._stop_beating is None:
-            self._stop_beating = HEARTBEAT.keep(self._beat)
-        missing = dict(positions)
         patience = self._session.settings.retry_for if retry_for is None else retry_for
+        self._take(dict(positions), read_status, patience, some=False)
+
+    def take_some(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> set[Partition]:
+        """Claims as many of `partitions` as nobody holds, one at least, and leaves their groups where they stand. Waits
+        only while it has none of them: two who hold nothing before never wait for each other. Raises as `take` does."""
+        missing: dict[Partition, int | None] = dict.fromkeys(partitions)
+        wanted = set(missing)
+        self._take(missing, read_status, self._session.settings.retry_for, some=True)
+        return wanted - missing.keys()
+
+    def _take(
+        self, missing: dict[Partition, int | None], read_status: ReadStatus, patience: float, *, some: bool
+    ) -> None:
+        wanted = len(missing)
         stamina = Stamina(patience)
-        occupied = Deadline(self._claim_timeout)
+        waiting = self._new_waiting()
         while missing:
-            holders, trouble = self._try_to_take(missing, read_status)
-            foreign, refusal = self._fence(holders)
-            trouble = trouble or refusal
-            if foreign and occupied.passed:
-                partition, holder = next(iter(foreign.items()))
-                raise PartitionOccupiedError(
-                    f"{partition} at {self._broker(partition)}: another consumer of group {self._session.group} holds "
-                    f"the partition for more than {self._claim_timeout:g} s: {holder}. Stop it, or use another "
-                    "tubemq.group",
-                    holder=holder,
-                )
-            if foreign:
-                self._say_who_is_waited_for(foreign)
+            trouble = self._try_once(missing, read_status, waiting)
+            if some and len(missing) < wanted:
+                return
+            if trouble is None:
                 stamina.progress()
-                time.sleep(min(_OCCUPIED_PAUSE, max(occupied.left, 0.01)))
-            elif trouble is not None and not stamina.pause():
+            elif not stamina.pause():
                 raise self._gave_up(trouble, missing, patience) from trouble
-        if self._fenced_readers:
-            self._fenced_readers = False
-            time.sleep(SETTLING)  # a fetch that ends later would move the cursor of the next reader
+            waiting.pause()
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first position of each held partition's store.
@@ -256,10 +259,17 @@ class DriverClaims:
         timeout = min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout)
         missing: dict[Partition, int | None] = dict(positions)
         with suppress(TubeMQError):
-            holders, _ = self._try_to_take(missing, ReadStatus.NORMAL, timeout)
-            self._fence(holders, timeout)
+            self._try_once(missing, ReadStatus.NORMAL, self._new_waiting(), timeout)
             if missing:
                 self._try_to_take(missing, ReadStatus.NORMAL, timeout)
+
+    def doubt(self, partition: Partition) -> None:
+        """A fetch of the driver's own, in a held partition, was not answered and may still come to its end."""
+        self._claims[partition].is_doubtful = True
+
+    def is_doubtful(self, partition: Partition) -> bool:
+        """Whether who reads the partition next has to verify what it reads."""
+        return partition in self._claims and self._claims[partition].is_doubtful
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forgets claims on partitions that are no more."""
@@ -267,6 +277,7 @@ class DriverClaims:
             for partition in partitions:
                 self._claims.pop(partition, None)
                 self._unanswered.pop(partition, None)
+                self._unsure.discard(partition)
 
     def next_batch(self) -> ClaimId:
         """The claim that tasks of the next plan derive theirs from; later claims of the driver are newer than those."""
@@ -316,6 +327,9 @@ class DriverClaims:
             if reply.errCode == ErrCode.SUCCESS:
                 with self._lock:
                     claim = self._claims.setdefault(partition, self._new(partition))
+                    was_lent = claim.life.state is ClaimState.LENT
+                    claim.is_doubtful = partition in self._unsure or (claim.is_doubtful and not was_lent)
+                    self._unsure.discard(partition)
                     claim.life.on(ClaimEvent.REGISTERED)
                     claim.client_id = client_id
                     claim.standing = Standing(reply.currOffset, reply.maxOffset)
@@ -334,26 +348,29 @@ class DriverClaims:
             raise end
         return holders, trouble
 
-    def _fence(
-        self, holders: Mapping[Partition, str], timeout: float | None = None
-    ) -> tuple[dict[Partition, str], TransportError | None]:
-        """Takes partitions from earlier attempts of this query; those that others hold come back, and any trouble."""
-        foreign: dict[Partition, str] = {}
+    def _new_waiting(self) -> Waiting:
+        return Waiting(self._claim, self._session.group, self._claim_timeout, self._session.settings.retry_for)
+
+    def _try_once(
+        self,
+        missing: dict[Partition, int | None],
+        read_status: ReadStatus,
+        waiting: Waiting,
+        timeout: float | None = None,
+    ) -> TransportError | None:
+        """One round for all of `missing`, from which the taken ones are removed. Takes partitions from predecessors, so
+        that the next round has them. Gives what went wrong."""
+        if self._stop_beating is None:
+            self._stop_beating = HEARTBEAT.keep(self._beat)
+        holders, trouble = self._try_to_take(missing, read_status, timeout)
         calls: list[Call] = []
         for partition, holder in holders.items():
-            held_by = ClaimId.parse(holder)
-            if held_by is not None and self._claim.may_fence(held_by):
-                _log.info("%s: taking over from the earlier attempt %s", partition, holder)
-                calls.append(self._calls().unregister(self._broker(partition), partition, holder))
-                self._fenced_readers = self._fenced_readers or held_by.task != DRIVER
-            elif held_by is not None and held_by.query == self._claim.query:
-                raise FencedError(
-                    f"{partition}: a newer run of this query, {holder}, has the partition; does the query run twice?",
-                    holder=holder,
-                )
-            else:
-                foreign[partition] = holder
-        trouble: TransportError | None = None
+            broker = self._broker(partition)
+            where = f"{partition} at {broker}"
+            if waiting.meet(where, holder, was_ours=bool(self.client_id(partition))):
+                calls.append(self._calls().unregister(broker, partition, holder))
+            if waiting.is_unsure(where):
+                self._unsure.add(partition)
         for call, outcome in zip(calls, call_all(self._session.settings, calls, timeout), strict=True):
             try:
                 reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
@@ -362,17 +379,7 @@ class DriverClaims:
                 continue
             if reply.errCode not in (ErrCode.SUCCESS, ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION):
                 trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
-        return foreign, trouble
-
-    def _say_who_is_waited_for(self, foreign: Mapping[Partition, str]) -> None:
-        """Once for each holder: it may be a dead one, whose claim ends soon."""
-        for partition, holder in foreign.items():
-            if holder not in self._waited_for:
-                self._waited_for.add(holder)
-                _log.warning(
-                    "%s: another consumer of group %s holds the partition, %s; waiting for it up to %g s",
-                    partition, self._session.group, holder, self._claim_timeout,
-                )  # fmt: skip
+        return trouble
 
     @staticmethod
     def _gave_up(trouble: TransportError, partitions: Iterable[Partition], patience: float) -> TransportError:

@@ -4,11 +4,9 @@
 connections and restarted brokers, keeps the claim alive while its consumer is slow, and leaves the group where it found
 it.
 
-A claim protects from requests that come later, not from a fetch that the broker is handling at the moment: what it read
-is added to the cursor of whoever holds the partition by then, who skips that much and cannot know (wire:
-DefaultOffsetManager.bookOffset). So a reader gives its claim back only when all its fetches are answered; one that
-takes over from a reader that could not do so, or goes on over a new connection, reads twice, the second time just to
-compare.
+A claim protects from requests that come later, not from a fetch that the broker is handling at the moment, see
+`waiting`. So a reader gives its claim back only when all its fetches are answered. One that takes over from somebody
+who did not wait for that, or goes on over a new connection, reads twice, the second time just to compare.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline, Stamina
-from tubemq_spark.client.calls import SETTLING, GroupCalls
+from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.pacing import Pacing
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.waiting import Waiting
 from tubemq_spark.errors import (
     DataLossError,
     FencedError,
-    PartitionOccupiedError,
     PositionMovedError,
     ProtocolError,
     ServerError,
@@ -41,7 +39,7 @@ from tubemq_spark.errors import (
     TubeMQError,
 )
 from tubemq_spark.protocol.constants import UNKNOWN_ID
-from tubemq_spark.protocol.consume import DRIVER, ClaimId, holder_in, not_found_kind
+from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
@@ -58,8 +56,6 @@ M = TypeVar("M", bound=Message)
 
 DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
-_OCCUPIED_PAUSE = 0.5  # seconds between two tries to claim what somebody else holds
-_SOME_FETCHES = (Command(Action.FETCH),) * 2
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
 _MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
 _MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
@@ -72,7 +68,11 @@ class RangeToRead:
 
     `sole` tells whether the partition has its store for itself and no filter is set. `filters` are the message types
     that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
-    claim that may be taken without asking. `leave_at` is where the group is put at the end, None for `start`.
+    claim that may be taken without asking. `verify` says that a fetch of an earlier holder may still come to its end.
+
+    `group_at` is where the group stood when the range was planned, None for a range that leaves it at `start`. A range
+    that has it leaves the group where it finds it. Only where a killed reader may have moved the group, `group_at` is
+    taken instead.
 
     `flow_rules` are what the master said about the group's speed.
 
@@ -91,7 +91,8 @@ class RangeToRead:
     sole: bool
     filters: tuple[str, ...] = ()
     lender: str | None = None
-    leave_at: int | None = None
+    verify: bool = False
+    group_at: int | None = None
     fail_on_data_loss: bool = True
     advice: str = ""
     flow_rules: FlowRules = field(default_factory=FlowRules)
@@ -106,7 +107,8 @@ class PartitionReader:
     """The messages of one range, as `claim` in `group`.
 
     Iterating over `pieces()` raises `PartitionOccupiedError` when another consumer keeps the partition for longer than
-    `claim_timeout` seconds, `FencedError` when a newer attempt took it over, `DataLossError` or `PositionMovedError`
+    `claim_timeout` seconds (siblings are waited for without limit, see `Waiting`), `FencedError` when a newer attempt
+    took it over, `DataLossError` or `PositionMovedError`
     when the range is not whole (see `ExactRange`), `TransportError` or `ServerError` when the broker stays away or
     refuses for longer than the settings' `retry_for`. Only a range whose iteration ended without an error was read.
     """
@@ -120,7 +122,9 @@ class PartitionReader:
         *,
         visit_token: int = UNKNOWN_ID,
         claim_timeout: float = 45.0,
+        is_first: bool = True,
     ) -> None:
+        """`is_first` says that no earlier attempt at this task can have left the group where it read."""
         self._settings = settings
         self._calls = GroupCalls(settings, group, visit_token)
         self._group = group
@@ -128,18 +132,19 @@ class PartitionReader:
         self._client_id = str(claim)
         self._wanted = wanted
         self._claim_timeout = claim_timeout
-        self._occupied: Deadline | None = None
+        self._waiting: Waiting | None = None  # for the partition, while somebody else holds it
         self._asked = False  # for the claim: there may be one to give back
         self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
-        self._unsure = False  # whether a fetch that nobody waited for may have moved the cursor
+        self._unsure = wanted.verify  # whether a fetch that nobody waited for may have moved the cursor
         self._same_broker = False  # whether it is known to run since the range was planned
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
         self._has_fetched = False  # since the last broken connection
         self._rereadings = 0  # in a row, see `_MOST_REREADINGS`
         self._news_due = Deadline(settings.retry_for)  # when the reader has given out nothing for so long
-        self._fenced: str | None = None  # the earlier attempt that was told to go last
+        self._group_found: int | None = None  # where the group stood before this reader moved it
+        self._may_be_moved = not is_first  # whether a reader of this range may have moved the group before that
         self._complete: deque[Piece] = deque()  # to be given out next
         self._pacing = Pacing(wanted.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}")
         self._range = self._new_range(wanted.start, wanted.end)
@@ -255,13 +260,11 @@ class PartitionReader:
 
     def _converse(self, connection: Connection) -> Iterator[Piece]:
         """Reads until the range is done or the connection breaks."""
+        if self._wanted.group_at is not None and self._group_found is None:
+            self._find_group(connection)
         to_send: deque[Command] = deque()
         sent: deque[tuple[Command, int, float]] = deque()
-        handed_over: int | None = None
-        if self._wanted.lender is not None and not self._held:
-            # In one write with the claim itself, so that no rival can slip in between. Whether the driver still had
-            # the claim does not matter.
-            handed_over = self._submit(connection, self._release(self._wanted.lender))
+        handed_over = self._hand_over(connection)
         try:
             while not self._range.done:
                 to_send += self._range.commands()
@@ -273,11 +276,8 @@ class PartitionReader:
                     command = to_send.popleft()
                     self._asked = True
                     sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
-                if handed_over is not None:
-                    # A broker that still knows the claim has not been started again since it was made.
-                    handed = connection.reply(handed_over)
-                    self._same_broker = isinstance(handed, Response) and _succeeded(handed)
-                    handed_over = None
+                self._hear_hand_over(connection, handed_over)
+                handed_over = None
                 command, serial_no, sent_at = sent.popleft()
                 call = self._call(command)
                 outcome = connection.reply(serial_no)
@@ -344,7 +344,7 @@ class PartitionReader:
             if reply.errCode == ErrCode.PARTITION_OCCUPIED:
                 raise _OccupiedError(reply.errMsg)
             self._check(reply.errCode, reply.errMsg, call.what)
-            self._held, self._occupied, self._empty_at = True, None, None
+            self._held, self._waiting, self._empty_at = True, None, None
             self._range.sought(reply.currOffset, reply.maxOffset)
         elif command.action is Action.ROLL_BACK:
             commit = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
@@ -413,44 +413,47 @@ class PartitionReader:
 
     # Claims
 
+    def _hand_over(self, connection: Connection) -> int | None:
+        """Takes the partition from the driver that lent it, before the first claim. In one write with that, so that no
+        rival can slip in between. Whether the driver still had the claim does not matter."""
+        if self._wanted.lender is None or self._held:
+            return None
+        return self._submit(connection, self._release(self._wanted.lender))
+
+    def _hear_hand_over(self, connection: Connection, serial_no: int | None) -> None:
+        if serial_no is not None:
+            # A broker that still knows the claim has not been started again since it was made.
+            handed = connection.reply(serial_no)
+            self._same_broker = isinstance(handed, Response) and _succeeded(handed)
+
+    def _find_group(self, connection: Connection) -> None:
+        """Claims the partition without moving the group, to know where to leave it. The first seek must wait for the
+        answer: a sibling may leave between a claim that is refused and a seek that is not."""
+        while self._group_found is None:
+            handed_over = self._hand_over(connection)
+            call = self._calls.register(self._wanted.broker, self._wanted.partition, self._client_id)
+            self._asked = True
+            serial_no = self._submit(connection, call)
+            self._hear_hand_over(connection, handed_over)
+            reply = answer(connection.reply(serial_no), broker_pb.RegisterResponseB2C, call.what)
+            if reply.errCode == ErrCode.PARTITION_OCCUPIED:
+                self._make_way(connection, reply.errMsg)
+                continue
+            self._check(reply.errCode, reply.errMsg, call.what)
+            self._held, self._waiting = True, None
+            self._group_found = reply.currOffset
+
     def _make_way(self, connection: Connection, message: str) -> None:
-        """The partition is held by somebody: fences off a predecessor, waits for anybody else."""
+        """The partition is held by somebody, who is told to go or waited for."""
         holder = holder_in(message)
-        held_by = ClaimId.parse(holder)
-        if held_by is not None and self._claim.may_fence(held_by):
-            if holder == self._fenced:
-                self._wait_for(holder)  # it was told to go, and the broker did not do that
-            self._fenced = holder
-            self._take_over(connection, holder, held_by)
-        elif held_by is not None and held_by.query == self._claim.query:
-            raise FencedError(
-                f"{self._where}: {self._client_id} is too late, the newer attempt {holder} has the partition",
-                holder=holder,
-            )
-        else:
-            self._wait_for(holder)
-
-    def _take_over(self, connection: Connection, holder: str, held_by: ClaimId) -> None:
-        _log.info("%s: taking over from the earlier attempt %s", self._where, holder)
-        commands = [] if held_by.task == DRIVER else [Command(Action.SEEK, self._wanted.start), *_SOME_FETCHES]
-        calls = [self._release(holder), *map(self._call, commands)]
-        for serial_no in [self._submit(connection, call) for call in calls]:
-            connection.reply(serial_no)
-        if commands:
-            # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
-            self._unsure = True
-            time.sleep(SETTLING)
-
-    def _wait_for(self, holder: str) -> None:
-        """A moment, until `claim_timeout` has gone by."""
-        self._occupied = self._occupied or Deadline(self._claim_timeout)
-        if self._occupied.passed:
-            raise PartitionOccupiedError(
-                f"{self._where}: another consumer of group {self._group} holds the partition for more than "
-                f"{self._claim_timeout:g} s: {holder}. Stop it, or use another tubemq.group",
-                holder=holder,
-            )
-        time.sleep(min(_OCCUPIED_PAUSE, max(self._occupied.left, 0.01)))
+        if self._waiting is None:
+            self._waiting = Waiting(self._claim, self._group, self._claim_timeout, self._settings.retry_for)
+        if self._waiting.meet(self._where, holder):
+            connection.reply(self._submit(connection, self._release(holder)))
+            self._may_be_moved = True
+        self._unsure = self._unsure or self._waiting.is_unsure(self._where)
+        self._waiting.pause()
+        self._stamina.progress()  # the broker answers
 
     def _assure(self, connection: Connection) -> None:
         """Before something is given out after a stand-still: is the claim still ours?"""
@@ -478,10 +481,10 @@ class PartitionReader:
             return
         self._asked = self._held = False
         broker, partition = self._wanted.broker, self._wanted.partition
-        position = self._wanted.leave_at if self._wanted.leave_at is not None else self._wanted.start
+        position = self._where_to_leave()
         calls = [self._release(self._client_id)]
         try:
-            if not self._range.done or position != self._range.start:
+            if position is not None and (not self._range.done or position != self._range.start):
                 proof = self._calls.roll_back(broker, partition, self._client_id)
                 commit = answer(self._call_now([proof])[0], broker_pb.CommitOffsetResponseB2C, proof.what)
                 if commit.errCode != ErrCode.SUCCESS:
@@ -491,6 +494,16 @@ class PartitionReader:
                 answer(outcome, broker_pb.RegisterResponseB2C, call.what)
         except TubeMQError as error:
             _log.info("%s: could not give the claim back: %s", self._where, error)
+
+    def _where_to_leave(self) -> int | None:
+        """The position that the group is put to at the end, None when it was not moved."""
+        start, end, planned = self._wanted.start, self._wanted.end, self._wanted.group_at
+        if planned is None:
+            return start
+        found = self._group_found
+        if found is not None and self._may_be_moved and start <= found <= end:
+            return planned  # a reader of this range leaves the group there when it is killed
+        return found
 
     # Requests
 

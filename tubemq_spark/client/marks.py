@@ -139,6 +139,7 @@ class _Look:
                         far[partition, position] = seen
             except TransportError as trouble:
                 _log.info("%s", trouble)
+                self._claims.doubt(partition)
                 lost.add(partition)
         return found, far, lost
 

@@ -134,6 +134,7 @@ class _Probing:
             except _ClaimLostError as lost:
                 raise TransportError(str(lost)) from lost
             except TransportError as error:
+                self._claims.doubt(partition)
                 refusal = _Refusal(str(error))
             if refusal is not None:
                 refused[partition] = refusal

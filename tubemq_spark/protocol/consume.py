@@ -10,10 +10,17 @@ from enum import Enum, auto
 from tubemq_spark.protocol.exact_range import NotFound
 
 DRIVER = -1  # in place of a task's number
+PLANNER = -2  # the same for who plans a batch read
+NO_STAGE = -1  # in claims of earlier releases, and of readers that are no tasks of Spark
 
 _HOLDER = re.compile("has been (?:registered|consumed) by ([^;]*)")
 _NUMBER = "([0-9]{1,18})"
-_CLAIM_ID = re.compile(f"spark_([0-9a-z-]+)_r{_NUMBER}_b{_NUMBER}_(?:driver|p{_NUMBER})_a{_NUMBER}")
+_CLAIM_ID = re.compile(
+    f"spark_([0-9a-z-]+)_r{_NUMBER}_b{_NUMBER}_(driver|planner|(?:s{_NUMBER}_)?p{_NUMBER})_a{_NUMBER}"
+    "(?:_n([0-9a-f]+))?(?:_w([0-9A-Za-z.+-]+))?"
+)
+_NOT_IN_NAMES = re.compile("[^0-9A-Za-z.-]+")
+_LONGEST_NAME = 64  # a client id may have 1024 characters
 
 
 class MemberState(Enum):
@@ -85,14 +92,29 @@ CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
 }
 
 
+class Relation(Enum):
+    """What the holder of a partition is to a client that wants it."""
+
+    FOREIGN = auto()  # another query, or no connector: wait for it, but not for ever
+    PREDECESSOR = auto()  # it is not needed any more: take the partition from it
+    SUCCESSOR = auto()  # it replaces the client that asks: that one must stop
+    SIBLING = auto()  # another scan of the same micro-batch or application: take turns
+    ITSELF = auto()  # the very same attempt of the same task, which reads the range twice at the same time
+    UNCLEAR = auto()  # a run with a later start: a newer run, or a dead one that ran before the clock was set back
+
+
 @dataclass(frozen=True)
 class ClaimId:
-    """Who claims a partition, in a client id that names it: `spark_<query>_r<run>_b<batch>_p<task>_a<attempt>`.
+    """Who claims a partition, in a client id that names it:
 
-    `query` (of a-z, 0-9 and -) is the id of the query or batch job, `run` when its driver began (ms since the epoch),
-    `batch` counts the plans of that run. `task` is Spark's partition number, -1 for the driver, and `attempt` the id of
-    the task's attempt, which Spark counts upwards through a run. Of two claims of one query the greater (run, batch, is
-    a task, attempt) is newer: only the newer may take the partition from the older.
+    `spark_<query>_r<run>_b<batch>_<role>_a<attempt>[_n<reader>][_w<who>]`, where the role is `driver`, `planner` or
+    `s<stage>_p<task>`. Earlier releases wrote `p<task>` without a stage.
+
+    `query` (of a-z, 0-9 and -) is the id of the streaming query, or of the Spark application for batch reads. `run` is
+    when the query's driver began (ms since the epoch), `batch` counts the micro-batches of that run. `stage`, `task`
+    and `attempt` are Spark's stage id, partition id and task attempt id. `task` is `DRIVER` or `PLANNER` otherwise.
+    `reader` (hexadecimal) tells apart the readers of one attempt, and planners. `who` names host and application for
+    people, see `who_is`.
     """
 
     query: str
@@ -100,17 +122,33 @@ class ClaimId:
     batch: int
     task: int = DRIVER
     attempt: int = 0
+    stage: int = NO_STAGE
+    reader: str = ""
+    who: str = ""
 
-    @property
-    def _age(self) -> tuple[int, int, bool, int]:
-        return self.run, self.batch, self.task != DRIVER, self.attempt
-
-    def may_fence(self, holder: ClaimId) -> bool:
-        return self.query == holder.query and self._age > holder._age
+    def relation(self, holder: ClaimId) -> Relation:
+        """What `holder` is to this claim."""
+        if self.query != holder.query:
+            return Relation.FOREIGN
+        if self.run != holder.run:
+            return Relation.PREDECESSOR if holder.run < self.run else Relation.UNCLEAR
+        if self.batch != holder.batch:
+            return Relation.PREDECESSOR if holder.batch < self.batch else Relation.SUCCESSOR
+        if DRIVER in (self.task, holder.task):  # the driver lends its partitions to the tasks of the batch
+            return Relation.PREDECESSOR if holder.task == DRIVER else Relation.SUCCESSOR
+        if PLANNER in (self.task, holder.task) or (self.stage, self.task) != (holder.stage, holder.task):
+            return Relation.SIBLING
+        if self.attempt == holder.attempt:
+            return Relation.ITSELF
+        return Relation.PREDECESSOR if holder.attempt < self.attempt else Relation.SUCCESSOR
 
     def __str__(self) -> str:
-        task = "driver" if self.task == DRIVER else f"p{self.task}"
-        return f"spark_{self.query}_r{self.run}_b{self.batch}_{task}_a{self.attempt}"
+        role = {DRIVER: "driver", PLANNER: "planner"}.get(self.task)
+        if role is None:
+            role = f"p{self.task}" if self.stage == NO_STAGE else f"s{self.stage}_p{self.task}"
+        reader = f"_n{self.reader}" if self.reader else ""
+        who = f"_w{self.who}" if self.who else ""
+        return f"spark_{self.query}_r{self.run}_b{self.batch}_{role}_a{self.attempt}{reader}{who}"
 
     @classmethod
     def parse(cls, client_id: str) -> ClaimId | None:
@@ -118,8 +156,24 @@ class ClaimId:
         found = _CLAIM_ID.fullmatch(client_id)
         if found is None:
             return None
-        query, run, batch, task, attempt = found.groups()
-        return cls(query, int(run), int(batch), DRIVER if task is None else int(task), int(attempt))
+        query, run, batch, role, stage, task, attempt, reader, who = found.groups()
+        number = {"driver": DRIVER, "planner": PLANNER}.get(role)
+        return cls(
+            query,
+            int(run),
+            int(batch),
+            int(task) if number is None else number,
+            int(attempt),
+            NO_STAGE if stage is None else int(stage),
+            reader or "",
+            who or "",
+        )
+
+
+def who_is(*names: str) -> str:
+    """Names of a host, an application, a query, made fit for `ClaimId.who`: empty ones are left out, long ones cut."""
+    plain = (_NOT_IN_NAMES.sub("-", name).strip("-")[:_LONGEST_NAME] for name in names)
+    return "+".join(name for name in plain if name)
 
 
 def holder_in(message: str) -> str:

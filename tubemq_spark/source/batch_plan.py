@@ -41,7 +41,8 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             session,
             claims.next_batch(),
             to_read,
-            leave_at={partition: claims.standing(partition).group for partition in partitions},
+            doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
+            group_at={partition: claims.standing(partition).group for partition in partitions},
             streaming=False,
             only_types=None if narrowing is None else narrowing.msg_types,
         )

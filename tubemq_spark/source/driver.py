@@ -8,6 +8,7 @@ stores end.
 from __future__ import annotations
 
 import logging
+import platform
 import secrets
 import time
 from collections.abc import Collection
@@ -19,7 +20,7 @@ from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consume import ClaimId, who_is
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.admission import Admission
 from tubemq_spark.source.bounds import partitions_to_read, where_to_begin
@@ -47,8 +48,8 @@ def partition_of(loss: DataLossError) -> Partition:
 
 
 def first_claim(query: str) -> ClaimId:
-    """The driver's claim at the start of a run of `query`; a later run's is newer."""
-    return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1)
+    """The driver's claim at the start of a run of `query`; a later run's is newer, unless the clock was set back."""
+    return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1, who=who_is(platform.node()))
 
 
 def read_status(options: SourceOptions) -> ReadStatus:
@@ -82,7 +83,7 @@ class StreamDriver:
         self._bounded = False  # whether the run ends at `_target`, the stores' ends at its first look
         self._target: Positions | None = None
         self._gone: dict[Partition, int] = {}  # what the cluster had once and has no more, which was told; read up to
-        self._has_planned = False
+        self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
         self._lent_at: dict[Partition, int] = {}  # where the group is to stand in what the last plan lent
         self._unready: set[Partition] = set()  # new ones that could not be claimed yet
         self._committed: dict[Partition, int] = {}  # up to where Spark is known to have committed
@@ -203,8 +204,16 @@ class StreamDriver:
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
         """The tasks for [start, end), to which the partitions' claims are lent.
 
-        `start` has no positions when this is the first batch; `end` knows where it began, and whose it is: the start's
-        id is another one when the batch is repeated after a restart.
+        Spark asks once for each scan of the micro-batch, which may have several, as the two of `df.union(df)`. Tasks of
+        the first may be reading when it asks for the second. So the second plan is the first one, and claims nothing.
+        """
+        if self._planned is None or self._planned[:2] != (start, end):
+            self._planned = start, end, self._plan(start, end)
+        return self._planned[2]
+
+    def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
+        """`start` has no positions when this is the first batch. `end` knows where it began, and whose it is: the
+        start's id is another one when the batch is repeated after a restart.
         """
         begin = start.positions or end.initial or ({} if start.query == end.query else None)
         if begin is None or (start.positions and start.query != end.query):
@@ -221,18 +230,17 @@ class StreamDriver:
             try:
                 self._judge(end.positions.keys() - set(self._partitions()), begun)
                 to_read = ranges(begin, self._what_still_stands(end, claims))
-                leave_at = self._where_others_left_it(to_read, claims)
+                group_at = self._where_others_left_it(to_read, claims)
                 break
             except TransportError as trouble:
                 if not trouble.unserved:
                     raise
                 self._judge(trouble.unserved, begun, trouble)
-        self._has_planned = True
         lenders = {partition: claims.client_id(partition) for partition in to_read}
         claims.lend(to_read)
         for partition, (position, _) in to_read.items():
             self._committed.setdefault(partition, position)
-        self._lent_at = {partition: leave_at.get(partition, position) for partition, (position, _) in to_read.items()}
+        self._lent_at = {partition: group_at.get(partition, position) for partition, (position, _) in to_read.items()}
         self._answer = None
         return input_partitions(
             self._options,
@@ -240,7 +248,8 @@ class StreamDriver:
             claims.next_batch(),
             to_read,
             lenders=lenders,
-            leave_at=leave_at,
+            doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
+            group_at=group_at,
             ids=ids,
             streaming=True,
         )
@@ -254,7 +263,7 @@ class StreamDriver:
 
     def _is_initial(self, start: StreamOffset) -> bool:
         """Whether the query has not begun; an offset without positions may also be all that losses left of it."""
-        return not self._has_planned and self._initial is not None and start.query == self._initial.query
+        return self._planned is None and self._initial is not None and start.query == self._initial.query
 
     def stop(self) -> None:
         """Gives the claims back and leaves the group, which stays where it was confirmed. May be called twice."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import platform
+import re
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -13,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consume import ClaimId, who_is
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
 
@@ -50,6 +53,7 @@ class TubeMQInputPartition(InputPartition):
             wanted,
             visit_token=self.visit_token,
             claim_timeout=self.claim_timeout,
+            is_first=_is_first_attempt(),
         )
         gathered: list[Piece] = []
         rows = size = 0
@@ -64,10 +68,31 @@ class TubeMQInputPartition(InputPartition):
             yield from _batches(maker, wanted, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
+        """Names this reading of the range: a task that joins rows with themselves may read it twice at once."""
         context = TaskContext.get()
         if context is None:
             return replace(self.claim, task=0)
-        return replace(self.claim, task=context.partitionId(), attempt=context.taskAttemptId())
+        names = (context.getLocalProperty(name) or "" for name in ("spark.app.id", "spark.app.name"))
+        return replace(
+            self.claim,
+            stage=context.stageId(),
+            task=context.partitionId(),
+            attempt=context.taskAttemptId(),
+            reader=secrets.token_hex(4),
+            who=who_is(platform.node(), *names, _query_name(context)),
+        )
+
+
+def _query_name(context: TaskContext) -> str:
+    """Of a stream, empty for one without a name. Spark describes its jobs by the name, if there is one, and lines with
+    ids."""
+    first, *others = re.split("\n|<br/>", context.getLocalProperty("spark.job.description") or "")
+    return first if others and not first.startswith("id = ") else ""
+
+
+def _is_first_attempt() -> bool:
+    context = TaskContext.get()
+    return context is None or context.attemptNumber() == 0
 
 
 def _batches(maker: RowMaker, wanted: RangeToRead, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from tubemq_spark.client.consumer import RangeToRead
@@ -24,14 +24,15 @@ def input_partitions(
     to_read: Ranges,
     *,
     lenders: Mapping[Partition, str | None] = MappingProxyType({}),
-    leave_at: Mapping[Partition, int] = MappingProxyType({}),
+    doubtful: Collection[Partition] = (),
+    group_at: Mapping[Partition, int] = MappingProxyType({}),
     ids: Mapping[Partition, Ids] = MappingProxyType({}),
     streaming: bool,
     only_types: frozenset[str] | None = None,
 ) -> list[TubeMQInputPartition]:
-    """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`; the group is put to `leave_at`
-    where that is said, and `ids` are known of the messages of some ranges. Messages of other types than `only_types`
-    need not come.
+    """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`, and verify what they read of
+    `doubtful` partitions. A group that stands at `group_at` is left where a task finds it. `ids` are known of the
+    messages of some ranges. Messages of other types than `only_types` need not come.
     """
     wanted = []
     for partition, (start, end) in to_read.items():
@@ -54,7 +55,8 @@ def input_partitions(
                 flow_rules=session.flow_rules,
                 filters=filters,
                 lender=lenders.get(partition),
-                leave_at=leave_at.get(partition),
+                verify=partition in doubtful,
+                group_at=group_at.get(partition),
                 ids=known,
                 fail_on_data_loss=options.fail_on_data_loss,
                 advice=ADVICE_FOR_STREAMS if streaming else ADVICE_FOR_BATCHES,
