@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.faults.kinds import UNHURRIED
+from tubemq_spark.client.rounds import Call, answer, call_one
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.write import Plan, write_batches
 from tubemq_spark.source.driver import StreamDriver
@@ -60,6 +62,16 @@ def fill(tubemq: EmbeddedTubeMQ, count: int = ROWS, *, flush: bool = True) -> No
     if flush:
         for topic in TOPICS:
             tubemq.flush(topic)
+
+
+def send_unreadable(tubemq: EmbeddedTubeMQ, topic: str, partition: int = 0) -> None:
+    """Store an entry on broker 1 that no fetch returns: its attributes are announced and missing."""
+    (address,) = parse_master_addresses(tubemq.broker_address(1))
+    message = broker_pb.SendMessageRequestP2B(
+        clientId="bench", topicName=topic, partitionId=partition, data=b"x", flag=1, checkSum=-1, sentAddr=1
+    )
+    call = Call(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, "sending")
+    assert answer(call_one(settings(tubemq), call), broker_pb.SendMessageResponseB2P, call.what).success
 
 
 def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:

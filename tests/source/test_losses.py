@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.bench import GROUP, TOPICS, Query
+from tests.faults.bench import GROUP, TOPICS, Query, Row, send_unreadable
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -25,6 +25,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import losses
 from tubemq_spark.source.driver import StreamDriver
 from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 CALM: dict[str, Any] = {"retry_for": 30.0, "rpc_timeout": 10.0}
@@ -162,7 +163,84 @@ def test_the_drivers_clock_may_be_set_back_and_forth(
     story.check()
 
 
+class Again(Query):
+    """Each task is tried twice. The second try finds no claim of the driver's, so the broker may have crashed."""
+
+    def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
+        first = list(super()._run_task(task))
+        assert list(super()._run_task(task)) == first
+        return iter(first)
+
+
+@pytest.mark.parametrize("seconds", [0, 600, 3770, 3798, 4398, 8000])
+def test_second_tries_do_not_suspect_a_long_backlog(seconds: int) -> None:
+    """Its first and last ids may be near each other because the wave of ids turned in between."""
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=300.0)) as tubemq:
+        story = Story(tubemq, fail=True)
+        story.query = Again(tubemq, **CALM)
+        for pause in (seconds // 2, seconds - seconds // 2, 0):
+            story.send(30, flush=True)
+            tubemq.clock.advance(pause)
+        story.send(30)
+        story.read()
+        story.send(30)
+        story.read()
+        story.check()
+    forget_servers()
+
+
+@pytest.mark.parametrize("place", [("one", 0), ("pair", 1)])
+def test_second_tries_do_not_suspect_an_entry_without_a_message(tubemq: EmbeddedTubeMQ, place: tuple[str, int]) -> None:
+    """A batch ends with one, and others come before its last message is looked at."""
+    story = Story(tubemq, fail=True)
+    story.query = Again(tubemq, **CALM)
+    for _ in range(3):
+        story.send(9)
+        send_unreadable(tubemq, *place)
+        with tubemq.on("get_message", client="_driver_", times=1).run(lambda: story.send(3, places=[place])):
+            story.read()
+        story.check()
+
+
 # Something is lost
+
+
+def test_brokers_may_have_more_memory_than_usual(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query reads slowly, far behind the end of a store that has nothing in files."""
+    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    story = Story(tubemq)
+    story.query._options = replace(story.query._options, max_offsets=60)
+    story.send(900)
+    batches = 0
+
+    def stop_after_three() -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 3:
+            raise KeyboardInterrupt
+
+    story.query.found = stop_after_three
+    with pytest.raises(KeyboardInterrupt):
+        story.read()
+    story.query.found = lambda: None
+    story.crash(then_send=900)
+    story.query._options = replace(story.query._options, max_offsets=None)
+    story.read()
+    story.check()
+
+
+def test_what_is_in_files_needs_no_marks(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    story = Story(tubemq, fail=True)
+    story.query._options = replace(story.query._options, max_offsets=60)
+    story.send(900, flush=True)
+    looks = tubemq.on("get_message", client="_driver_").count()
+    marked: list[bool] = []
+    story.query.found = lambda: marked.append(bool(story.query._offset(-1).marks) or looks.fired > 0)
+    story.read()
+    story.check()
+    assert not any(marked[: len(marked) // 2])
+    assert marked[-1]
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 29, 30, 31, 100])

@@ -31,12 +31,13 @@ class GroupCalls:
         position: int | None = None,
         read_status: ReadStatus = ReadStatus.NORMAL,
         filters: Sequence[str] = (),
+        policy: int = READ_EVERYTHING,
     ) -> Call:
         """Claims the partition for `client_id`. With a position the group is moved there; without, it stays where it
         is, and a group that has no position yet begins where `read_status` says. With filters fetches give messages
-        whose type has the same hash as one of them."""
+        whose type has the same hash as one of them. `policy` is what fetches may read until the next registration."""
         message = self._registration(OpType.REGISTER, partition, client_id, read_status)
-        message.qryPriorityId = READ_EVERYTHING
+        message.qryPriorityId = policy
         message.filterCondStr.extend(filters)
         if position is not None:
             message.currOffset = position

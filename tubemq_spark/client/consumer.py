@@ -24,6 +24,7 @@ from tubemq_spark.client.backoff import Deadline, Stamina
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.marks import stands_at
 from tubemq_spark.client.pacing import Pacing
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
@@ -38,7 +39,7 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
-from tubemq_spark.protocol.constants import UNKNOWN_ID
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, UNKNOWN_ID
 from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
@@ -220,11 +221,22 @@ class PartitionReader:
         sieve = Sieve(self._wanted.partition, self._range.start, end, ids)
         for piece in self._read():
             sieve.heard(piece)
-            if not self._same_broker:
-                sieve.check(piece)
             yield piece
-        if not self._same_broker:
-            sieve.check_end()
+        if not self._same_broker and sieve.is_suspicious and not self._has_mark(end, ids.last):
+            raise sieve.suspicion()
+
+    def _has_mark(self, end: int, message_id: int | None) -> bool:
+        """Whether the store still has the message that was the first one at the last entry before `end`."""
+        wanted = self._wanted
+        return message_id is not None and stands_at(
+            self._calls,
+            wanted.broker,
+            wanted.partition,
+            self._client_id,
+            end - INDEX_MSG_UNIT_SIZE,
+            message_id,
+            back_to=self._range.start,
+        )
 
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:

@@ -16,11 +16,12 @@ from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.consume import not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.exact_range import NotFound
-from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
@@ -93,6 +94,59 @@ def look(
     for partition, position in [place for place in places if place not in seen]:
         _log.info("%s: what stands at %d cannot be told for now", partition, position)
     return seen
+
+
+def stands_at(
+    requests: GroupCalls,
+    broker: Broker,
+    partition: Partition,
+    client_id: str,
+    position: int,
+    message_id: int,
+    *,
+    back_to: int,
+) -> bool:
+    """Return True if the message is one of the first two that `partition` has at `position` or behind it.
+
+    `client_id` must hold the partition, and nothing of it may be in flight. The group is put `back_to` a position.
+    Raise `TransportError` if the broker does not answer.
+    """
+    fetch = requests.fetch(broker, partition, client_id, escape=True)
+    calls = [
+        requests.register(broker, partition, client_id, position),
+        *[fetch] * _FETCHES[1],
+        requests.register(broker, partition, client_id, back_to),
+    ]
+    heard = list(zip(calls, call_all(requests.settings, calls), strict=True))
+    _registered(*heard[-1])
+    seen = _seen(heard[:-1])
+    return isinstance(seen, Seen) and message_id in seen.ids
+
+
+def flushed_ends(
+    session: ConsumerSession, claims: DriverClaims, partitions: Collection[Partition]
+) -> dict[Partition, int]:
+    """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses nothing
+    before that position. A partition is missing when its broker gives no answer.
+
+    `claims` must hold the partitions. Their groups stand where they stood.
+    """
+    calls: list[Call] = []
+    for partition in partitions:
+        client_id = claims.client_id(partition)
+        assert client_id is not None, f"{partition} is not held"
+        broker, group = session.broker(partition), claims.standing(partition).group
+        requests = GroupCalls(session.settings, session.group, session.visit_token)
+        calls.append(requests.register(broker, partition, client_id, group, policy=READ_FILES))
+        calls.append(requests.register(broker, partition, client_id, group))
+    outcomes = call_all(session.settings, calls)
+    ends: dict[Partition, int] = {}
+    for number, partition in enumerate(partitions):
+        try:
+            ends[partition] = _registered(calls[2 * number], outcomes[2 * number]).maxOffset
+        except TransportError as trouble:
+            _log.info("%s", trouble)
+    return ends
 
 
 def _parts(places: Sequence[Place]) -> Iterable[dict[Partition, list[int]]]:

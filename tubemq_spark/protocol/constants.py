@@ -27,6 +27,8 @@ NO_CHECK_SUM = -1  # the broker does not compare
 
 # Reads with this policy see what is in memory, with and without filters (wire: qryPriorityId XYZ, X plain, Z filtered).
 READ_EVERYTHING = 303
+# With this policy reads see files alone, and a registration answers where the files end (BrokerServiceServer).
+READ_FILES = 1
 
 # The most index entries one plain read scans in files (MsgFileStore).
 ENTRIES_PER_READ = 4000

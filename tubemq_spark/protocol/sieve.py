@@ -1,9 +1,12 @@
 """Keeps messages out of a range that took the place of lost ones.
 
 A broker that crashes between the plan of a range and its reading may have lost a part and use the positions for other
-messages by then. Those have other ids (see `protocol.marks`), and belong to a later range. Most are found out at once.
-Where the wave of ids turns only the last message of a store proves it, and so only the reader that meets it; that is
-enough for a batch, which fails as a whole. Whoever plans it again looks at the marks.
+messages by then. Those have other ids (see `protocol.marks`), and belong to a later range.
+
+A crash loses the end of a store. So if a message of the range was replaced, the last one of the range was replaced too,
+and the last one is all that is looked at. It proves the loss where its id is known. Elsewhere only a span of ids is
+known, and may be wrong: times of marks may be unknown, clocks are set anew, and a wave of ids has the same ids twice.
+Messages in the middle of a range would often be suspected then. The last one stands near the last mark.
 """
 
 from __future__ import annotations
@@ -27,18 +30,17 @@ class Sieve:
         if piece.messages:
             self._last = piece.messages[-1].messageId
 
-    def check(self, piece: Piece) -> None:
-        """`PositionMovedError` when a message has an id that none of the range can have."""
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the last message is another one than before. Where its id is known, the mark at the last entry is to
+        be looked at once more: the entry may be one that no fetch returns, and the mark names the next message then.
+        """
+        if self._ids.last is not None:
+            return self._last != self._ids.last
         span = self._ids.span
-        if span is not None and not all(map(span.has, (message.messageId for message in piece.messages))):
-            raise self._suspicion()
+        return span is not None and self._last is not None and not span.has(self._last)
 
-    def check_end(self) -> None:
-        """`PositionMovedError` when the last message was not the one that stood there."""
-        if self._ids.last is not None and self._last != self._ids.last:
-            raise self._suspicion()
-
-    def _suspicion(self) -> PositionMovedError:
+    def suspicion(self) -> PositionMovedError:
         return PositionMovedError(
             f"{self._partition}: messages in [{self._start}, {self._end}) have other ids than those that stood there "
             "when the batch was planned: its broker seems to have lost some in a crash, and to use the positions "

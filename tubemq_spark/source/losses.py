@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Stamina
 from tubemq_spark.client.claims import DriverClaims
-from tubemq_spark.client.marks import Place, Seen, look
+from tubemq_spark.client.marks import Place, Seen, flushed_ends, look
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.time_search import run_searches
 from tubemq_spark.errors import TransportError
@@ -33,7 +33,9 @@ from tubemq_spark.source.plan import store_of
 
 _log = logging.getLogger(__name__)
 
-_IN_MEMORY = 20_000 * UNIT  # more than a broker keeps unflushed of a store (its memory has two blocks of that at most)
+# More than a broker keeps unflushed of a store with the usual settings: its memory has two blocks of 5 120 messages.
+# Topics may have larger ones. Where more than this is behind a position, the broker is asked what is in its files.
+_IN_MEMORY = 20_000 * UNIT
 _A_WHILE = 60  # seconds
 
 
@@ -45,13 +47,15 @@ class Checked(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """What is to be read of a store, from the least start to the greatest end of its partitions."""
+    """What is to be read of a store, from the least start to the greatest end of its partitions. A crash loses nothing
+    before `flushed`, None when that was not asked."""
 
     partitions: Sequence[Partition]
     start: int
     end: int
     head: int
     marks: tuple[Mark, ...]
+    flushed: int | None = None
 
     @property
     def newest(self) -> Mark | None:
@@ -63,8 +67,14 @@ class _Batch(NamedTuple):
         return [(partition, self.end - UNIT) for partition in self.partitions]
 
     @property
+    def is_far_behind(self) -> bool:
+        return self.head - self.end > _IN_MEMORY
+
+    @property
     def wants_marks(self) -> bool:
-        return self.start < self.end and self.head - self.end <= _IN_MEMORY
+        """Whether a crash may lose a message of the batch."""
+        is_safe = self.is_far_behind and self.flushed is not None and self.end <= self.flushed
+        return self.start < self.end and not is_safe
 
     def begins_at_a_mark(self, now: int) -> bool:
         """Taken a little while ago, so that its id most likely tells where those of the batch begin."""
@@ -92,6 +102,7 @@ def check(
         for store, batch in _by_store(begin, ends, heads, marks).items()
         if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
     }
+    batches = _with_flushed_ends(session, claims, batches)
     now = max(0, int(time.time()))  # a mark has no negative time
     seen = _look(
         session,
@@ -178,6 +189,19 @@ def _partition(store: Store, mark: Mark) -> Partition:
     return Partition(store[0], store[1], mark.partition_id)
 
 
+def _with_flushed_ends(
+    session: ConsumerSession, claims: DriverClaims, batches: Mapping[Store, _Batch]
+) -> dict[Store, _Batch]:
+    """Ask where files end, of stores where the usual size of a broker's memory does not tell what is safe."""
+    unclear = {
+        batch.partitions[0]
+        for batch in batches.values()
+        if batch.start < batch.end and (batch.is_far_behind or (batch.newest is None and batch.start))
+    }
+    ends = flushed_ends(session, claims, unclear) if unclear else {}
+    return {store: batch._replace(flushed=ends.get(batch.partitions[0])) for store, batch in batches.items()}
+
+
 # Where to look, and what is seen there
 
 
@@ -207,7 +231,9 @@ def _places(store: Store, batch: _Batch, now: int) -> Iterable[Place]:
 
 
 def _far_back(batch: _Batch) -> int:
-    return max(0, batch.start - _IN_MEMORY)
+    """Where a first mark is surely in the files. Other partitions' entries may follow, so it is not the last one."""
+    flushed = batch.start if batch.flushed is None else min(batch.start, batch.flushed)
+    return max(0, flushed - _IN_MEMORY)
 
 
 def _holds(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool | None:
@@ -215,7 +241,8 @@ def _holds(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool | None:
     here = seen.get((_partition(store, mark), mark.position))
     if here is None or here.begin > mark.position:
         return None
-    return here.begin == mark.position and here.first == mark.message_id
+    # A message before it may have been too long to be read from memory, and shows when it is in the files.
+    return here.begin == mark.position and mark.message_id in here.ids
 
 
 def _is_expired(mark: Mark, store: Store, seen: Mapping[Place, Seen]) -> bool:
