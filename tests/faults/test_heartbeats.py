@@ -177,7 +177,7 @@ DOUBTS = [
     *[(kind, *[Failure(ProtocolError, f"{READER}.*does not speak TubeMQ's protocol")] * 2) for kind in DAMAGED],
     *[(code(n), None, Failure(TransportError, f"{GAVE_UP}.*: {n} {NO_REASON}")) for n in (403, 500, 503)],
     (code(400), *[Failure(ServerError, f"{HEARTBEAT_OF_TASK}with 400 BAD_REQUEST: {NO_REASON}$")] * 2),
-    (code(415), *[Failure(AuthError, f"{HEARTBEAT_OF_TASK}with 415 CERTIFICATE_FAILURE: {NO_REASON}; check")] * 2),
+    (code(415), None, Failure(AuthError, f"{HEARTBEAT_OF_TASK}with 415 CERTIFICATE_FAILURE: {NO_REASON}; check")),
     (exception(TARGET), *[Failure(ServerError, f"{HEARTBEAT_OF_TASK}at the server with InvocationTargetEx")] * 2),
     (SLOW, None, None),
 ]

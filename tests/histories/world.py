@@ -17,7 +17,7 @@ from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, UNKNOWN_ID, Framing
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes
@@ -96,7 +96,7 @@ class Rivals:
         self.held: list[Partition] = []
 
     def come(self, partition: Partition) -> bool:
-        calls = GroupCalls(self._settings(), self._group, UNKNOWN_ID)
+        calls = GroupCalls(self._settings(), self._group)
         call = calls.register(self._broker(partition.broker_id), partition, RIVAL)
         try:
             reply = answer(call_all(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
@@ -109,7 +109,7 @@ class Rivals:
 
     def leave(self, timeout: float = 1.0) -> None:
         """Where it cannot be heard it goes on holding, and leaves the next time; `timeout` is in seconds."""
-        calls = GroupCalls(self._settings(), self._group, UNKNOWN_ID)
+        calls = GroupCalls(self._settings(), self._group)
         asked = [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held]
         outcomes = call_all(self._settings(), asked, timeout)
         left = map(self._has_left, asked, outcomes)

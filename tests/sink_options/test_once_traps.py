@@ -228,7 +228,7 @@ def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None
     assert options is not None
     ahead = time.time_ns() // 1_000_000 + 20_000
     killed = str(ClaimId(f"look-{task.query}-0", ahead, 0, 0, 1))
-    calls = GroupCalls(settings(cluster), f"{look_group(options.group)}x", -2)  # by another process, in its group
+    calls = GroupCalls(settings(cluster), f"{look_group(options.group)}x")  # by another process, in its group
     call_all(settings(cluster), [calls.register(broker(cluster, 1), Partition(1, "demo", 0), killed, 0)])
     assert writing.write(some, task.again()).stood == 2
     once_each(cluster, some)

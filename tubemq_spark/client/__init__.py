@@ -19,8 +19,10 @@ def forget_servers() -> None:
     from tubemq_spark.client.outage_log import OUTAGES
     from tubemq_spark.client.pool import POOL
     from tubemq_spark.client.sessions import SESSIONS
+    from tubemq_spark.client.task_tokens import TASK_TOKENS
 
     SESSIONS.close()  # over connections that go back to the pool
     POOL.close()
     forget_framings()
     OUTAGES.forget()  # another server may get the port
+    TASK_TOKENS.forget()

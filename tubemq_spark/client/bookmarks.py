@@ -177,7 +177,7 @@ def _visit(
     }
     visits = [visit for visit in visits if visit not in troubles]
     for partition, group in visits:
-        asking = GroupCalls(session.settings, group, session.visit_token)
+        asking = GroupCalls(session.settings, group, session.token)
         broker = known[partition.broker_id]
         holder = holders.pop((partition, group), None)
         if holder is not None:

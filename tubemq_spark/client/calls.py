@@ -7,21 +7,23 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.master import authorization
 from tubemq_spark.client.rounds import Call
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
+from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_WITH_TOKEN = frozenset({Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT})
 
 
 @dataclass(frozen=True)
 class GroupCalls:
-    """Builds calls of `group`; `visit_token` is the last one the master gave."""
+    """Builds calls of `group`, with the newest visit token where they carry one."""
 
     settings: ClientSettings
     group: str
-    visit_token: int = UNKNOWN_ID
+    token: VisitToken = NO_TOKEN
 
     def register(
         self,
@@ -77,7 +79,7 @@ class GroupCalls:
             readStatus=ReadStatus.NORMAL,
             partitionInfo=[partition_info(broker, partition) for partition in partitions],
             qryPriorityId=READ_EVERYTHING,
-            authInfo=authorization(self.settings, self.visit_token),
+            authInfo=authorization(self.settings.credentials, self.token.value),
         )
         return self._call(broker, Method.PARTITION_HEARTBEAT, message, f"the heartbeat of {client_id}")
 
@@ -91,8 +93,9 @@ class GroupCalls:
             topicName=partition.topic,
             partitionId=partition.partition_id,
             readStatus=read_status,
-            authInfo=authorization(self.settings, self.visit_token),
+            authInfo=authorization(self.settings.credentials, self.token.value),
         )
 
     def _call(self, broker: Broker, method: Method, message: Message, what: str) -> Call:
-        return Call(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}")
+        token = self.token if method in _WITH_TOKEN else None
+        return Call(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)

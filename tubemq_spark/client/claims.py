@@ -409,7 +409,7 @@ class DriverClaims:
             self._suspects |= suspects
 
     def _calls(self) -> GroupCalls:
-        return GroupCalls(self._session.settings, self._session.group, self._session.visit_token)
+        return GroupCalls(self._session.settings, self._session.group, self._session.token)
 
     def _broker(self, partition: Partition) -> Broker:
         return self._session.broker(partition)

@@ -29,6 +29,7 @@ from tubemq_spark.client.pacing import Pacing
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.client.waiting import Waiting
 from tubemq_spark.errors import (
     DataLossError,
@@ -39,10 +40,17 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, UNKNOWN_ID
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, code_name, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import (
+    ErrCode,
+    Reaction,
+    code_name,
+    error_for_code,
+    is_about_visit_token,
+    reaction_to,
+)
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.flow import FlowRules
 from tubemq_spark.protocol.marks import UNKNOWN_IDS, Ids
@@ -104,6 +112,15 @@ class _OccupiedError(Exception):
     """A claim was answered 410; the text is the broker's."""
 
 
+class _TokenRefusedError(Exception):
+    """A claim was answered 415; the error is for a token that is refused for good."""
+
+    def __init__(self, error: TubeMQError, *, is_about_token: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.is_about_token = is_about_token
+
+
 class PartitionReader:
     """The messages of one range, as `claim` in `group`.
 
@@ -121,19 +138,21 @@ class PartitionReader:
         claim: ClaimId,
         wanted: RangeToRead,
         *,
-        visit_token: int = UNKNOWN_ID,
+        token: VisitToken = NO_TOKEN,
         claim_timeout: float = 45.0,
         is_first: bool = True,
     ) -> None:
         """`is_first` says that no earlier attempt at this task can have left the group where it read."""
         self._settings = settings
-        self._calls = GroupCalls(settings, group, visit_token)
+        self._calls = GroupCalls(settings, group, token)
+        self._token = token
         self._group = group
         self._claim = claim
         self._client_id = str(claim)
         self._wanted = wanted
         self._claim_timeout = claim_timeout
         self._waiting: Waiting | None = None  # for the partition, while somebody else holds it
+        self._shown_token = token.value  # to the broker, with the last claim
         self._asked = False  # for the claim: there may be one to give back
         self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
@@ -286,6 +305,8 @@ class PartitionReader:
                     and not self._is_too_soon(to_send[0], bool(sent))
                 ):
                     command = to_send.popleft()
+                    if command.action is Action.SEEK:
+                        self._shown_token = self._token.value
                     self._asked = True
                     sent.append((command, self._submit(connection, self._call(command)), time.monotonic()))
                 self._hear_hand_over(connection, handed_over)
@@ -300,6 +321,13 @@ class PartitionReader:
                     to_send.clear()
                     self._range.interrupt()
                     self._make_way(connection, str(occupied))
+                    continue
+                except _TokenRefusedError as refused:
+                    self._drain(connection, sent)
+                    to_send.clear()
+                    self._range.interrupt()
+                    self._renew_token(refused)
+                    handed_over = self._hand_over(connection)
                     continue
                 self._proven_at = sent_at
                 if pause is not None and not self._stamina.pause(pause):
@@ -352,11 +380,8 @@ class PartitionReader:
     def _hear(self, command: Command, outcome: Response | Failure, call: Call) -> float | None:
         """Tells the range what was answered; seconds to wait before the next fetch, None to go on at once."""
         if command.action is Action.SEEK:
-            reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
-            if reply.errCode == ErrCode.PARTITION_OCCUPIED:
-                raise _OccupiedError(reply.errMsg)
-            self._check(reply.errCode, reply.errMsg, call.what)
-            self._held, self._waiting, self._empty_at = True, None, None
+            reply = self._hear_claim(outcome, call)
+            self._empty_at = None
             self._range.sought(reply.currOffset, reply.maxOffset)
         elif command.action is Action.ROLL_BACK:
             commit = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
@@ -366,6 +391,17 @@ class PartitionReader:
             got = answer(outcome, broker_pb.GetMessageResponseB2C, call.what)
             return self._hear_fetch(got, call)
         return None
+
+    def _hear_claim(self, outcome: Response | Failure, call: Call) -> broker_pb.RegisterResponseB2C:
+        reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+        if reply.errCode == ErrCode.PARTITION_OCCUPIED:
+            raise _OccupiedError(reply.errMsg)
+        if reply.errCode == ErrCode.CERTIFICATE_FAILURE:
+            error = error_for_code(reply.errCode, reply.errMsg, call.what)
+            raise _TokenRefusedError(error, is_about_token=is_about_visit_token(reply.errCode, reply.errMsg))
+        self._check(reply.errCode, reply.errMsg, call.what)
+        self._held, self._waiting = True, None
+        return reply
 
     def _hear_fetch(self, got: broker_pb.GetMessageResponseB2C, call: Call) -> float | None:
         if got.errCode == ErrCode.SUCCESS:
@@ -398,6 +434,21 @@ class PartitionReader:
             return 0.2
         self._check(got.errCode, got.errMsg, call.what)
         raise AssertionError("unreachable")
+
+    def _renew_token(self, refused: _TokenRefusedError) -> None:
+        """Returns when the claim may be tried again."""
+        try:
+            self._token.renew(self._shown_token)
+            return
+        except TransportError as trouble:
+            if not refused.is_about_token:
+                raise refused.error from None
+            _log.info("%s: %s; %s", self._where, refused, trouble)
+            if not self._stamina.pause():
+                raise TransportError(
+                    f"{self._where}: the broker refuses the visit token for {self._settings.retry_for:g} s, and "
+                    f"{trouble}. {refused}"
+                ) from None
 
     def _no_progress(self) -> ServerError:
         code, message = self._refusal
@@ -444,16 +495,15 @@ class PartitionReader:
         while self._group_found is None:
             handed_over = self._hand_over(connection)
             call = self._calls.register(self._wanted.broker, self._wanted.partition, self._client_id)
-            self._asked = True
+            self._asked, self._shown_token = True, self._token.value
             serial_no = self._submit(connection, call)
             self._hear_hand_over(connection, handed_over)
-            reply = answer(connection.reply(serial_no), broker_pb.RegisterResponseB2C, call.what)
-            if reply.errCode == ErrCode.PARTITION_OCCUPIED:
-                self._make_way(connection, reply.errMsg)
-                continue
-            self._check(reply.errCode, reply.errMsg, call.what)
-            self._held, self._waiting = True, None
-            self._group_found = reply.currOffset
+            try:
+                self._group_found = self._hear_claim(connection.reply(serial_no), call).currOffset
+            except _OccupiedError as occupied:
+                self._make_way(connection, str(occupied))
+            except _TokenRefusedError as refused:
+                self._renew_token(refused)
 
     def _make_way(self, connection: Connection, message: str) -> None:
         """The partition is held by somebody, who is told to go or waited for."""
@@ -472,9 +522,13 @@ class PartitionReader:
         if time.monotonic() - self._proven_at < _STALE:
             return
         sent_at = time.monotonic()
-        call = self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])
+        call = self._heartbeat()
         outcome = connection.reply(self._submit(connection, call))
         reply = answer(outcome, broker_pb.HeartBeatResponseB2C, call.what)
+        if reply.errCode == ErrCode.CERTIFICATE_FAILURE:
+            sent_at = time.monotonic()
+            renewed = self._call_now([call])[0]  # gets a new token
+            reply = answer(renewed, broker_pb.HeartBeatResponseB2C, call.what)
         self._check(reply.errCode, reply.errMsg, call.what)
         for failure in reply.failureInfo:
             code, _, _ = parse_failure_info(failure)
@@ -483,7 +537,7 @@ class PartitionReader:
 
     def _beat(self) -> None:
         if self._held:
-            self._call_now([self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])])
+            self._call_now([self._heartbeat()])
 
     def _leave(self) -> None:
         """Puts the group where it belongs and gives the claim back, unless somebody else has it; a broker that is away
@@ -528,6 +582,9 @@ class PartitionReader:
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)
         return self._calls.fetch(broker, partition, self._client_id, escape=self._pacing.esc_flow_ctrl)
+
+    def _heartbeat(self) -> Call:
+        return self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])
 
     def _call_now(self, calls: list[Call]) -> list[Response | Failure | TransportError | ProtocolError]:
         return call_all(self._settings, calls, timeout=min(_PARTING_TIMEOUT, self._settings.rpc_timeout))

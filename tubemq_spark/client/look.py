@@ -131,7 +131,7 @@ def _pieces(
         look_group(base),
         claim,
         wanted,
-        visit_token=session.visit_token,
+        token=session.token,
         claim_timeout=patience,
     )
     try:

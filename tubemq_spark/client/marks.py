@@ -201,7 +201,7 @@ class _Look:
         client_id = self._claims.client_id(partition)
         assert client_id is not None, f"{partition} is not held"
         broker = self._session.broker(partition)
-        calls = GroupCalls(self._session.settings, self._session.group, self._session.visit_token)
+        calls = GroupCalls(self._session.settings, self._session.group, self._session.token)
         fetch = calls.fetch(broker, partition, client_id, escape=True)
         looks: list[Call] = []
         for position in positions:

@@ -27,8 +27,9 @@ from tubemq_spark.client.backoff import Deadline, Stamina, delays
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
-from tubemq_spark.protocol.auth import broker_authorization, master_certificate
+from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method, ServiceType
 from tubemq_spark.protocol.consume import MEMBER, MemberEvent, MemberState
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code
@@ -133,7 +134,7 @@ class MasterSession:
         self.settings = settings
         self.client_id = new_client_id(role)
         self.cluster = Cluster()
-        self.visit_token = UNKNOWN_ID
+        self.token = VisitToken(self._ask_for_token)
         self._masters = list(settings.masters)
         self._member = Lifecycle(f"{self.client_id} at the master", MemberState.NEW, MEMBER)
         self._lock = threading.RLock()  # the heartbeat thread and the session's owner take turns
@@ -147,8 +148,17 @@ class MasterSession:
         """Whether no master knows it at the moment, as far as heard."""
         return self._member.state is MemberState.FORGOTTEN
 
+    @property
+    def visit_token(self) -> int:
+        """The last one that a master gave."""
+        return self.token.value
+
     def broker_authorization(self) -> broker_pb.AuthorizedInfo:
-        return authorization(self.settings, self.visit_token)
+        return authorization(self.settings.credentials, self.visit_token)
+
+    def _ask_for_token(self) -> int:
+        """Asks each master once at most; the token of its answer."""
+        raise NotImplementedError
 
     def _certificate(self) -> master_pb.MasterCertificateInfo | None:
         if self.settings.credentials is None:
@@ -241,11 +251,6 @@ class MasterSession:
                 )
 
 
-def authorization(settings: ClientSettings, visit_token: int) -> broker_pb.AuthorizedInfo:
-    """What a broker call carries; fresh, for its timestamp is checked."""
-    return broker_authorization(settings.credentials, visit_token, time.time_ns() // 1_000_000, random.getrandbits(31))
-
-
 class ConsumerSession(MasterSession):
     """A member of a consumer group with client-side balance: it sees all partitions and claims what it likes.
 
@@ -318,6 +323,18 @@ class ConsumerSession(MasterSession):
                 f"the master {self._masters[0]} knows no broker {partition.broker_id}, which has {partition}: was it "
                 "taken out of the cluster, or is 'tubemq.master' another cluster's?"
             ) from None
+
+    def join_for_token(self) -> int:
+        """Joins the group without heartbeats; the visit token that the master gives. Asks each master once at most, and
+        raises as `register` does.
+        """
+        with self._lock:
+            self._register()
+            return self.visit_token
+
+    def _ask_for_token(self) -> int:
+        self._beat()
+        return self.visit_token
 
     def close(self) -> None:
         message = master_pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._certificate())
@@ -401,7 +418,7 @@ class ConsumerSession(MasterSession):
 
     def _note(self, reply: master_pb.RegisterResponseM2CV2 | master_pb.HeartResponseM2CV2) -> None:
         if reply.HasField("authorizedInfo"):
-            self.visit_token = reply.authorizedInfo.visitAuthorizedToken
+            self.token.value = reply.authorizedInfo.visitAuthorizedToken
         if reply.HasField("opsTaskInfo"):
             before, self.flow_rules = self.flow_rules, self.flow_rules.told(reply.opsTaskInfo)
             for old, new in zip(before, self.flow_rules, strict=True):
@@ -503,6 +520,10 @@ class ProducerSession(MasterSession):
         sizes = (layout.max_message_size for layout in self.cluster.layouts.values() if layout.topic == topic)
         return min((size or self.max_message_size for size in sizes), default=self.max_message_size)
 
+    def _ask_for_token(self) -> int:
+        self.refresh_once()
+        return self.visit_token
+
     def close(self) -> None:
         message = master_pb.CloseRequestP2M(clientId=self.client_id, authInfo=self._certificate())
         self._close(Method.PRODUCER_CLOSE, message)
@@ -563,7 +584,7 @@ class ProducerSession(MasterSession):
         self._learn(reply.brokerInfos, ())
         self._has_brokers |= bool(reply.brokerInfos)
         if reply.HasField("authorizedInfo"):
-            self.visit_token = reply.authorizedInfo.visitAuthorizedToken
+            self.token.value = reply.authorizedInfo.visitAuthorizedToken
         if reply.HasField("appdConfig"):
             self._config_id = reply.appdConfig.configId
             if reply.appdConfig.HasField("maxMsgSize") and reply.appdConfig.maxMsgSize > 0:

@@ -30,7 +30,7 @@ from tubemq_spark.client.targets import Targets
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.envelope import Failure
-from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_elsewhere
+from tubemq_spark.protocol.errcode import ErrCode, error_for_code, error_for_failure, is_about_visit_token, is_elsewhere
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.produce import SendEvent, may_be_stored, send_event
@@ -459,9 +459,10 @@ class Producer:
         self._patience.failed(message, problem)
         broker_id = message.partition.broker_id
         if code == ErrCode.CERTIFICATE_FAILURE:
-            # The visit token of the master changes every few minutes. A broker knows the last ones, but may not have
-            # heard of the newest yet.
-            if message.authorized_anew:
+            # The visit token of the master changes every few minutes. A broker knows the last ones, but not yet the
+            # newest one of a master that has just taken over.
+            is_of_token = isinstance(outcome, Answer) and is_about_visit_token(outcome.errCode, outcome.errMsg)
+            if message.authorized_anew and not is_of_token:
                 self._refusing.add(broker_id)
                 if message.lane is not None or self._refusing >= self._router.brokers(message.topic):
                     raise problem

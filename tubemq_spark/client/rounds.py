@@ -1,10 +1,13 @@
-"""Many calls at once: all that go to one server share a connection and are written together."""
+"""Many calls at once: all that go to one server share a connection and are written together.
+
+When a broker refuses the visit token of a call, the calls to it are made again with a newer one from the master.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
@@ -14,32 +17,104 @@ from google.protobuf.message import Message
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
-from tubemq_spark.protocol.errcode import error_for_failure, is_elsewhere
+from tubemq_spark.protocol.errcode import ErrCode, error_for_failure, is_about_visit_token, is_elsewhere
 from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 M = TypeVar("M", bound=Message)
+
+Outcome = Response | Failure | TransportError | ProtocolError
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request and where it goes; `what` says in words what it is for, as the beginning of an error's sentence."""
+    """One request and where it goes; `what` says in words what it is for, as the beginning of an error's sentence.
+    `token` is the one in the message's `authInfo`, for calls that have it and may be repeated with another one.
+    """
 
     address: Address
     service: ServiceType
     method: Method
     message: Message
     what: str
+    token: VisitToken | None = field(default=None, compare=False)
 
 
-def call_all(
-    settings: ClientSettings, calls: Sequence[Call], timeout: float | None = None
-) -> list[Response | Failure | TransportError | ProtocolError]:
-    """The outcome of each call, in their order; those to one server are handled in their order too. Raises nothing."""
+def call_all(settings: ClientSettings, calls: Sequence[Call], timeout: float | None = None) -> list[Outcome]:
+    """The outcome of each call, in their order; those to one server are handled in their order too. Raises nothing.
+
+    All calls to a broker that refused a visit token are made twice, hence calls with a `token` must bear that.
+    """
+    outcomes = _call_all(settings, calls, timeout)
+    troubles = _renew_tokens(calls, outcomes)
+    if troubles:
+        again = [number for number, call in enumerate(calls) if troubles.get(call.address, "") is None]
+        for number in again:
+            _authorize(settings, calls[number])
+        for number, outcome in zip(again, _call_all(settings, [calls[n] for n in again], timeout), strict=True):
+            outcomes[number] = outcome
+        for number, call in enumerate(calls):
+            outcomes[number] = _unless_expired(call, outcomes[number], troubles.get(call.address))
+    return outcomes
+
+
+def _renew_tokens(calls: Sequence[Call], outcomes: Sequence[Outcome]) -> dict[Address, str | None]:
+    """The brokers that refused a token, each with why there is no newer one, None where there is one now."""
+    troubles: dict[Address, str | None] = {}
+    for call, outcome in zip(calls, outcomes, strict=True):
+        if call.token is not None and call.address not in troubles and _refusal(call, outcome) is not None:
+            try:
+                call.token.renew(shown_token(call))
+                troubles[call.address] = None
+            except TransportError as error:
+                troubles[call.address] = str(error)
+    return troubles
+
+
+def _authorize(settings: ClientSettings, call: Call) -> None:
+    """Puts the token of now into the message."""
+    if call.token is not None:
+        info: broker_pb.AuthorizedInfo = call.message.authInfo  # type: ignore[attr-defined]
+        info.CopyFrom(authorization(settings.credentials, call.token.value))
+
+
+def shown_token(call: Call) -> int:
+    """The visit token in the message of a call that has one."""
+    token: int = call.message.authInfo.visitAuthorizedToken  # type: ignore[attr-defined]
+    return token
+
+
+def _refusal(call: Call, outcome: Outcome) -> str | None:
+    """The broker's text when it answered 415 to a call with a token."""
+    if call.token is None or not isinstance(outcome, Response):
+        return None
+    try:
+        if call.method is Method.PARTITION_HEARTBEAT:
+            beat = parse(broker_pb.HeartBeatResponseB2C, outcome.data)
+            code, text = beat.errCode, beat.errMsg
+        else:
+            claim = parse(broker_pb.RegisterResponseB2C, outcome.data)
+            code, text = claim.errCode, claim.errMsg
+    except ProtocolError:
+        return None  # who reads the answer finds out
+    return text if code == ErrCode.CERTIFICATE_FAILURE else None
+
+
+def _unless_expired(call: Call, outcome: Outcome, trouble: str | None) -> Outcome:
+    """A token that stays refused is a trouble that may pass, and not one of the user's credentials."""
+    text = _refusal(call, outcome)
+    if text is None or not is_about_visit_token(ErrCode.CERTIFICATE_FAILURE, text):
+        return outcome
+    return TransportError(f"the broker refuses the visit token ({text}), and {trouble or 'the newest one too'}")
+
+
+def _call_all(settings: ClientSettings, calls: Sequence[Call], timeout: float | None) -> list[Outcome]:
     seconds = settings.rpc_timeout if timeout is None else timeout
-    outcomes: list[Response | Failure | TransportError | ProtocolError] = []
+    outcomes: list[Outcome] = []
     broken: dict[Address, TransportError | ProtocolError] = {}
     with ExitStack() as leases:
         connections: dict[Address, Connection] = {}
@@ -84,7 +159,7 @@ def call_one(settings: ClientSettings, call: Call, timeout: float | None = None)
     return outcome
 
 
-def answer(outcome: Response | Failure | TransportError | ProtocolError, kind: type[M], what: str) -> M:
+def answer(outcome: Outcome, kind: type[M], what: str) -> M:
     """The reply message of a call. `TransportError` as well when the node is starting, stopping or standing by, so that
     one reaction serves all cases of "not here, not now"; `ServerError` for any other exception of the server."""
     if isinstance(outcome, Response):

@@ -120,7 +120,7 @@ class _Probing:
     def __init__(self, session: ConsumerSession, claims: DriverClaims) -> None:
         self._session = session
         self._claims = claims
-        self._calls = GroupCalls(session.settings, session.group, session.visit_token)
+        self._calls = GroupCalls(session.settings, session.group, session.token)
 
     def probe(self, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
         """One probe each. The partitions for which that was of no use, and why."""

@@ -122,6 +122,11 @@ _ADVICE: Mapping[int, str] = {
     ErrCode.CONSUME_CONTENT_FORBIDDEN: "have the group authorised for these filters on the cluster",
 }
 
+_VISIT_TOKEN_ADVICE = (
+    "the master changes this token every few minutes and tells its brokers: check that the broker belongs to the "
+    "cluster of 'tubemq.master' and reaches its master"
+)
+
 # Exceptions of a node that is not, or no longer, in service (wire: corerpc.exception).
 _ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerNotReadyException"})
 
@@ -151,14 +156,22 @@ def is_unknown_topic(code: int, message: str) -> bool:
     return code == ErrCode.FORBIDDEN and "not existed" in message
 
 
+def is_about_visit_token(code: int, message: str) -> bool:
+    """Whether a broker refuses the visit token, and not the credentials; it says so in words only (wire:
+    SimpleCertificateBrokerHandler).
+    """
+    return code == ErrCode.CERTIFICATE_FAILURE and "visit authorized token" in str(message).lower()
+
+
 def error_for_code(code: int, message: str, what: str) -> TubeMQError:
     """The error to raise for a reply with `code`, in a sentence that starts with `what` was tried and where."""
-    advice = _ADVICE.get(code)
+    is_of_token = is_about_visit_token(code, message)
+    advice = _VISIT_TOKEN_ADVICE if is_of_token else _ADVICE.get(code)
     text = f"{what} failed with {code} {code_name(code)}: {message}" + (f"; {advice}" if advice else "")
     match reaction_to(code):
         case Reaction.FIX_CONFIG:
             return ConfigError(text)
-        case Reaction.FIX_CREDENTIALS:
+        case Reaction.FIX_CREDENTIALS if not is_of_token:  # no user can mend a token
             return AuthError(text)
     return ServerError(text, code=code, name=code_name(code), message=message)
 

@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.task_tokens import TASK_TOKENS, Member
 from tubemq_spark.protocol.consume import ClaimId, who_is
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
@@ -26,7 +27,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class TubeMQInputPartition(InputPartition):
     """All that an executor needs to read its ranges, one after another: plain values, pickled by Spark, with no
-    password in their text."""
+    password in their text. `visit_token` is the master's at the time of the plan; brokers may refuse it later. `topics`
+    and `filters` are those of the group's members.
+    """
 
     settings: ClientSettings
     group: str
@@ -35,6 +38,8 @@ class TubeMQInputPartition(InputPartition):
     visit_token: int
     claim_timeout: float
     rows: RowFormat = field(default_factory=RowFormat)
+    topics: tuple[str, ...] = ()
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batches` do."""
@@ -46,12 +51,13 @@ class TubeMQInputPartition(InputPartition):
             _log.warning("%s", sentence)
 
     def _read(self, wanted: RangeToRead, claim: ClaimId, maker: RowMaker) -> Iterator[pa.RecordBatch]:
+        member = Member(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
             self.group,
             claim,
             wanted,
-            visit_token=self.visit_token,
+            token=TASK_TOKENS.planned(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
             is_first=_is_first_attempt(),
         )

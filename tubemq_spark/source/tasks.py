@@ -79,6 +79,8 @@ def input_partitions(
             visit_token=session.visit_token,
             claim_timeout=options.claim_timeout,
             rows=rows,
+            topics=options.topics,
+            filters=dict(options.filters),
         )
         for group in tasks(wanted, sizes, options.partitions_per_task)
     ]

@@ -1,0 +1,244 @@
+"""The master changes the visit token every few minutes, and brokers refuse the older ones (415)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
+from tests.faults.bench import settings as usual
+from tests.sink_options.bench import Task, Writing, schema
+from tubemq_spark.client import consumer, forget_servers
+from tubemq_spark.client.bookmarks import move_bookmarks, read_bookmarks
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.look import look
+from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.write import Plan, write_batches
+from tubemq_spark.source.batch_plan import plan_batch
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ROTATION = 240.0  # seconds between two tokens
+LONG = 20  # rotations; a token lives for six at the most
+FOR_EVER = 1e9  # seconds: all but tokens stays as it is, however far the clock is advanced
+CHECKED = replace(
+    SMALL_FETCHES,
+    start_visit_token_check=True,
+    visit_token_check_in_valid_time=0.0,
+    visit_token_valid_period=ROTATION * 5 / 4,
+    consumer_heartbeat_timeout=FOR_EVER,
+    producer_heartbeat_timeout=FOR_EVER,
+    broker_heartbeat_timeout=FOR_EVER,
+    consumer_reg_timeout=FOR_EVER,
+    mem_cache_flush_interval=FOR_EVER,
+)
+CALM: dict[str, Any] = {"retry_for": 30.0, "rpc_timeout": 10.0}
+INVALID = "Visit Authorized Token is invalid!"
+
+
+@pytest.fixture
+def tubemq(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedTubeMQ]:
+    """No heartbeat brings a new token: calls have to get it. Each row that is given out asks for the claim before."""
+    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    monkeypatch.setattr(consumer, "_STALE", 0.0)
+    with EmbeddedTubeMQ(topics=TOPICS, config=CHECKED) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+def rotate(tubemq: EmbeddedTubeMQ, times: int = LONG) -> None:
+    for _ in range(times):
+        tubemq.clock.advance(ROTATION)
+
+
+def settings(tubemq: EmbeddedTubeMQ) -> ClientSettings:
+    return usual(tubemq, **CALM)
+
+
+# Reading
+
+
+@pytest.mark.parametrize("moment", ["found", "planned", "given"])
+def test_a_stream_reads_on_across_rotations(tubemq: EmbeddedTubeMQ, moment: str) -> None:
+    """They come before a batch is planned, before its tasks run, or while these read."""
+    query = Query(tubemq, **CALM)
+    turns = []
+
+    def turn() -> None:
+        turns.append(moment)
+        rotate(tubemq, LONG if moment != "given" else 7)
+
+    setattr(query, moment, turn)
+    fill(tubemq)
+    query.run()
+    fill(tubemq)
+    query.run()
+    assert query.rows == stored(tubemq)
+    assert turns
+
+
+def test_an_idle_stream_goes_on_after_rotations(tubemq: EmbeddedTubeMQ) -> None:
+    driver = StreamDriver(options(tubemq, **CALM))
+    try:
+        start = driver.latest(driver.initial())
+        rotate(tubemq)
+        assert driver.latest(start) == start
+        fill(tubemq)
+        assert driver.latest(start).positions == {Partition(1, "one", 0): 28 * 80} | {
+            Partition(1, "pair", number): 28 * 160 for number in range(2)
+        }
+    finally:
+        driver.stop()
+    assert tubemq.claims() == {}
+
+
+def test_a_batch_is_read_long_after_it_was_planned_and_again(tubemq: EmbeddedTubeMQ) -> None:
+    """A process joins the group once for all its tasks and tries, and leaves it at once."""
+    fill(tubemq)
+    tasks = plan_batch(options(tubemq, **CALM))
+    rotate(tubemq)
+    with tubemq.on("consumer_register_v2").count() as joined:
+        for _ in range(2):
+            assert sum(batch.num_rows for task in tasks for batch in task.read()) == 240
+    assert joined.fired == 1
+    assert tubemq.claims() == {}
+    rotate(tubemq)
+    assert sum(batch.num_rows for task in tasks for batch in task.read()) == 240
+
+
+def test_members_of_a_group_with_filters_get_tokens(tubemq: EmbeddedTubeMQ) -> None:
+    for number in range(20):
+        tubemq.send("one", b"%d" % number, msg_type="ab"[number % 2])
+    wanted = replace(options(tubemq, "one", **CALM), filters={"one": ("a",)})
+    query = Query(tubemq, "one", **CALM)
+    query._options = wanted
+    query.planned = lambda: rotate(tubemq)
+    query.run()
+    assert [row.body for row in query.rows[Partition(1, "one", 0)]] == [b"%d" % n for n in range(0, 20, 2)]
+
+
+# Writing
+
+
+def test_a_task_writes_on_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
+    rows = bodies(60)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(rows), 20):
+            yield pa.RecordBatch.from_pydict({"value": pa.array(rows[start : start + 20], pa.binary())})
+            rotate(tubemq, 7)  # 21 in all
+
+    written = write_batches(Plan(SinkOptions(settings(tubemq), "pair", 10)), batches())
+    assert sum(written.rows.values()) == len(rows)
+    assert counts(tubemq) == Counter(rows)
+
+
+def test_effectively_once_across_rotations(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try finds what stands, and the bookmarks move."""
+    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    tubemq_settings = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/rotating"}
+    rows = [{"value": b"%d" % number} for number in range(30)]
+    task = Task()
+    for _ in range(2):
+        writing = Writing(Served(tubemq), schema(rows), "one", streaming=True, **tubemq_settings)  # type: ignore[arg-type]
+        rotate(tubemq)
+        writing.write(rows[:20], task)
+        rotate(tubemq)
+        task = task.again()
+        written = writing.write(rows, task)
+        rotate(tubemq)
+        writing.commit([written], task.batch)
+        task = task.next()
+    assert counts(tubemq, "one") == Counter({row["value"]: 2 for row in rows})
+
+
+class Served:
+    """What `Writing` asks of a cluster."""
+
+    framing = "standard"
+
+    def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
+        self.master = tubemq.master
+
+
+def test_looks_and_bookmarks_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
+    place = Partition(1, "one", 0)
+    with SESSIONS.lease(settings(tubemq)) as session:
+        session.add_topics(["one"])
+        assert read_bookmarks(session, "base", [place])[place].end == 0
+        for number in range(3):
+            tubemq.send("one", b"%d" % number)
+            rotate(tubemq)
+            assert len(list(look(session, "base", place, 0))) == number + 1
+            rotate(tubemq)
+            move_bookmarks(session, "base", number, [place])
+        assert read_bookmarks(session, "base", [place])[place] == (28 * 3, 28 * 2, 28 * 3)
+
+
+# What is told when no token helps
+
+
+def read_all(tubemq: EmbeddedTubeMQ, **client: Any) -> None:
+    Query(tubemq, "one", **client).run()
+
+
+@pytest.mark.parametrize("method", ["partition_register", "partition_heartbeat"])
+def test_a_token_that_stays_refused_is_no_matter_of_the_password(tubemq: EmbeddedTubeMQ, method: str) -> None:
+    fill(tubemq)
+    tubemq.on(method).fail(415, INVALID)
+    with pytest.raises(TransportError, match=rf"{INVALID}.*the master gives no newer one") as caught:
+        read_all(tubemq)
+    assert "password" not in str(caught.value)
+
+
+def test_a_sends_token_that_stays_refused_is_no_matter_of_the_password(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.on("send_message").fail(415, INVALID)
+    with pytest.raises(ServerError, match=f"{INVALID}.*check that the broker belongs to the cluster") as caught:
+        write_batches(
+            Plan(SinkOptions(usual(tubemq), "pair")), [pa.RecordBatch.from_pydict({"value": pa.array([b"x"])})]
+        )
+    assert "password" not in str(caught.value)
+
+
+def test_a_broker_that_hears_of_the_token_later_is_waited_for(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    query = Query(tubemq, **CALM)
+    query.planned = lambda: tubemq.on("partition_register", times=4).fail(415, INVALID)
+    query.run()
+    late = tubemq.on("send_message", times=2).fail(415, INVALID)
+    assert write(tubemq, [b"x"], **CALM) == 1
+    assert late.fired == 2
+    query.run()
+    assert query.rows == stored(tubemq)
+
+
+def test_without_a_master_the_error_tells_both(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    tasks = plan_batch(options(tubemq, "one"))
+    rotate(tubemq)
+    with (
+        tubemq.on("consumer_register_v2").throw("java.lang.Exception", "out of order"),
+        pytest.raises(TransportError, match=rf"{INVALID}|no newer one: .*out of order"),
+    ):
+        list(tasks[0].read())
+    assert len(tubemq.messages("one")) == 80
+
+
+def test_rotations_are_no_news(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tubemq)
+    query = Query(tubemq, group=GROUP, **CALM)
+    query.planned = lambda: rotate(tubemq)
+    with caplog.at_level(logging.WARNING):
+        query.run()
+    assert not caplog.records
