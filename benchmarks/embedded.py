@@ -240,7 +240,7 @@ def read_all(master: str, job: Job) -> None:
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
         for wanted in part.wanted:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, visit_token=part.visit_token)
+            reader = PartitionReader(part.settings, part.group, claim, wanted)
             seen += sum(len(piece.messages) for piece in reader.pieces())
     if seen != job.count:
         raise RuntimeError(f"{seen} messages came, not {job.count}")

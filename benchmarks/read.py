@@ -53,7 +53,7 @@ def read_raw(options: dict[str, str], count: int) -> None:
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
         for wanted in part.wanted:
-            reader = PartitionReader(part.settings, part.group, claim, wanted, visit_token=part.visit_token)
+            reader = PartitionReader(part.settings, part.group, claim, wanted)
             for piece in reader.pieces():
                 seen += len(piece.messages)
     if seen != count:

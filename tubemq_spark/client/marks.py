@@ -136,7 +136,7 @@ def flushed_ends(
         client_id = claims.client_id(partition)
         assert client_id is not None, f"{partition} is not held"
         broker, group = session.broker(partition), claims.standing(partition).group
-        requests = GroupCalls(session.settings, session.group, session.visit_token)
+        requests = GroupCalls(session.settings, session.group, session.token)
         calls.append(requests.register(broker, partition, client_id, group, policy=READ_FILES))
         calls.append(requests.register(broker, partition, client_id, group))
     outcomes = call_all(session.settings, calls)
