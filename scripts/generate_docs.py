@@ -28,12 +28,19 @@ tell upper from lower case in names. A value that cannot be used and an unknown 
 expected: at `load()`, and of the sink when the write begins. One set of options may be given to a source and to a sink.
 """
 
+SECRETS = """\
+Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` where it shows plans: the default of
+`spark.redaction.regex` has the word `password`. Keep the word when you change that setting, or add it to
+`spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches neither:
+where its URI holds a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. Of
+`tubemq.passwordFile` a plan has the path alone."""
+
 
 def document() -> str:
     """The whole file."""
     shared = {option.name for option in CLIENT_OPTIONS}
     sections = [
-        ("Both ways", "", CLIENT_OPTIONS),
+        ("Both ways", SECRETS, CLIENT_OPTIONS),
         (
             "Source",
             "For streams and batch reads. Give `subscribe` or `assign`, not both. Positions are bytes of a store's "

@@ -372,6 +372,9 @@ def test_dbfs_is_a_local_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self) -> None:
             super().__init__(None)
 
+        def get_type_name(self) -> str:
+            return "local"
+
         def create_dir(self, path: str, recursive: bool) -> None:
             asked.append(path)
             raise OSError("this is none of Databricks' machines")
@@ -412,6 +415,33 @@ def test_a_folder_that_is_there_but_cannot_be_written_to(tmp_path: Path, failing
 def test_a_folder_from_which_nothing_can_be_deleted_will_do(tmp_path: Path, failing: Any) -> None:
     failing("delete_file")
     check_folder(f"odd:{tmp_path}")
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "odd:{}"])
+def test_a_link_that_somebody_laid_there_is_not_followed(tmp_path: Path, failing: Any, form: str) -> None:
+    """Whoever may write to the folder could else have any file of the driver truncated."""
+    failing("")
+    precious, folder = tmp_path / "precious", tmp_path / "folder"
+    precious.write_text("all that there is")
+    folder.mkdir()
+    for name in (".probe", f"{ID}-0000000001.parquet"):
+        (folder / name).symlink_to(precious)
+    check_folder(form.format(folder))
+    (folder / f"{ID}-0000000001.parquet").unlink()
+    (folder / f"{ID}-0000000001.parquet").symlink_to(tmp_path / "nowhere")
+    write_receipts(form.format(folder), ID, 1, [packed(0, [landed(0)])])
+    assert precious.read_text() == "all that there is"
+    assert sorted(os.listdir(folder)) == sorted([".probe", f"{ID}-0000000001.parquet"])
+    assert sorted(os.listdir(tmp_path)) == ["folder", "precious"]
+
+
+def test_in_an_object_store_there_is_one_probe(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some forbid that anything is removed."""
+    failing("delete_file")
+    monkeypatch.setattr(folder_module, "_OBJECT_STORES", {"py::failing"})
+    for _ in range(3):
+        check_folder(f"odd:{tmp_path}")
+    assert os.listdir(tmp_path) == [".probe"]
 
 
 @pytest.mark.parametrize("folder", ["nowhere://host/folder", "NoWhere:/folder", "kafka+x:folder"])

@@ -116,3 +116,18 @@ def test_the_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixtur
         shown = capsys.readouterr().out
         assert "tubemq" in shown
         assert "p4ssw0rd" not in shown
+
+
+def test_what_else_plans_do_not_show_is_set(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the documentation says; Spark shows the options of streams."""
+    frame = source.stream(source.cluster.new_topic("one"), **{"tubemq.user": "u-of-nobody", "tubemq.password": "p"})
+    frame.explain(True)
+    assert "tubemq.user=u-of-nobody" in capsys.readouterr().out
+    source.spark.conf.set("spark.sql.redaction.options.regex", "(?i)url|user")
+    try:
+        frame.explain(True)
+        shown = capsys.readouterr().out
+    finally:
+        source.spark.conf.unset("spark.sql.redaction.options.regex")
+    assert "tubemq.user=***" in shown
+    assert "u-of-nobody" not in shown

@@ -57,8 +57,13 @@ class Folder:
         return f"{self._shown}/{name}"
 
     def check(self) -> None:
-        """Makes the folder, if it is not there; `ConfigError` when a file cannot be written to it."""
-        probe = f"{self._path}/.probe"
+        """Makes the folder, if it is not there; `ConfigError` when a file cannot be written to it.
+
+        A file system may have symbolic links, and opening one truncates its target. So the probe has a name there that
+        nobody can have prepared. An object store has none, and may forbid removal: there the name is always the same.
+        """
+        name = ".probe" if self._files.type_name in _OBJECT_STORES else f".probe.{uuid.uuid4().hex}"
+        probe = f"{self._path}/{name}"
         try:
             self._files.create_dir(self._path, recursive=True)
             self._put(probe, b"")
