@@ -40,11 +40,11 @@ class Environment:
         return self.pyspark, self.protobuf, self.pyarrow, *self.others, "pytest>=8.3"
 
 
-_OLD_PROTOBUF = "protobuf==4.25.*"
+_OLD_PROTOBUF = "protobuf==4.24.1"
 _PANDAS = "pandas>=2.2,<3"  # Connect needs it; Spark warns of pandas 3
 
 # Each Spark once with the oldest pyarrow that it and this package allow; those before 16 need numpy 1. Connect's own
-# packages need a newer protobuf than 4.25: the oldest and the newest that they take.
+# packages need a newer protobuf than that: the oldest and the newest that they take.
 ENVIRONMENTS = (
     Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",)),
     Environment("spark-4.1", "pyspark==4.1.*", "protobuf", "pyarrow==15.0.0", ("numpy<2",)),

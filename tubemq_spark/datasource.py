@@ -49,9 +49,9 @@ class TubeMQDataSource(DataSource):
 
     # Spark calls these two with keywords too: the parameters' names are part of its interface.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tubemq_spark.sink.batch import TubeMQWriter
+        from tubemq_spark.sink.batch import batch_writer
 
-        return TubeMQWriter(self.options, schema, overwrite)
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tubemq_spark.sink.stream import stream_writer

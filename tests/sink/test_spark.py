@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
@@ -39,14 +39,39 @@ SHAPES: list[tuple[bytes, Mapping[str, str] | None, str | None, datetime | None]
 ]
 
 
-def save(rows: DataFrame, cluster: Cluster, **options: str) -> None:
-    rows.write.format("tubemq").options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
+def save(rows: DataFrame, cluster: Cluster, format: str = "tubemq", **options: str) -> None:
+    rows.write.format(format).options(**{"tubemq.master": cluster.master, **options}).mode("append").save()
 
 
-def test_rows_of_all_shapes(cluster: Cluster, spark: SparkSession) -> None:
+def by_older_spark() -> type[TubeMQDataSource]:
+    """As if Spark had no Arrow writers."""
+
+    class OlderSpark(TubeMQDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "tubemq_by_rows"
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            from tubemq_spark.sink.batch import TubeMQRowWriter
+            from tubemq_spark.sink.write import plan
+
+            return TubeMQRowWriter(plan(self.options, schema, overwrite, write_id="a write"))
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            from tubemq_spark.sink.stream import TubeMQStreamRowWriter
+            from tubemq_spark.sink.write import plan
+
+            return TubeMQStreamRowWriter(plan(self.options, schema, overwrite))
+
+    return OlderSpark
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
+def test_rows_of_all_shapes(cluster: Cluster, spark: SparkSession, by_rows: bool) -> None:
+    spark.dataSource.register(by_older_spark())
     topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
-    save(spark.createDataFrame(SHAPES, COLUMNS), cluster, topic=topic)
+    save(spark.createDataFrame(SHAPES, COLUMNS), cluster, "tubemq_by_rows" if by_rows else "tubemq", topic=topic)
     after = datetime.now(timezone.utc)
 
     stored = {message.body: message.attributes for message in stored_in(cluster, topic)}
@@ -125,20 +150,7 @@ def test_a_stream_is_copied_into_another_topic(cluster: Cluster, spark: SparkSes
 
 @pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
 def test_a_stream(cluster: Cluster, spark: SparkSession, tmp_path: Path, by_rows: bool) -> None:
-    class OlderSpark(TubeMQDataSource):
-        """As if Spark had no Arrow writer for streams."""
-
-        @classmethod
-        def name(cls) -> str:
-            return "tubemq_by_rows"
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-            from tubemq_spark.sink.write import plan
-
-            return TubeMQStreamRowWriter(plan(self.options, schema, overwrite))
-
-    spark.dataSource.register(OlderSpark)
+    spark.dataSource.register(by_older_spark())
     topic = cluster.new_topic("three")
     written: set[bytes] = set()
     (tmp_path / "in").mkdir()

@@ -20,7 +20,7 @@ from tubemq_spark.client import forget_servers, master
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
-from tubemq_spark.sink.batch import TubeMQWriter
+from tubemq_spark.sink.batch import batch_writer
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
@@ -239,7 +239,7 @@ def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
 def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
     given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
     for writer in (
-        TubeMQWriter(given, SCHEMA, False),
+        batch_writer(given, SCHEMA, False),
         stream_writer(given, SCHEMA, False),
     ):
         assert "geheim" not in repr(writer)
@@ -253,7 +253,7 @@ def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog:
     given = raw(cluster, topic="demo")
     done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
     with caplog.at_level("DEBUG", "tubemq_spark.sink"):
-        writer = TubeMQWriter(given, SCHEMA, False)
+        writer = batch_writer(given, SCHEMA, False)
         writer.commit(done)
         writer.abort(done)
         stream = TubeMQStreamRowWriter(writer._plan)

@@ -6,27 +6,48 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tubemq_spark.sink.commit import Written, commit, note_abort
-from tubemq_spark.sink.write import plan, write_batches
+from tubemq_spark.sink.write import Plan, plan, write_batches, write_rows
 
 
-class TubeMQWriter(DataSourceArrowWriter):
-    """Writes a batch. Raises as `plan` and `write_batches`."""
+class TubeMQRowWriter(DataSourceWriter):
+    """Writes a batch row by row, for platforms whose Spark has no Arrow writer."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._plan = plan(options, schema, overwrite, write_id=str(uuid.uuid4()))
+    def __init__(self, planned: Plan) -> None:
+        self._plan = planned
 
     def __repr__(self) -> str:
-        return f"<TubeMQWriter {self._plan}>"
+        return f"<{type(self).__name__} {self._plan}>"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_batches(self._plan, iterator)
+    def write(self, iterator: Iterator[Row]) -> Written:
+        return write_rows(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit(self._plan.options, messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         note_abort(messages, None)
+
+
+try:
+    from pyspark.sql.datasource import DataSourceArrowWriter
+except ImportError:  # older than Spark 4.0, as some platforms are
+    WRITER: type[TubeMQRowWriter] = TubeMQRowWriter
+else:
+
+    class TubeMQWriter(TubeMQRowWriter, DataSourceArrowWriter):
+        """Writes a batch as Arrow brings it."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            return write_batches(self._plan, iterator)
+
+    WRITER = TubeMQWriter
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TubeMQRowWriter:
+    """The best writer that this Spark knows; raises as `plan`, on the driver."""
+    return WRITER(plan(options, schema, overwrite, write_id=str(uuid.uuid4())))

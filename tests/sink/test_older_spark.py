@@ -1,0 +1,63 @@
+"""Where Spark, or a platform that calls itself Spark, has no Arrow writers, rows are written one by one."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, datasource
+from pyspark.sql.types import StringType, StructType
+
+from tubemq_spark import sink
+from tubemq_spark.client import forget_servers
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.sink import batch, stream
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ARROW = {"writer": "DataSourceArrowWriter", "streamWriter": "DataSourceStreamArrowWriter"}
+SCHEMA = StructType().add("value", StringType()).add("key", StringType())
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"demo": 1}) as cluster:
+        yield cluster
+        forget_servers()
+
+
+def written(tubemq: EmbeddedTubeMQ, make: str) -> type[Any]:
+    """Writes two rows; which kind of writer did so."""
+    source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
+    writer = pickle.loads(pickle.dumps(getattr(source, make)(SCHEMA, False)))
+    report = writer.write(iter([Row(value="a", key="k"), Row(value="b", key=None)]))
+    arguments = (0,) if make == "streamWriter" else ()
+    writer.commit([pickle.loads(pickle.dumps(report))], *arguments)
+    assert [message.body for message in tubemq.messages("demo")] == [b"a", b"b"]
+    return type(writer)
+
+
+@pytest.mark.parametrize("make", ARROW)
+@pytest.mark.parametrize("missing", [[ARROW["writer"]], [ARROW["streamWriter"]], [*ARROW.values()]], ids=str)
+def test_what_is_missing_is_done_without(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, make: str, missing: list[str]
+) -> None:
+    for name in missing:
+        monkeypatch.delattr(datasource, name)
+    for name, module in (("batch", batch), ("stream", stream)):  # they look for it when they are imported
+        monkeypatch.setattr(sink, name, module)
+        monkeypatch.delitem(sys.modules, module.__name__)
+    if ARROW[make] in missing:
+        kind = written(tubemq, make)
+        assert "Row" in kind.__name__
+    else:
+        source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
+        assert isinstance(getattr(source, make)(SCHEMA, False), getattr(datasource, ARROW[make]))
+
+
+@pytest.mark.parametrize("make", ARROW)
+def test_otherwise_rows_come_as_arrow_has_them(tubemq: EmbeddedTubeMQ, make: str) -> None:
+    source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
+    assert isinstance(getattr(source, make)(SCHEMA, False), getattr(datasource, ARROW[make]))
