@@ -2,6 +2,7 @@
 
     TubeMQError
     ├── ConfigError              the user: an option, an offset, a row
+    │   └── NoTimesError         the user: messages have no $msgTime$ by which a time could be found
     ├── AuthError                the user: credentials or permissions
     ├── PartitionOccupiedError   the user: another consumer of the group holds the partition
     │   └── FencedError          nobody: a newer attempt took the partition over, this one must end
@@ -37,6 +38,10 @@ def _rebuild(kind: type[TubeMQError], args: tuple[Any, ...], state: dict[str, An
 
 class ConfigError(TubeMQError):
     """An option, an offset or a row that cannot be used."""
+
+
+class NoTimesError(ConfigError):
+    """A time was to be found among messages that have none."""
 
 
 class AuthError(TubeMQError):

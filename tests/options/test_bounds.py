@@ -9,6 +9,7 @@ import pytest
 from tests.options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tests.options.conftest import Start
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol import time_search
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 # Positions
@@ -167,6 +168,30 @@ def test_where_no_message_is_late_enough_a_stream_begins_at_the_latest(timed: Em
     timed.send("t", b"later", msg_time="202601011259")
     stream.run()
     assert bodies(stream.rows) == [b"later"]
+
+
+@pytest.mark.option("startingTimestamp")
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_time_is_not_looked_for_in_a_whole_topic_without_times(
+    start: Start, streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of a week would be read twice inside Spark's first question."""
+    monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 2000)
+    given = {"startingTimestamp": "2026-01-01T12:00:00Z"}
+    with pytest.raises(ConfigError, match=r"1:t:0: the search for a time has read \d+ .* none has a \$msgTime\$"):
+        Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 0
+    assert len(read_batch(tubemq, "t")) == 2000
+
+
+@pytest.mark.option("startingTimestamp")
+def test_a_small_partition_without_times_begins_at_its_end(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 20)
+    assert read_batch(tubemq, "t", startingTimestamp="2026-01-01T12:00:00Z") == []
+    assert "no message of 1:t:0 has a $msgTime$" in caplog.text
 
 
 @pytest.mark.option("endingTimestamp")

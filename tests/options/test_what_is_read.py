@@ -12,6 +12,7 @@ from tests.options.conftest import Start
 from tests.testing import raw
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol import time_search
 from tubemq_spark.protocol.message import encode_payload, filter_code
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -161,6 +162,20 @@ def test_conditions_on_times_narrow_what_is_read(start: Start, condition: Filter
     reader = source.reader(source.schema())
     assert list(reader.pushFilters([condition])) == [condition]
     assert len(read(reader, reader.partitions())) == count
+
+
+@pytest.mark.option("pushFilters")
+def test_conditions_on_times_narrow_nothing_where_messages_have_none(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 2000)
+    source = TubeMQDataSource(options(tubemq, "t", pushFilters="true"))
+    reader = source.reader(source.schema())
+    reader.pushFilters([GreaterThan(("msg_time",), datetime(2026, 1, 1, tzinfo=timezone.utc))])
+    assert len(read(reader, reader.partitions())) == 2000
+    assert "conditions on msg_time do not narrow what is read: 1:t:0" in caplog.text
 
 
 @pytest.mark.option("pushFilters")

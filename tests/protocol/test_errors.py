@@ -12,6 +12,7 @@ from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
     FencedError,
+    NoTimesError,
     PartitionOccupiedError,
     PositionMovedError,
     ProtocolError,
@@ -23,6 +24,7 @@ from tubemq_spark.errors import (
 EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
     (TubeMQError("text"), {}),
     (ConfigError("text"), {}),
+    (NoTimesError("text"), {}),
     (AuthError("text"), {}),
     (ProtocolError("text"), {}),
     (TransportError("text"), {}),
@@ -38,7 +40,9 @@ EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
 
 
 def subclasses(kind: type[TubeMQError]) -> Iterator[type[TubeMQError]]:
-    yield kind
+    """Those of the module; others may have some of their own."""
+    if kind.__module__ == errors.__name__:
+        yield kind
     for subclass in kind.__subclasses__():
         yield from subclasses(subclass)
 

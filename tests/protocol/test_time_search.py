@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.simulated_store import UNIT, Fetched, Limits, Message, SimulatedStore
+from tubemq_spark.protocol import time_search
 from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pieces import StoredMessage, key_of
@@ -139,6 +140,35 @@ def test_entries_without_times_are_read_at_most_twice() -> None:
     shelf = spread(size, 1, untimed=untimed)
     assert shelf.search(20) == shelf.expected(20) == 180_000 * UNIT
     assert shelf.fetches <= 2 * len(untimed) / 3000 + 4 * math.log2(size)
+
+
+def probe_all(shelf: Shelf, search: TimeSearch) -> None:
+    while (probe := search.next_probe()) is not None:
+        shelf.fetches += probe.fetches
+        begin = shelf.store.seek(probe.position).curr_offset
+        search.found(
+            begin, [_outcome(shelf.store.fetch(OURS)) for _ in range(probe.fetches)], shelf.store.seek(0).max_offset
+        )
+
+
+@pytest.mark.parametrize("share", [1, 3])
+def test_a_store_without_any_time_is_not_read_as_a_whole(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_search, "MOST_UNTIMED", 10_000)
+    shelf = spread(300_000, share, untimed=range(300_000))
+    search = TimeSearch(0, 0, shelf.end, shelf.time_of)
+    probe_all(shelf, search)
+    assert search.is_hopeless
+    assert search.position is None
+    assert not search.has_times
+    assert search.untimed >= 10_000
+    assert shelf.fetches <= 10_000 * share / 3000 + 33 + 16
+
+
+def test_long_stretches_without_times_are_read_where_others_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search looks all over the store before it gives up."""
+    monkeypatch.setattr(time_search, "MOST_UNTIMED", 10_000)
+    shelf = spread(100_000, 1, untimed=range(5_000, 95_000))
+    assert shelf.search(95) == shelf.expected(95) == 95_000 * UNIT
 
 
 def test_entries_of_others_are_passed_quickly() -> None:

@@ -17,7 +17,7 @@ from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.client.rounds import Call, answer, call_all
-from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.errors import NoTimesError, ProtocolError, TransportError
 from tubemq_spark.protocol.consume import not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
@@ -64,8 +64,8 @@ def find_positions(
     this returns, and usually when it raises, too.
 
     A group that the cluster limits (452) waits as long as it takes. Raises `TransportError` when a claim was lost, or
-    when a broker stays away or refuses for longer than the settings' `retry_for`; `ServerError` or another
-    `TubeMQError` for a refusal that time does not heal.
+    when a broker stays away or refuses for longer than the settings' `retry_for`; `NoTimesError` when the messages
+    seem to have no times; `ServerError` or another `TubeMQError` for a refusal that time does not heal.
     """
 
     def time_of(message: StoredMessage) -> int | None:
@@ -75,7 +75,14 @@ def find_positions(
         partition: TimeSearch(moment, earliest[partition], claims.standing(partition).end, time_of)
         for partition, moment in moments.items()
     }
-    return run_searches(session, claims, searches, "a time")
+    found = run_searches(session, claims, searches, "a time")
+    untimed = [partition for partition, search in searches.items() if search.untimed and not search.has_times]
+    if untimed:
+        _log.warning(
+            "no message of %s has a $msgTime$, so none is late enough: the end of the store stands for the time",
+            ", ".join(map(str, untimed)),
+        )
+    return found
 
 
 def run_searches(
@@ -103,6 +110,13 @@ def run_searches(
             active, refused = list(refused), {}
         part, rest = active[:_TOGETHER], active[_TOGETHER:]
         missed = probing.probe({partition: searches[partition] for partition in part})
+        for partition in part:
+            if searches[partition].is_hopeless:
+                raise NoTimesError(
+                    f"{partition}: the search for {what} has read {searches[partition].untimed} messages from all over "
+                    "the store, and none has a $msgTime$. Let the producers set it, or give positions instead, with "
+                    "'startingOffsets' and 'endingOffsets'"
+                )
         for partition, refusal in missed.items():
             first = partition not in told
             told.add(partition)

@@ -15,6 +15,10 @@ stepped over. What such a time is worth:
   Otherwise it is a message that is not earlier, with none such among the entries read before it; which one depends on
   where the bisection went.
 
+A partition whose messages have no times at all would be read as a whole, and twice. So a search that has read
+`MOST_UNTIMED` messages and no time looks at `_SAMPLES` places all over the index, and gives up when no message there
+has a time.
+
 Several partitions may share the index. A fetch tells where it began but not where its messages stand: each has an entry
 of its own, hence bounds on both sides, and these meet where all entries hold messages of the partition. Elsewhere the
 position is bisected as well: it is the last one from which that message, or one known to stand before it, comes first.
@@ -36,6 +40,8 @@ from tubemq_spark.protocol.message import check_sum, decode_attributes, split_pa
 from tubemq_spark.protocol.pieces import StoredMessage, key_of
 
 NEIGHBOURHOOD = 1000  # index entries
+MOST_UNTIMED = 100_000  # messages
+_SAMPLES = 32
 _MINUTE = 60_000_000  # microseconds
 
 # Fetches of a probe. A second one tells where the first ended; more are for stretches that say nothing, and still more
@@ -83,7 +89,9 @@ class State(Enum):
     BISECTING = auto()  # which entries are read one after another?
     SCANNING = auto()  # reads them for the first message that is not earlier
     PINPOINTING = auto()  # where does that one stand?
+    SAMPLING = auto()  # has any message a time?
     DONE = auto()
+    HOPELESS = auto()
 
 
 class _Window(NamedTuple):
@@ -99,6 +107,8 @@ class Search:
 
     Positions are bytes of the index. `moment` is anything that messages reach one after another, such as a time, and
     `time_of` tells it of a message (None: it has none). `neighbourhood` is in index entries, see the module.
+
+    `untimed` counts the messages that were read until one had a time. The search `is_hopeless` when none has.
     """
 
     def __init__(
@@ -111,6 +121,9 @@ class Search:
         neighbourhood: int = NEIGHBOURHOOD,
     ) -> None:
         self.position: int | None = None
+        self.untimed = 0
+        self.has_times = False
+        self._samples: list[int] | None = None  # where to look yet, the next one last; None before that was needed
         self._moment = moment
         self._earliest = earliest
         self._time_of = time_of
@@ -123,8 +136,12 @@ class Search:
         return f"<{type(self).__name__} {self._state.name} in [{self._low}, {self._high}) at {self._at}>"
 
     def next_probe(self) -> Probe | None:
-        """Where to look next, None when the position is known."""
-        return None if self._state is State.DONE else Probe(self._at, self._fetches)
+        """Where to look next, None when the position is known, or never will be."""
+        return None if self._state in (State.DONE, State.HOPELESS) else Probe(self._at, self._fetches)
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self._state is State.HOPELESS
 
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
         """The seek led to `begin`, each fetch to one of `outcomes`, and afterwards the store ended at `max_offset`.
@@ -136,7 +153,7 @@ class Search:
             self._bisect(max_offset)  # the store lost its tail: what was found there may not be there any more
             return True
         windows, over = _windows(begin, outcomes, max_offset)
-        if windows or over:
+        if windows or over or (self._state is State.SAMPLING and NotFound.PASSED in outcomes):
             over = over or _reached(windows) >= self._limit
             _HANDLERS[self._state](self, windows, over)
         elif NotFound.PASSED in outcomes:
@@ -181,9 +198,23 @@ class Search:
 
     def _look_on(self, windows: Sequence[_Window]) -> None:
         """What was looked for did not come yet."""
+        if not self.has_times and self.untimed >= MOST_UNTIMED and self._samples is None:
+            entries = (self._end - self._earliest) // UNIT
+            places = {self._earliest + entries * number // _SAMPLES * UNIT for number in range(_SAMPLES)}
+            self._samples = sorted(places | {max(self._earliest, self._end - self._neighbourhood)})
+            self._sample_next()
+            return
         self._usual = _BOUNDED
         self._at = max(self._at, _reached(windows))
         self._fetches = _PASSING if any(window.messages for window in windows) else _PASSING_OTHERS
+
+    def _sample_next(self) -> None:
+        assert self._samples is not None
+        if self._samples:
+            self._state = State.SAMPLING
+            self._look_from(self._samples.pop(), self._end, _PLAIN)
+        else:
+            self._state = State.HOPELESS
 
     def _finish(self, position: int) -> None:
         self._state = State.DONE
@@ -212,8 +243,17 @@ class Search:
         for window in windows[::step]:
             for index in range(len(window.messages))[::step]:
                 time = self._time_of(window.messages[index])
-                if time is not None:
+                if time is None:
+                    self.untimed += not self.has_times
+                else:
+                    self.has_times = True
                     yield window.begin + index * UNIT, time
+
+    def _sample(self, windows: Sequence[_Window], _: bool) -> None:
+        if any(self._timed(windows)):
+            self._bisect(self._end)
+        else:
+            self._sample_next()
 
     def _scan(self, windows: Sequence[_Window], over: bool) -> None:
         for begin, upto, messages in windows:
@@ -251,6 +291,7 @@ _HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
     State.BISECTING: Search._narrow,
     State.SCANNING: Search._scan,
     State.PINPOINTING: Search._locate,
+    State.SAMPLING: Search._sample,
 }
 
 

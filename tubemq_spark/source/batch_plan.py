@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.bounds import partitions_to_read, where_time_is, where_to_begin, where_to_end
 from tubemq_spark.source.driver import first_claim, new_query_id, read_status
@@ -17,6 +19,8 @@ from tubemq_spark.source.tasks import input_partitions, knows_offsets
 
 if TYPE_CHECKING:
     from tubemq_spark.source.pushdown import Narrowing
+
+_log = logging.getLogger(__name__)
 
 DISORDER = timedelta(minutes=15)
 """Conditions on `msg_time` find messages whose times are out of order by no more than this."""
@@ -62,10 +66,13 @@ def _narrowed(
             elif narrowing.bounds_offset:
                 continue  # no row has an offset here
             left[partition] = start, end
-    if narrowing.since is not None and narrowing.since - _FIRST > DISORDER:
-        since = where_time_is(narrowing.since - DISORDER, options, session, claims, left)
-        left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
-    if narrowing.until is not None and _LAST - narrowing.until > DISORDER:
-        until = where_time_is(narrowing.until + DISORDER, options, session, claims, left)
-        left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
+    try:
+        if narrowing.since is not None and narrowing.since - _FIRST > DISORDER:
+            since = where_time_is(narrowing.since - DISORDER, options, session, claims, left)
+            left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
+        if narrowing.until is not None and _LAST - narrowing.until > DISORDER:
+            until = where_time_is(narrowing.until + DISORDER, options, session, claims, left)
+            left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
+    except NoTimesError as error:
+        _log.warning("conditions on msg_time do not narrow what is read: %s", error)
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
