@@ -1,0 +1,96 @@
+"""All Python code of README.md runs in one Spark session, in its order, as in one PySpark shell."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.waiting import wait_until
+from tubemq_spark.client import forget_servers
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def tubemq(spark: SparkSession) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"clicks": 3, "clicks_copy": 3, "orders": 3}) as cluster:
+        yield cluster
+        for query in spark.streams.active:
+            query.stop()
+        forget_servers()
+
+
+class Shell:
+    """Runs blocks in one namespace. Addresses and folders of the examples become those of the test."""
+
+    def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
+        self.names: dict[str, Any] = {"spark": spark}
+        self._tubemq = tubemq
+        self._folder = folder
+
+    def paste(self, block: str) -> None:
+        here = re.sub(r"master-1:8715(,master-2:8715)?", self._tubemq.master, block).replace(
+            "/data/", f"{self._folder}/"
+        )
+        exec(compile(here, "README.md", "exec"), self.names)
+
+    def run_tests_of(self, block: str) -> int:
+        """Calls the test functions that a block defines, each with fixtures of its own; their number."""
+        found = re.findall(r"^def (test_\w+)", block, re.MULTILINE)
+        for number, name in enumerate(found):
+            with ExitStack() as stack:
+                self._run(stack, self.names[name], self._folder / f"{name}-{number}")
+        return len(found)
+
+    def _run(self, stack: ExitStack, test: Callable[..., None], folder: Path) -> None:
+        fixtures: dict[str, Any] = {"spark": self.names["spark"], "tmp_path": folder}
+        if "tubemq" in inspect.signature(test).parameters:
+            fixtures["tubemq"] = stack.enter_context(EmbeddedTubeMQ())
+            stack.callback(forget_servers)
+        test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
+
+
+def test_all_examples_one_after_the_other(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+    shell = Shell(spark, tubemq, tmp_path)
+    sent: Counter[str] = Counter()
+
+    def send(*bodies: str) -> None:
+        for body in bodies:
+            msg_type = "order" if body.startswith("order") else "click"
+            tubemq.send("clicks", body.encode(), attributes={"customer": "c"}, msg_type=msg_type)
+        sent.update(bodies)
+
+    def stored(topic: str) -> Counter[str]:
+        return Counter(message.body.decode() for message in tubemq.messages(topic))
+
+    def in_the_lake() -> Counter[str]:
+        folder = tmp_path / "clicks"
+        return (
+            Counter(row.value for row in spark.read.parquet(str(folder)).collect())
+            if any(folder.glob("*.parquet"))
+            else Counter()
+        )
+
+    send("click 1", "click 2", "order 1")
+    tests = 0
+    for block in BLOCKS:
+        shell.paste(block)
+        tests += shell.run_tests_of(block)
+    assert tests == 2
+    assert stored("clicks_copy") == sent
+
+    send("click 3", "order 2")
+    wait_until(lambda: stored("orders") == Counter(["order 1", "order 2"]), "the copied orders")
+    wait_until(lambda: in_the_lake() == sent, "the rows of the first example")
+    assert len(spark.streams.active) == 2
+    assert [query.exception() for query in spark.streams.active] == [None, None]
