@@ -50,6 +50,10 @@ class Scene:
     def read(self, base: str | None = None) -> dict[Partition, Bookmark]:
         return read_bookmarks(self.session, base or self.base, self.partitions)
 
+    def begin(self) -> dict[Partition, Bookmark]:
+        """A batch is planned."""
+        return read_bookmarks(self.session, self.base, self.partitions, begins=True)
+
     def commit(self, batch: int) -> None:
         move_bookmarks(self.session, self.base, batch, self.partitions)
 
@@ -156,6 +160,38 @@ def test_a_commit_may_come_first(small: Scene) -> None:
     after = small.ends()
     small.send(9)
     assert small.read() == {p: Bookmark(end, after[p], end) for p, end in small.ends().items()}
+
+
+@pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
+def test_the_third_group_tells_whether_a_batch_has_begun(small: Scene) -> None:
+    def untried(batch: int) -> set[bool]:
+        return {mark.is_untried(batch) for mark in small.begin().values()}
+
+    small.send(9)
+    assert untried(0) == {False}  # the group is new, and proves nothing
+    for batch in range(4):
+        small.send(9)
+        small.commit(batch)
+        assert not any(mark.is_untried(batch + 1) for mark in small.read().values())  # which does not ask for it
+        small.send(9)  # others write meanwhile
+        assert untried(batch + 1) == {True}
+        assert untried(batch + 1) == {False}
+        small.commit(batch)  # of a try that counts; then Spark tries the batch again
+        assert untried(batch) == {False}
+        small.commit(batch)
+        assert untried(batch + 1) == {True}
+        assert small.begin().keys() == set(small.partitions)
+
+
+def test_a_commit_after_which_nothing_came_proves_as_much(small: Scene) -> None:
+    """There is nothing of the batch that might be tried again, nor of the next one."""
+    small.send(9)
+    small.begin()
+    for batch in range(3):
+        small.commit(batch)
+    for batch in (2, 3):
+        assert {mark.is_untried(batch) for mark in small.begin().values()} == {True}
+        small.commit(2)
 
 
 def test_queries_and_topics_have_bookmarks_of_their_own(

@@ -15,7 +15,7 @@ from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, coun
 from tests.faults.bench import settings as usual
 from tests.sink_options.bench import Task, Writing, schema
 from tubemq_spark.client import consumer, forget_servers
-from tubemq_spark.client.bookmarks import move_bookmarks, read_bookmarks
+from tubemq_spark.client.bookmarks import Bookmark, move_bookmarks, read_bookmarks
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.look import look
 from tubemq_spark.client.sessions import SESSIONS
@@ -183,7 +183,7 @@ def test_looks_and_bookmarks_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
             assert len(list(look(session, "base", place, 0))) == number + 1
             rotate(tubemq)
             move_bookmarks(session, "base", number, [place])
-        assert read_bookmarks(session, "base", [place])[place] == (28 * 3, 28 * 2, 28 * 3)
+        assert read_bookmarks(session, "base", [place])[place] == Bookmark(28 * 3, 28 * 2, 28 * 3)
 
 
 # What is told when no token helps

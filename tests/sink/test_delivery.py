@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tubemq_spark.client.producer import Producer
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.keys import KeyMap
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.once import RUNS
+from tubemq_spark.sink.runs import RUNS
 
 KEYS = [b"key %d" % number for number in range(60)]
 OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
@@ -29,9 +30,10 @@ LEFT = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
     """Two brokers with a topic of three partitions."""
     RUNS.forget()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
     RUNS.forget()
@@ -49,12 +51,13 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         retry_for: float | None = None,
         *,
         within: float | None = None,
+        begins: bool = False,
     ) -> dict[Partition, Bookmark]:
         wanted = list(partitions)
         there = [one for one in wanted if one.broker_id not in brokers]
         gone = [one for one in wanted if one.broker_id in brokers]
-        found = read_bookmarks(session, base, there, retry_for)
-        return found | read_bookmarks(session, base, gone, retry_for, within=within)
+        found = read_bookmarks(session, base, there, retry_for, begins=begins)
+        return found | read_bookmarks(session, base, gone, retry_for, within=within, begins=begins)
 
     monkeypatch.setattr("tubemq_spark.sink.once.read_bookmarks", read)
     return brokers

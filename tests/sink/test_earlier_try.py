@@ -13,14 +13,15 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Task, batches, options, schema
-from tubemq_spark.sink.once import RUNS
+from tubemq_spark.sink.runs import RUNS
 from tubemq_spark.sink.write import Plan, plan, write_batches
 
 ROWS = [{"value": b"%d" % row} for row in range(400)]
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.0)
     RUNS.forget()
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:

@@ -17,7 +17,7 @@ from tests.sending import bodies_in, connections_to, counted
 from tests.sink_options.bench import Task, Writing, schema
 from tests.waiting import wait_until
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.once import RUNS
+from tubemq_spark.sink.runs import RUNS
 
 BATCHES = 1000
 WARM = 20  # batches after which there is all that there ever will be
@@ -27,8 +27,9 @@ BEATS = 4
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
     RUNS.forget()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}) as running:
         yield running
     RUNS.forget()
@@ -96,4 +97,4 @@ def test_nothing_grows(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
     late = kept(cluster, registered, closed)
     assert late.producers == early.producers == 1
     assert late.groups == early.groups
-    assert len(late.groups) == (3 if once else 0)
+    assert len(late.groups) == (4 if once else 0)

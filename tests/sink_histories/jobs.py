@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from tests.sink_histories.hooks import CALLS, Hook
 from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
 from tubemq_spark.client import doubts
-from tubemq_spark.sink import once
+from tubemq_spark.sink import once, standing
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 
 _FIELDS: Mapping[str, tuple[DataType, pa.DataType]] = {
@@ -105,7 +105,7 @@ class Begin:
         if self.doubts_settling is not None:
             doubts.SETTLING = self.doubts_settling
         if self.blind:
-            once.Standing.add = lambda *_: None  # type: ignore[method-assign]
+            standing.Found.add = lambda *_: None  # type: ignore[method-assign]
 
 
 def schema(columns: Sequence[str]) -> StructType:

@@ -25,7 +25,7 @@ from tubemq_spark.client.rounds import call_all
 from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.once import RUNS
+from tubemq_spark.sink.runs import RUNS
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 

@@ -7,6 +7,13 @@ messages of batch b were sent after the commit of b - 1, hence they stand behind
 and that stays where it is while b, and its commit, are repeated. More groups, `<base>_look_<n>`, serve for reading
 (`client.look`); where these stand means nothing.
 
+A third group, `<base>_plan`, tells whether anybody has begun with a batch since the last commit. Who begins with a
+batch moves it to the end, a commit moves it to the beginning. If it stands before the bookmark of a batch, no try of
+the batch has begun, and the batch has no messages yet. `Bookmark.is_untried` has the exact rule. This proof is only
+used where the bookmark itself does not help, because retention has removed the messages behind it, or because there are
+too many messages behind it. It is lost, in the unsafe direction, when a broker crashes before it has written the third
+group's move down.
+
 A group that is new in a partition begins at its end, and the broker remembers that: whoever first asks for the
 bookmarks of a partition sets them. So a task must have asked before it sends its first message to a partition, to one
 that was added in the meantime as well; then what any try of the batch has sent stands behind.
@@ -62,26 +69,57 @@ _log = logging.getLogger(__name__)
 _ROLE = "bookmarks"
 _FIRST_PAUSE = 0.02, 0.08  # seconds, drawn, lest processes that met each other meet again
 
-_Visit = tuple[Partition, str]
-"""A partition, and the group to register in there."""
+
+class _Visit(NamedTuple):
+    """A partition, the group to register in there, and how: `position` is where the group is put, None for what
+    `read_status` says."""
+
+    partition: Partition
+    group: str
+    read_status: ReadStatus
+    position: int | None = None
 
 
 class Bookmark(NamedTuple):
     """Where the two groups stand in a partition, and where its store ended at that moment: bytes of the index. After a
-    crash of the broker the groups may stand behind the end."""
+    crash of the broker the groups may stand behind the end. `planned` is where the third group stood before this
+    reading moved it, None where it was not read."""
 
     even: int
     odd: int
     end: int
+    planned: int | None = None
 
     def before(self, batch: int) -> int:
         """No message of `batch` stands before this position, but for crashes of the broker."""
         return self.odd if batch % 2 == 0 else self.even
 
+    def is_untried(self, batch: int) -> bool:
+        """Whether it is proven that no message of `batch` stood before `end` when the bookmark was read.
+
+        The last commit has put the third group to the beginning, and nobody has begun with a batch since then. That
+        commit was not the one of `batch`, or there was nothing new for it: else the batch's own group would stand
+        behind the other one.
+        """
+        before, own = self.before(batch), self.even if batch % 2 == 0 else self.odd
+        return self.planned is not None and self.planned < before and own <= before
+
+    def older(self, other: Bookmark) -> Bookmark:
+        """What is true by both bookmarks of the same partition, which belong to two names of one query."""
+        planned = None
+        if None not in (self.planned, other.planned) and (self.even, self.odd) == (other.even, other.odd):
+            planned = max(self.planned or 0, other.planned or 0)
+        return Bookmark(min(self.even, other.even), min(self.odd, other.odd), min(self.end, other.end), planned)
+
 
 def bookmark_group(base: str, batch: int) -> str:
     """The group that is moved when `batch` is committed."""
     return f"{base}_{batch % 2}"
+
+
+def plan_group(base: str) -> str:
+    """The group that is moved when somebody begins with a batch."""
+    return f"{base}_plan"
 
 
 def read_bookmarks(
@@ -91,56 +129,68 @@ def read_bookmarks(
     retry_for: float | None = None,
     *,
     within: float | None = None,
+    begins: bool = False,
 ) -> dict[Partition, Bookmark]:
     """The bookmarks of `partitions`; where there were none, both are at the end from now on. With `within` those are
-    left out whose brokers do not answer in so many seconds.
+    left out whose brokers do not answer in so many seconds. Who `begins` with a batch, or may send messages of it,
+    moves the third group too.
 
     Raises `TransportError` with the `unserved` partitions when a broker stays away, or somebody else keeps one of the
     groups, for longer than `retry_for` seconds, by default those of the settings; `AuthError`, `ServerError`.
     """
-    groups = bookmark_group(base, 0), bookmark_group(base, 1)
+    hows = [(bookmark_group(base, number), ReadStatus.FROM_MAX) for number in (0, 1)]
+    if begins:
+        hows += [(plan_group(base), ReadStatus.FROM_MAX), (plan_group(base), ReadStatus.FROM_MAX_ALWAYS)]
     partitions = list(dict.fromkeys(partitions))
-    heard = _visit_all(session, groups, partitions, ReadStatus.FROM_MAX, retry_for, within)
+    heard = _visit_all(
+        session, [_Visit(partition, *how) for partition in partitions for how in hows], retry_for, within
+    )
     bookmarks = {}
     for partition in partitions:
-        if all((partition, group) in heard for group in groups):
-            even, odd = (heard[partition, group] for group in groups)
-            bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end))
+        standings = [heard.get(_Visit(partition, *how)) for how in hows]
+        if any(one is None for one in standings):
+            continue
+        even, odd, *plan = (one for one in standings if one is not None)
+        planned = plan[0].group if plan else None
+        bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), planned)
     return bookmarks
 
 
 def move_bookmarks(
     session: ProducerSession, base: str, batch: int, partitions: Iterable[Partition], *, within: float | None = None
 ) -> None:
-    """Puts the group of `batch` to the present end of `partitions`. With `within` those are left as they are whose
-    brokers do not answer in so many seconds.
+    """Puts the group of `batch` to the present end of `partitions`, and then the third group to their beginning. With
+    `within` those are left as they are whose brokers do not answer in so many seconds.
 
     Raises as `read_bookmarks`, when it has moved those that it could; later batches will only read more where it could
     not, so who likes may go on.
     """
     group = bookmark_group(base, batch)
-    _visit_all(session, [group], list(dict.fromkeys(partitions)), ReadStatus.FROM_MAX_ALWAYS, within=within)
+    visits = [_Visit(partition, group, ReadStatus.FROM_MAX_ALWAYS) for partition in dict.fromkeys(partitions)]
+    moved = _visit_all(session, visits, within=within)
+    # Only where the bookmark is known to stand: the third group must not tell of a commit that left no trace.
+    visits = [_Visit(visit.partition, plan_group(base), ReadStatus.NORMAL, 0) for visit in moved]
+    _visit_all(session, visits, within=within)
 
 
 def _visit_all(
     session: ProducerSession,
-    groups: Sequence[str],
-    partitions: Sequence[Partition],
-    read_status: ReadStatus,
+    visits: Sequence[_Visit],
     retry_for: float | None = None,
     within: float | None = None,
 ) -> dict[_Visit, Standing]:
-    """Registers in each group in each partition, and leaves at once: where they stand, and the ends. With `within` not
-    all need be there after so many seconds."""
+    """Registers as each visit says, and leaves at once: where the groups stand, and the ends. The broker handles the
+    visits to a partition in their order. With `within` not all need be there after so many seconds."""
     patience = session.settings.retry_for if retry_for is None else retry_for
     if within is not None:
         patience = min(patience, within)
     stamina = Stamina(patience, first=random.uniform(*_FIRST_PAUSE))
     heard: dict[_Visit, Standing] = {}
     holders: dict[_Visit, str] = {}  # processes like this one, whose claims are in the way
-    missing = [(partition, group) for partition in partitions for group in groups]
+    partitions = {visit.partition for visit in visits}
+    missing = list(visits)
     while missing:
-        standings, troubles = _visit(session, missing, holders, read_status, within)
+        standings, troubles = _visit(session, missing, holders, within)
         heard |= standings
         missing = [visit for visit in missing if visit not in heard]
         if standings:
@@ -151,9 +201,9 @@ def _visit_all(
                 return heard
             raise TransportError(
                 f"{troubles[missing[0]]}; gave up after {patience:g} s, with "
-                f"{len({partition for partition, _ in missing})} of {len(partitions)} partitions to go. Check that the "
+                f"{len({visit.partition for visit in missing})} of {len(partitions)} partitions to go. Check that the "
                 "brokers run and can be reached from the driver and the executors, and that nobody else uses the group",
-                unserved=frozenset(partition for partition, _ in missing),
+                unserved=frozenset(visit.partition for visit in missing),
             )
     return heard
 
@@ -162,7 +212,6 @@ def _visit(
     session: ProducerSession,
     visits: Sequence[_Visit],
     holders: dict[_Visit, str],
-    read_status: ReadStatus,
     timeout: float | None,
 ) -> tuple[dict[_Visit, Standing], dict[_Visit, str]]:
     """One write for each broker: what was heard, and what went wrong. `holders` are sent away, and those met noted."""
@@ -171,19 +220,20 @@ def _visit(
     calls: list[Call] = []
     known = session.cluster.brokers
     troubles = {
-        (partition, group): f"the master lists no broker {partition.broker_id}, which has {partition}"
-        for partition, group in visits
-        if partition.broker_id not in known
+        visit: f"the master lists no broker {visit.partition.broker_id}, which has {visit.partition}"
+        for visit in visits
+        if visit.partition.broker_id not in known
     }
     visits = [visit for visit in visits if visit not in troubles]
-    for partition, group in visits:
+    for visit in visits:
+        partition, group, read_status, position = visit
         asking = GroupCalls(session.settings, group, session.token)
         broker = known[partition.broker_id]
-        holder = holders.pop((partition, group), None)
+        holder = holders.pop(visit, None)
         if holder is not None:
             calls.append(asking.unregister(broker, partition, holder))
         registers.append(len(calls))
-        calls.append(asking.register(broker, partition, client_id, read_status=read_status))
+        calls.append(asking.register(broker, partition, client_id, position, read_status))
         calls.append(asking.unregister(broker, partition, client_id))
     seconds = session.settings.rpc_timeout if timeout is None else min(timeout, session.settings.rpc_timeout)
     outcomes = call_all(session.settings, calls, seconds)

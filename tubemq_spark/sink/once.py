@@ -5,22 +5,21 @@ was stored since its batch began (`client.bookmarks` tells since where, `client.
 by their digests: the rows of a task need not come in the same order again, but they must be the same rows. A send that
 was not answered is looked for in its partition before it is made again.
 
-Most tasks have no earlier try, and look at nothing: those of a batch before which this worker has seen another of the
-same run. For the first batch that a worker sees of a run it looks once, for all its tasks.
+Most tasks have no earlier try, and look at nothing: those of a batch before which the same run has committed another
+one. The driver notes each commit for the plan of the next batch (`sink.note`), because Spark ends idle workers and
+nothing that they remember lasts. For the first batch of a run each worker looks once, for all its tasks (`sink.runs`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tubemq_spark.client.bookmarks import Bookmark, read_bookmarks
-from tubemq_spark.client.look import Seen, entries, look
+from tubemq_spark.client.look import MARGIN, Seen, entries, look
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.outgoing import Stored
 from tubemq_spark.client.whole_topic import all_partitions
@@ -37,8 +36,12 @@ from tubemq_spark.errors import (
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
+from tubemq_spark.sink.earlier import Search
+from tubemq_spark.sink.note import Note
 from tubemq_spark.sink.options import OnceOptions
 from tubemq_spark.sink.origin import Task
+from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.standing import Found, Standing
 
 _log = logging.getLogger(__name__)
 
@@ -68,113 +71,29 @@ def bookmarks_of(
     also: Iterable[Partition] = (),
     anew: bool = False,
     away_after: float | None = AWAY_AFTER,
+    begins: bool = True,
 ) -> dict[Partition, Bookmark]:
     """The bookmarks of all partitions of `topic` that the master lists, asked `anew` or a moment ago, and those in
-    `also`; those are left out whose brokers are away for so many seconds. Raises as `read_bookmarks` and
-    `all_partitions`."""
+    `also`; those are left out whose brokers are away for so many seconds. `begins` is that of `read_bookmarks`. Raises
+    as `read_bookmarks` and `all_partitions`."""
     partitions = all_partitions(session, f"{options.group}_look_{topic}", topic, anew=anew).union(also)
-    return read_bookmarks(session, options.group, sorted(partitions), within=away_after)
+    return _read(session, options, sorted(partitions), within=away_after, begins=begins)
 
 
-class Standing:
-    """The rows of one task that an earlier try has stored in a topic."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, tuple[str, Stored]] = {}
-        self._left: dict[str, list[int]] = {}  # those that no row of this try was found to be, by digest
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, row: int, digest: str, stored: Stored) -> None:
-        if row not in self._rows:  # one that stands twice is one
-            self._rows[row] = digest, stored
-            self._left.setdefault(digest, []).append(row)
-
-    def take(self, row: int, digest: str) -> tuple[int, Stored] | None:
-        """The number under which an equal row stands, and where; the same one is not given twice."""
-        numbers = self._left.get(digest)
-        if not numbers:
-            return None
-        number = row if row in numbers else numbers[0]
-        numbers.remove(number)
-        return number, self._rows[number][1]
-
-    def free_number(self, row: int) -> int:
-        """For a row that does not stand: its own number unless another row stands under that."""
-        while row in self._rows:
-            row += 1 << 32
-        return row
-
-    @property
-    def unclaimed(self) -> int:
-        """How many stand that were not taken."""
-        return sum(len(numbers) for numbers in self._left.values())
-
-
-class Found:
-    """What earlier runs have stored of a batch in a topic, by task. `is_whole` unless that is too much to keep."""
-
-    _MOST = 500_000
-
-    def __init__(self, marks: Bookmarks) -> None:
-        """`marks` were read when the tries of earlier runs were over."""
-        self.marks = marks
-        self.is_whole = True
-        self._count = 0
-        self._rows: dict[int, list[tuple[int, str, Stored]]] = {}
-
-    def add(self, task: int, row: int, digest: str, stored: Stored) -> None:
-        self._count += 1
-        if self._count > self._MOST:
-            self.is_whole = False
-            self._rows.clear()
-        if self.is_whole:
-            self._rows.setdefault(task, []).append((row, digest, stored))
-
-    def of(self, task: int) -> Standing:
-        standing = Standing()
-        for found in self._rows.get(task, ()):
-            standing.add(*found)
-        return standing
-
-
-class Runs:
-    """What this process knows of the runs of queries: the first batch that it has seen of each, for all later ones
-    cannot have been tried before the run began; and what earlier runs have stored of that first one, by topic."""
-
-    _MOST = 100
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._known: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, Found]]] = OrderedDict()
-
-    def is_later(self, task: Task) -> bool:
-        """Whether `task` is of a later batch than the first that was seen of its run."""
-        if task.run is None:
-            return False
-        first, found = self._of(task)
-        if task.batch > first:
-            found.clear()
-        return task.batch > first
-
-    def found(self, task: Task) -> dict[str, Found]:
-        """By topic, for the first batch of the task's run; to be filled."""
-        return {} if task.run is None else self._of(task)[1]
-
-    def _of(self, task: Task) -> tuple[int, dict[str, Found]]:
-        known = self._known.setdefault((task.id, task.run), (task.batch, {}))
-        self._known.move_to_end((task.id, task.run))
-        while len(self._known) > self._MOST:
-            self._known.popitem(last=False)
-        return known
-
-
-RUNS = Runs()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=RUNS.forget)
+def _read(
+    session: ProducerSession,
+    options: OnceOptions,
+    partitions: Sequence[Partition],
+    *,
+    within: float | None,
+    begins: bool = True,
+) -> dict[Partition, Bookmark]:
+    """By both names that the query may have at the brokers; the older bookmark is never wrong."""
+    marks = read_bookmarks(session, options.group, partitions, within=within, begins=begins)
+    if options.former_group is None or not marks:
+        return marks
+    former = read_bookmarks(session, options.former_group, list(marks), within=within, begins=begins)
+    return {one: mark.older(former[one]) for one, mark in marks.items() if one in former}
 
 
 class Once:
@@ -187,11 +106,13 @@ class Once:
         task: Task,
         bookmarks: Bookmarks,
         planned_at: int,
+        note: Note | None = None,
+        topic: str | None = None,
         unmarked: str | None = None,
     ) -> None:
         """`bookmarks` are those that the driver read before the batch, at `planned_at` (milliseconds since the epoch):
-        of all partitions whose brokers answered. Messages of the topic `unmarked` bear no stamps, and are sent with
-        each try."""
+        of all partitions whose brokers answered. `note` is what the driver noted at the last commit. `topic` is the one
+        of all rows that name none. Messages of the topic `unmarked` bear no stamps, and are sent with each try."""
         self._options = options
         self._unmarked = unmarked
         self._session = session
@@ -204,9 +125,12 @@ class Once:
         )
         self._bookmarks = dict(bookmarks)
         self._away: set[Partition] = set()
-        self._is_first_try = RUNS.is_later(task) and task.attempt == 0
+        is_later = RUNS.is_later(task) or (note is not None and note.is_before(task.id, task.run, task.batch))
+        self._is_first_try = is_later and task.attempt == 0
         self._is_retry = task.attempt > 0
+        self._main_topic = topic
         self._topics: dict[str, Standing] = {}
+        self._tried: dict[str, frozenset[int]] = {}
         self._alive_at: dict[int, float] = {}  # when brokers were first heard in this try
 
     def __repr__(self) -> str:
@@ -216,6 +140,11 @@ class Once:
     def topics(self) -> frozenset[str]:
         """Those that the task has rows for, be it that all stood already."""
         return frozenset(self._topics)
+
+    @property
+    def tried(self) -> Mapping[str, frozenset[int]]:
+        """By topic, the numbers of the tasks of this batch that were found to have rows there from earlier tries."""
+        return self._tried
 
     def place(self, topic: str, row: int, digest: str) -> tuple[int, Stored | None]:
         """The number that a row is to be stamped with; or under which it stands already, and where."""
@@ -228,15 +157,18 @@ class Once:
 
     def finish(self) -> None:
         """To be called when all rows are stored: did an earlier try store rows that this one does not have?"""
-        if self._is_retry:  # it may have none at all
-            for topic in {one.topic for one in self._bookmarks} - self._topics.keys():
-                self._topics[topic] = self._begin(topic)
+        # A task without rows looks too, or rows of an earlier try would go unnoticed: of a task its own. For tasks that
+        # there are no more, or that have no rows now, the first one looks; `sink.commit` judges what it found.
+        looks = self._is_retry or (not self._is_first_try and self._origin.partition == 0)
+        if looks and self._main_topic is not None and self._main_topic not in self._topics:
+            self._topics[self._main_topic] = self._begin(self._main_topic)
         unclaimed = sum(standing.unclaimed for standing in self._topics.values())
         if unclaimed:
             self._uncertain(
                 ConfigError(
                     f"{unclaimed} rows that an earlier try of the task has stored are not among its rows now: the "
-                    "query gives other rows when it is run again, and effectivelyOnce needs one that gives the same"
+                    "query gives other rows when it is run again, and effectivelyOnce needs one that gives the same "
+                    "rows to the task of the same number"
                 )
             )
 
@@ -247,7 +179,7 @@ class Once:
             if one not in self._bookmarks and one.topic != self._unmarked and (needed or one not in self._away)
         ]
         if missing:
-            found = read_bookmarks(self._session, self._options.group, missing, within=None if needed else AWAY_AFTER)
+            found = _read(self._session, self._options, missing, within=None if needed else AWAY_AFTER)
             self._bookmarks |= found
             # Those stay away as long as the task lasts, lest keys move to and fro.
             self._away.update(one for one in missing if one not in found)
@@ -262,7 +194,8 @@ class Once:
             raise TransportError(f"{missing[0]}: its broker does not answer")
 
     def find(self, partition: Partition, floor: int | None, marks: Collection[object]) -> Mapping[object, Stored]:
-        since = self._bookmarks[partition].before(self._batch) if floor is None else floor
+        # The bookmark was read before this try has sent anything, hence its messages stand behind the end of then.
+        since = self._bookmarks[partition].end if floor is None else floor
         found: dict[object, Stored] = {}
         try:
             for seen in self._look_at(partition, since, retry_for=_HASTE):
@@ -284,66 +217,84 @@ class Once:
         if self._is_first_try:
             return Standing()
         try:
-            if self._is_retry:  # of this run: that try may just have failed
-                return self._standing(topic, self._settled(topic))
             # Tries in an earlier run ended when this one began, or soon after. They are looked for once in a process,
-            # for all tasks of the batch.
-            before = RUNS.found(self._task)
+            # for all tasks of the batch. A try in this run may just have failed.
+            before = {} if self._is_retry else RUNS.found(self._task)
             if topic not in before:
-                found = Found(self._settled(topic))
-                self._look(topic, found.marks, found.add)
-                before[topic] = found
+                before[topic] = self._look(topic, self._settled(topic))
             found = before[topic]
-            return found.of(self._origin.partition) if found.is_whole else self._standing(topic, found.marks)
         except TubeMQError as error:
             self._uncertain(error)
             return Standing()
+        self._tried[topic] = frozenset(found.tasks)
+        return found.of(self._origin.partition)
 
     def _settled(self, topic: str) -> Bookmarks:
         """The bookmarks, read when what was sent before has been handled: of all partitions that an earlier try can
         have known."""
         known = [one for one in self._bookmarks if one.topic == topic]
-        alive = bookmarks_of(self._session, self._options, topic, also=known, anew=True, away_after=None)
+        alive = bookmarks_of(self._session, self._options, topic, also=known, anew=True, away_after=None, begins=False)
         heard_at = time.monotonic()
         last = max((self._alive_at.setdefault(one.broker_id, heard_at) for one in alive), default=heard_at)
         time.sleep(max(0.0, last + SETTLING * (_AFTER_FAILURE if self._is_retry else 1) - heard_at))
         return bookmarks_of(self._session, self._options, topic, also=known, anew=True, away_after=None)
 
-    def _look(self, topic: str, now: Bookmarks, add: Callable[[int, int, str, Stored], None]) -> None:
-        """Finds what stands of the batch: task, row, digest and place of each."""
+    def _look(self, topic: str, now: Bookmarks) -> Found:
+        """What stands of the batch: of all its tasks, and of a task that is tried again in the same run its own."""
         self._bookmarks = {**now, **self._bookmarks}
         since = {one: self._bookmarks[one].before(self._batch) for one in now}
+        if _messages(now, since) > self._options.max_offsets:
+            since |= {one: self._bookmarks[one].end for one in now if self._is_untried(one)}
         count = _messages(now, since)
         if count > self._options.max_offsets:
             raise ConfigError(
                 f"topic {topic} got {count} messages since the batch began, and option 'effectivelyOnceMaxOffsets' "
                 f"lets a task read {self._options.max_offsets} to find its own among them; raise it"
             )
+        found = Found()
         # In no order, lest the tasks of a batch all queue at the same partition.
         for partition, mark in random.sample(list(now.items()), len(now)):
             try:
-                for seen in self._look_at(partition, since[partition], until=mark.end):
-                    stamp = parse(seen.attributes)
-                    if stamp is not None and stamp.digest is not None and stamp.origin[:2] == self._origin[:2]:
-                        add(stamp.origin.partition, stamp.row, stamp.digest, _stored(partition, seen))
+                self._search(partition, since[partition], mark.end, found)
             except DataLossError as loss:
                 if self._options.fails_when_uncertain:
                     raise
                 self._uncertain(loss)  # of this partition alone
+        return found
 
-    def _standing(self, topic: str, now: Bookmarks) -> Standing:
-        """What stands of this task alone."""
-        standing = Standing()
+    def _search(self, partition: Partition, since: int, end: int, found: Found) -> None:
+        try:
+            self._search_from(partition, since, end, found)
+        except DataLossError as loss:
+            begun = self._bookmarks[partition].end
+            if since >= begun or not self._is_untried(partition):
+                raise
+            _log.info("%s; but no try of the batch had begun before this run", loss)
+            self._search_from(partition, begun, end, found)
 
-        def add(task: int, row: int, digest: str, stored: Stored) -> None:
-            if task == self._origin.partition:
-                standing.add(row, digest, stored)
+    def _search_from(self, partition: Partition, since: int, end: int, found: Found) -> None:
+        def look_at(since: int, until: int, behind: int) -> Iterator[Seen]:
+            return self._look_at(partition, since, until=until, behind=behind)
 
-        self._look(topic, now, add)
-        return standing
+        search = Search(partition, self._origin.id, self._batch, look_at, self._options.max_offsets)
+        for stamp, seen in search.messages(since, end):
+            task, digest = stamp.origin.partition, stamp.digest
+            assert digest is not None
+            found.tasks.add(task)
+            if not self._is_retry or task == self._origin.partition:
+                found.add(task, stamp.row, digest, _stored(partition, seen))
+
+    def _is_untried(self, partition: Partition) -> bool:
+        return self._bookmarks[partition].is_untried(self._batch)
 
     def _look_at(
-        self, partition: Partition, since: int, *, until: int | None = None, retry_for: float | None = None
+        self,
+        partition: Partition,
+        since: int,
+        *,
+        until: int | None = None,
+        behind: int = MARGIN,
+        retry_for: float | None = None,
     ) -> Iterator[Seen]:
         # Each look is newer than the ones before it: those of tries that were killed leave their claims behind.
         self._claim = replace(self._claim, attempt=self._claim.attempt + 1)
@@ -353,6 +304,7 @@ class Once:
             partition,
             since,
             until=until,
+            behind=behind,
             claim=self._claim,
             retry_for=retry_for,
         )

@@ -13,6 +13,7 @@ from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import ONLY_OF_THE_SOURCE, Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.sink.checkpoint import normal_path
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
@@ -62,8 +63,8 @@ EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
     "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`",
-    "of the consumer groups, with `_0`, `_1` and `_look_…` behind it, that keep the query's bookmarks at the brokers; "
-    "they must be the query's alone and stay the same",
+    "of the consumer groups, with `_0`, `_1`, `_plan` and `_look_…` behind it, that keep the query's bookmarks at the "
+    "brokers; they must be the query's alone and stay the same",
     shown_default="made of option `checkpointLocation`",
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
@@ -147,11 +148,13 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class OnceOptions:
-    """What effectively once needs: `group` is the base of the groups' names."""
+    """What effectively once needs: `group` is the base of the groups' names. `former_group` is the base that earlier
+    releases made of the checkpoint folder as it is spelled, None where it is the same."""
 
     group: str
     max_offsets: int = 10_000_000
     fails_when_uncertain: bool = True
+    former_group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -219,13 +222,24 @@ def _once(raw: Mapping[str, str]) -> OnceOptions | None:
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
         raise ConfigError("option 'effectivelyOnce' needs the stamps of rows: leave 'stampRows' out, or set it to true")
-    group = EFFECTIVELY_ONCE_GROUP.read(raw)
+    group, former = EFFECTIVELY_ONCE_GROUP.read(raw), None
     if group is None:
-        checkpoint = given.get("checkpointlocation", "").strip().rstrip("/")
-        if not checkpoint:
-            raise ConfigError(
-                "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
-                "to find the query's bookmarks again"
-            )
-        group = f"spark_sink_{sha256(checkpoint.encode()).hexdigest()[:16]}"
-    return OnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL)
+        group, former = _groups_of(given.get("checkpointlocation", ""))
+    return OnceOptions(
+        group,
+        EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw),
+        EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL,
+        former,
+    )
+
+
+def _groups_of(checkpoint: str) -> tuple[str, str | None]:
+    """The base of the groups' names for a checkpoint folder, and the one that earlier releases used, if another."""
+    path, former = normal_path(checkpoint), checkpoint.strip().rstrip("/")
+    if path in ("", "/"):
+        raise ConfigError(
+            "option 'effectivelyOnce' needs option 'checkpointLocation' on the writer, or 'effectivelyOnceGroup', "
+            "to find the query's bookmarks again"
+        )
+    names = [f"spark_sink_{sha256(text.encode()).hexdigest()[:16]}" for text in (path, former)]
+    return names[0], names[1] if former not in ("", path) else None

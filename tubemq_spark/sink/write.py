@@ -22,6 +22,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.encode import BadRowError, Parts, RowEncoder, digest_of, with_digest
+from tubemq_spark.sink.note import Note, read_note
 from tubemq_spark.sink.once import Once, bookmarks_of
 from tubemq_spark.sink.options import DEAD_LETTER, EFFECTIVELY_ONCE, FAIL, SinkOptions
 from tubemq_spark.sink.origin import Task, this_task
@@ -38,12 +39,13 @@ _SHOWN = 5  # failed rows of a task that are told one by one
 @dataclass(frozen=True)
 class Plan:
     """What the driver gives to the tasks of a batch: plain values. `write_id` is None for streams; `made_at` is in
-    milliseconds since the epoch."""
+    milliseconds since the epoch; `note` is what the last commit left, with `effectivelyOnce`."""
 
     options: SinkOptions
     write_id: str | None = None
     bookmarks: Mapping[Partition, Bookmark] = field(default_factory=dict, repr=False)
     made_at: int = 0
+    note: Note | None = None
 
 
 def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> Plan:
@@ -62,14 +64,22 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
     if options.receipts is not None:
         check_folder(options.receipts)
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
-    bookmarks: Mapping[Partition, Bookmark] = {}
-    if topics:
+    note = None if options.once is None else read_note(options.once.group)
+    written_to = frozenset() if note is None else note.topics
+    bookmarks: dict[Partition, Bookmark] = {}
+    if topics or written_to:
         with SESSIONS.lease(options.client) as session:
             add_topics(session, topics)
             if options.once is not None and options.topic is not None:
                 bookmarks = bookmarks_of(session, options.once, options.topic)
+            if options.once is not None:
+                for topic in sorted(written_to - {options.topic}):
+                    try:
+                        bookmarks |= bookmarks_of(session, options.once, topic)
+                    except ConfigError as error:  # the topic is gone, maybe; whose rows go there will say so
+                        _log.info("no bookmarks of topic %s: %s", topic, error)
         options = replace(options, client=replace(options.client, are_proven=True))
-    return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000)
+    return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000, note)
 
 
 def write_batches(planned: Plan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -114,6 +124,8 @@ class _TaskWriter:
                     self._task,
                     self._planned.bookmarks,
                     self._planned.made_at,
+                    note=self._planned.note,
+                    topic=options.topic,
                     unmarked=options.dead_letter_topic,
                 )
             with Producer(
@@ -151,6 +163,9 @@ class _TaskWriter:
             dead=self._dead,
             stood=self._stood,
             topics=self._once.topics if self._once is not None else frozenset(),
+            run=self._task.run,
+            task=self._task.partition,
+            tried=self._once.tried if self._once is not None else {},
             receipts=self._receipts.packed() if self._receipts is not None else None,
         )
 

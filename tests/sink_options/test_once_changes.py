@@ -1,0 +1,215 @@
+"""`effectivelyOnce` where something changed before a batch is tried again: its tasks, its checkpoint's name, or the
+query's groups at the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster
+from tests.sending import bodies_in
+from tests.sink_options.bench import Cells, Task
+from tests.sink_options.test_once_runs import Start, new_workers, start
+from tests.sink_options.test_once_traps import begin, once_each, rows
+from tubemq_spark.client.bookmarks import bookmark_group, plan_group
+from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import SinkOptions
+
+__all__ = ["start"]
+
+
+# Another number of tasks
+
+
+def write_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]], **given: Any) -> None:
+    """A whole batch with one task for each of `parts`."""
+    new_workers()
+    writing = begin(cluster, [{"value": b""}], **given)
+    writing.commit([writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)], task.batch)
+
+
+def try_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]]) -> list[Written]:
+    """A batch that is not committed."""
+    new_workers()
+    writing = begin(cluster, [{"value": b""}])
+    return [writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)]
+
+
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_batch_with_fewer_tasks_than_an_earlier_try_is_not_committed(start: Start, count: int) -> None:
+    cluster, task = start(), Task()
+    parts = [rows(str(number), 3) for number in range(3)]
+    try_tasks(cluster, task, parts)
+    fewer = [parts[0], parts[1] + parts[2]] if count == 2 else [[]]
+    message = (
+        r"^batch 0: an earlier try has stored rows of task 2 in topic demo, and these have no such rows now: the batch "
+        r"has 2 tasks, and had more\. .* task of the same number\. .* to sendAgain$"
+    )
+    if count == 1:  # of a query that gives no rows any more
+        message = "^task partition 0 of batch 0: 3 rows that an earlier try of the task has stored"
+    with pytest.raises(ConfigError, match=message):
+        write_tasks(cluster, task.restarted(), fewer)
+
+
+def test_a_task_without_rows_does_not_hide_those_of_an_earlier_try(start: Start) -> None:
+    cluster, task = start(), Task()
+    parts = [rows(str(number), 3) for number in range(3)]
+    try_tasks(cluster, task, [[], *parts[1:]])
+    with pytest.raises(
+        ConfigError, match=r"rows of task 1, 2 in topic demo, and these .* the batch has 3 tasks\. The rows"
+    ):
+        write_tasks(cluster, task.restarted(), [[], [], []])
+
+
+@pytest.mark.sink_option("effectivelyOnceUncertain")
+def test_fewer_tasks_may_be_taken_as_they_are(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    cluster, task = start(), Task()
+    parts = [rows(str(number), 3) for number in range(3)]
+    try_tasks(cluster, task, parts)
+    fewer = [parts[0], parts[1] + parts[2]]
+    write_tasks(cluster, task.restarted(), fewer, effectivelyOnceUncertain="sendAgain")
+    assert "rows of task 2 in topic demo" in caplog.text
+    assert sum(bodies_in(cluster).values()) == 12
+
+
+def test_the_same_tasks_are_no_reason_to_fail(start: Start) -> None:
+    cluster, task = start(), Task()
+    parts = [rows("0", 3), [], rows("2", 3)]
+    try_tasks(cluster, task, [[], [], parts[2]])
+    write_tasks(cluster, task.restarted(), parts)
+    once_each(cluster, *parts)
+
+
+# Another name of the checkpoint
+
+
+@pytest.mark.parametrize("spelling", ["file:/checkpoints/x", "file:///checkpoints/x/", "/checkpoints//x"])
+def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
+    start: Start, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 0)  # what the bookmarks say, and nothing more
+    cluster, task = start(), Task()
+    places = ["/checkpoints/x", spelling, "file:////checkpoints/x"]
+    for batch, (here, there) in enumerate([(places[0], places[1]), (places[1], places[2]), (places[2], places[0])]):
+        some = rows(str(batch), 20)
+        begin(cluster, some, checkpointLocation=here).write(some[:12], task)
+        new_workers()
+        task = task.restarted()
+        writing = begin(cluster, some, checkpointLocation=there)
+        written = writing.write(some, task)
+        assert written.stood == 12
+        writing.commit([written], batch)
+        task = task.next()
+    once_each(cluster, *(rows(str(batch), 20) for batch in range(3)))
+
+
+@pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
+def test_the_groups_of_earlier_releases_are_known(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These were named after the folder as it is spelled."""
+    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 0)
+    cluster, task = start(), Task()
+    former = f"spark_sink_{sha256(folder.encode()).hexdigest()[:16]}"
+    first, second = rows("0", 5), rows("1", 20)
+    writing = begin(cluster, first, effectivelyOnceGroup=former, checkpointLocation=folder)
+    writing.commit([writing.write(first, task)], 0)
+    task = task.next()
+    begin(cluster, second, effectivelyOnceGroup=former, checkpointLocation=folder).write(second[:12], task)
+    new_workers()
+    writing = begin(cluster, second, checkpointLocation=folder)
+    written = writing.write(second, task.restarted())
+    assert written.stood == 12
+    writing.commit([written], 1)
+    for group in {former, group_of(folder)}:
+        assert cluster.group_offset(bookmark_group(group, 1), "demo", 1, 0) == 25 * 28
+
+
+def group_of(folder: str) -> str:
+    raw = {"tubemq.master": "m", "effectivelyOnce": "true", "checkpointLocation": folder}
+    once = SinkOptions.from_options(raw).once
+    assert once is not None
+    return once.group
+
+
+# Groups that are gone
+
+
+def forget_groups(cluster: EmbeddedCluster, group: str) -> None:
+    """As servers do after some time."""
+    names = [bookmark_group(group, 0), bookmark_group(group, 1), plan_group(group)]
+    (server,) = cluster.tubemq._servers.brokers.values()
+
+    def remove() -> None:
+        for name in names:
+            server.service.offsets.remove(name)
+
+    cluster.tubemq._on_thread(remove)
+
+
+@pytest.fixture
+def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluster, Task]:
+    """A batch that was left half done, and whose groups are gone. Others wrote before, between and after."""
+    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 3)
+    cluster, task = start(), Task()
+    for number in range(50):
+        cluster.tubemq.send("demo", b"before %d" % number)
+    writing = begin(cluster, rows("0", 5))
+    writing.commit([writing.write(rows("0", 5), task)], 0)
+    task = task.next()
+    for number in range(10):
+        cluster.tubemq.send("demo", b"between %d" % number)
+    begin(cluster, rows("1", 40)).write(rows("1", 40), task)
+    cluster.tubemq.send("demo", b"after")
+    new_workers()
+    forget_groups(cluster, group_of("/checkpoints/trap"))
+    return cluster, task.restarted()
+
+
+def test_a_bookmark_that_is_too_late_is_known_by_the_messages_before_it(begun: tuple[EmbeddedCluster, Task]) -> None:
+    cluster, task = begun
+    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).stood == 40
+
+
+def test_where_the_first_of_them_may_be_gone_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
+    cluster, task = begun
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=40)
+    with pytest.raises(DataLossError, match=r"stand before the query's bookmark at .*, which is too late: the servers"):
+        begin(cluster, rows("1", 40)).write(rows("1", 40), task)
+
+
+def test_what_was_removed_before_them_does_not_matter(begun: tuple[EmbeddedCluster, Task]) -> None:
+    cluster, task = begun
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=52)  # a message of the batch before is left
+    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).stood == 40
+
+
+@pytest.mark.sink_option("effectivelyOnceMaxOffsets")
+def test_where_too_much_stands_before_it_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
+    cluster, task = begun
+    with pytest.raises(
+        ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read 10 messages"
+    ):
+        begin(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
+
+
+def test_a_query_that_has_just_begun_needs_no_proof(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages stand behind the bookmark, and none of an earlier batch before it."""
+    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 3)
+    cluster, task = start(partitions=3), Task()
+    for number in range(50):
+        cluster.tubemq.send("demo", b"before %d" % number)
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=20)
+    try:
+        begin(cluster, rows("0", 40)).write(rows("0", 30), task)
+        new_workers()
+        assert begin(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).stood == 30
+    except TubeMQError as error:
+        pytest.fail(str(error))

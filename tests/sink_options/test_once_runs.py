@@ -1,0 +1,214 @@
+"""`effectivelyOnce` across runs, and where Spark has ended all workers between two batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.reading import UNIT
+from tests.real.topics import TopicSpec
+from tests.sink_options.bench import Cells, Task
+from tests.sink_options.test_once_traps import begin, once_each, rows
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.bookmarks import bookmark_group, plan_group
+from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.sink.note import Note, read_note, write_note
+from tubemq_spark.sink.runs import RUNS
+
+Start = Callable[..., EmbeddedCluster]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def give(*topics: str, partitions: int = 1) -> EmbeddedCluster:
+            specs = {topic: TopicSpec(partitions=partitions) for topic in topics or ("demo",)}
+            return stack.enter_context(embedded_cluster(topics=specs, brokers=1))
+
+        yield give
+
+
+def new_workers() -> None:
+    """Spark has ended the ones before."""
+    RUNS.forget()
+    forget_servers()
+
+
+def write(
+    cluster: EmbeddedCluster, task: Task, some: Sequence[Cells], topic: str | None = "demo", **given: Any
+) -> Task:
+    """A whole batch of one task, by workers of its own; the task of the next batch."""
+    new_workers()
+    writing = begin(cluster, some, topic, **given)
+    new_workers()
+    written = writing.write(some, task)
+    new_workers()
+    writing.commit([written], task.batch)
+    return task.next()
+
+
+def standing(cluster: EmbeddedCluster, group: str, topic: str) -> int | None:
+    return cluster.group_offset(group, topic, 1, 0)
+
+
+def group_of(cluster: EmbeddedCluster) -> str:
+    once = begin(cluster, rows("", 1, topic=""), None).plan.options.once
+    assert once is not None
+    return once.group
+
+
+def test_only_the_first_batch_of_a_run_looks_for_earlier_tries(start: Start) -> None:
+    """However long the triggers, and whatever others write meanwhile."""
+    cluster, task = start(), Task()
+    task = write(cluster, task, rows("0", 5))
+    fetches = cluster.tubemq.on("get_message").count()
+    for batch in (1, 2):
+        for number in range(20):
+            cluster.tubemq.send("demo", b"foreign %d %d" % (batch, number))
+        task = write(cluster, task, rows(str(batch), 5), effectivelyOnceMaxOffsets=1)
+    assert fetches.fired == 0
+    write(cluster, task.restarted(), rows("3", 5))
+    assert fetches.fired > 0
+
+
+def test_a_batch_that_was_begun_in_an_earlier_run_is_looked_for(start: Start) -> None:
+    cluster, task = start(), Task()
+    task = write(cluster, task, rows("0", 5))
+    some = rows("1", 20)
+    begin(cluster, some).write(some[:12], task)
+    new_workers()
+    assert begin(cluster, some).write(some, task.restarted()).stood == 12
+    once_each(cluster, rows("0", 5), some)
+
+
+def test_bookmarks_move_in_topics_that_only_some_batches_write_to(start: Start) -> None:
+    cluster, task = start("rare", "often"), Task()
+    task = write(cluster, task, rows("0", 4, topic="rare"), None)
+    for batch in (1, 2, 3):
+        cluster.tubemq.send("rare", b"foreign")
+        task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
+    group = group_of(cluster)
+    assert [standing(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
+
+
+@pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])
+def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: Start, topic: str | None) -> None:
+    """No try of its next batch has begun, so nothing of it can be among what was removed."""
+    cluster, task = start(), Task()
+    given: dict[str, Any] = {} if topic else {"topic": "demo"}
+    for batch in range(3):
+        task = write(cluster, task, rows(str(batch), 5, **given), topic)
+    for _ in range(40):
+        cluster.tubemq.send("demo", b"foreign")
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=10)
+    new_workers()
+    some = rows("3", 5, **given)
+    task = task.restarted()
+    writing = begin(cluster, some, topic)
+    written = writing.write(some[:3], task)
+    assert (written.stood, sum(written.rows.values())) == (0, 3)
+    assert writing.write(some, task.again()).stood == 3
+
+
+def test_or_after_others_have_written_more_than_a_task_may_read(start: Start) -> None:
+    cluster, task = start(), Task()
+    given: dict[str, Any] = {"effectivelyOnceMaxOffsets": 10}
+    task = write(cluster, task, rows("0", 5), **given)
+    for _ in range(40):
+        cluster.tubemq.send("demo", b"foreign")
+    new_workers()
+    task, some = task.restarted(), rows("1", 5)
+    begin(cluster, some, **given).write(some[:2], task)
+    new_workers()
+    with pytest.raises(ConfigError, match="'effectivelyOnceMaxOffsets'"):  # this batch has begun
+        begin(cluster, some, **given).write(some, task.restarted())
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])
+def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Start, committed: bool) -> None:
+    """For rows of its batch may be among what was removed."""
+    cluster, task = start(), Task()
+    task = write(cluster, task, rows("0", 5))
+    some = rows("1", 30)
+    writing = begin(cluster, some)
+    written = writing.write(some, task)
+    if committed:
+        writing.commit([written], 1)
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=10)
+    new_workers()
+    with pytest.raises(DataLossError, match="cannot be told, for retention has removed messages"):
+        begin(cluster, some).write(some, task.restarted())
+
+
+def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
+    """The third group goes back only where the bookmark is known to stand."""
+    cluster, task = start(), Task()
+    task = write(cluster, task, rows("0", 5))
+    group = group_of(cluster)
+    some = rows("1", 5)
+    writing = begin(cluster, some, tubemq_retry_maxElapsedMs=500)
+    written = writing.write(some, task)
+    cluster.tubemq.on("partition_register", group=bookmark_group(group, 1)).fail(503, "just now")
+    writing.commit([written], 1)
+    cluster.tubemq.clear_faults()
+    assert standing(cluster, plan_group(group), "demo") == 5 * UNIT
+
+
+# What the driver notes
+
+
+def test_a_note_is_read_by_other_processes(tmp_path: object) -> None:
+    note = Note("query", "run", 7, frozenset({"a", "b"}))
+    assert read_note("some") == Note()
+    write_note("some", note)
+    assert read_note("some") == note
+    assert read_note("other") == Note()
+    assert note.is_before("query", "run", 8)
+    for other in (("query", "run", 7), ("query", "run", 6), ("query", "another", 8), ("another", "run", 8)):
+        assert not note.is_before(*other)
+    assert not Note("query", None, 7).is_before("query", None, 8)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
+def test_a_damaged_note_is_none(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    write_note("some", Note("query", "run", 7))
+    (file,) = tmp_path.iterdir()
+    file.write_text(text, "latin-1")
+    assert read_note("some") == Note()
+    assert "is damaged and not used" in caplog.text
+
+
+def test_without_a_folder_of_spark_it_is_in_one_of_the_users_own(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = Note("query", "run", 7)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    write_note("some", note)
+    assert read_note("some") == note
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)  # others could write what they like
+    assert read_note("some") == Note()
+    write_note("some", note)
+    os.rename(folder, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", folder)
+    (tmp_path / "elsewhere").chmod(0o700)
+    assert read_note("some") == Note()
+
+
+def test_a_note_that_cannot_be_written_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    write_note("some", Note())
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.mkdir()
+    write_note("some", Note("query", "run", 7))
+    assert "cannot be written, the next batch will look for earlier tries" in caplog.text
