@@ -86,6 +86,16 @@ def test_the_same_tasks_are_no_reason_to_fail(start: Start) -> None:
     once_each(cluster, *parts)
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+def test_a_task_that_has_no_rows_any_more_looks_as_well(start: Start, shared: bool) -> None:
+    """Over connections of its own too, which end with it."""
+    cluster, task = start(), Task()
+    writing = begin(cluster, rows("0", 3), tubemq_connections_shared=shared)
+    writing.write(rows("0", 3), task)
+    with pytest.raises(ConfigError, match="3 rows that an earlier try of the task has stored are not among its rows"):
+        writing.write([], task.again())
+
+
 # Another name of the checkpoint
 
 

@@ -152,8 +152,8 @@ class _TaskWriter:
                         ) from error
                     raise
                 stored = producer.flush()
-        if self._once is not None:
-            self._once.finish()
+            if self._once is not None:
+                self._once.finish()
         if self._dropped:
             _log.warning("%d rows %s can never be sent and were dropped (failedRows=drop)", self._dropped, self._name)
         return Written(
