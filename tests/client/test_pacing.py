@@ -230,6 +230,35 @@ def test_a_share_ends_with_any_answer(answer: Callable[[Pacing], None]) -> None:
     assert reader.heard(1) == 0.5
 
 
+DAYS = 2**31 - 1  # milliseconds: 24 days, the longest wait that a rule or a broker can name
+LONGEST = 300.0  # seconds that are obeyed at a time
+DEMANDS: dict[str, tuple[Limits, Callable[[Reader], object]]] = {
+    "data": (Limits((LIMIT._replace(wait_ms=DAYS),)), lambda reader: [reader.heard(0), reader.heard(SHARE)]),
+    "empty": (Limits(empty=(EmptyWait(1, DAYS),)), lambda reader: reader.pacing.not_found()),
+    "452": (NONE, lambda reader: reader.pacing.limited(DAYS)),
+}
+
+
+@pytest.mark.parametrize("demand", DEMANDS)
+def test_no_server_makes_a_reader_wait_for_days(demand: str, caplog: pytest.LogCaptureFixture) -> None:
+    limits, happen = DEMANDS[demand]
+    reader = Reader(default=limits)
+    happen(reader)
+    assert reader.wait == LONGEST
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "with waits of 2147484 s, of which 300 s are obeyed at a time" in record.message
+    reader.advance(LONGEST)
+    assert reader.wait == 0
+
+
+def test_what_is_said_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing_module, "_MOST_TOLD", 10)
+    for number in range(100):
+        Pacing(FlowRules(), filtered=False, where=str(number)).limited(300)
+    assert len(pacing_module._told) <= 10
+
+
 # The log
 
 HAPPENINGS: dict[str, tuple[Callable[[Reader], object], int, str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from types import SimpleNamespace
 from typing import Any
@@ -227,7 +227,7 @@ def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster) -> None:
         assert driver.position() == HERE
 
 
-@pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2)])
+@pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2), (2**31 - 1, 300.0)])
 def test_a_limited_group_waits_as_long_as_it_takes(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: int, wait: float
 ) -> None:
@@ -242,6 +242,7 @@ def test_a_limited_group_waits_as_long_as_it_takes(
         return outcomes
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits), sleep=waits.append)
+    driver.session.settings = replace(driver.session.settings, retry_for=max(wait, driver.session.settings.retry_for))
     monkeypatch.setattr(time_search, "call_all", limiting)
     monkeypatch.setattr(backoff, "time", clock)
     found = find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)

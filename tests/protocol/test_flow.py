@@ -126,6 +126,10 @@ def test_the_least_that_a_data_limit_may_say(change: dict[str, Any]) -> None:
         text_of({**PAUSE, "filterFreqInMs": 401}, kind=3),
         text_of({**PAUSE, "minDataFilterFreqInMs": 300_001}, kind=3),
         text_of(PAUSE, PAUSE, kind=3),
+        *(text_of({**DATA, name: 10**400}) for name in ("dltInM", "limitInM", "freqInMs")),
+        *(text_of({**EMPTY, name: 2**31}, kind=1) for name in EMPTY),
+        text_of({**DATA, "freqInMs": 2**31}),
+        text_of({**DATA, "dltInM": 2**63}),
     ],
     ids=lambda text: text[:60],
 )

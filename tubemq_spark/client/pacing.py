@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tubemq_spark.protocol import flow
-from tubemq_spark.protocol.flow import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, FlowRule, FlowRules
+from tubemq_spark.protocol.flow import LIMIT_PERIOD, LONGEST_WAIT, SHARE_PERIOD, DataLimit, FlowRule, FlowRules
 
 _log = logging.getLogger(__name__)
 
@@ -20,6 +20,7 @@ _NEGLIGIBLE = 0.01  # seconds: a shorter wait is none (wire: RmtDataCache.releas
 _LEAST_WAIT = 200  # ms after a 452: no rule has less; a broker whose limit is 0 says 0 to those that escape it
 _MEBIBYTE = 1024 * 1024
 
+_MOST_TOLD = 1000
 _told: set[str] = set()  # what was logged: a query has a new reader for each range, and its limits are said once
 
 
@@ -85,16 +86,13 @@ class Pacing:
         self._renew(now)
         if self._limit is not None and self._limit[1].is_used_up(self._in_minute, self._in_share):
             rule, limit = self._limit
-            self._wait(now, limit.wait_ms)
-            self._tell(
-                rule, f"who lags by more than {limit.lag} B reads {limit.per_minute // _MEBIBYTE} MiB a minute at most"
-            )
+            what = f"who lags by more than {limit.lag} B reads {limit.per_minute // _MEBIBYTE} MiB a minute at most"
+            self._wait(now, limit.wait_ms, rule, what)
         elif self._pause is not None:
             rule, pause = self._pause
             wait_ms = pause.wait_ms(filtered=self._filtered, slow=require_slow)
-            self._wait(now, wait_ms)
             if wait_ms:
-                self._tell(rule, "there is a pause after each fetch")
+                self._wait(now, wait_ms, rule, "there is a pause after each fetch")
 
     def not_found(self) -> None:
         """A fetch found nothing (404). How long to wait if no rule says is the caller's business."""
@@ -104,17 +102,14 @@ class Pacing:
         found = flow.empty_wait(self._rules, self._empty)
         if found is not None:
             rule, (answers, wait_ms) = found
-            self._wait(now, wait_ms)
-            self._tell(
-                rule, f"there is a pause after fetches that find nothing, {answers} or more in a row", logging.INFO
-            )
+            what = f"there is a pause after fetches that find nothing, {answers} or more in a row"
+            self._wait(now, wait_ms, rule, what, logging.INFO)
 
     def limited(self, min_limit_ms: int) -> None:
         """The broker refused a fetch as too fast (452), and wants that many milliseconds to go by."""
         now = self._clock()
         self._renew(now)
-        self._wait(now, max(min_limit_ms, _LEAST_WAIT))
-        self._tell(self._rules.default, "the broker limits the speed (452)")
+        self._wait(now, max(min_limit_ms, _LEAST_WAIT), self._rules.default, "the broker limits the speed (452)")
 
     def _renew(self, now: float) -> None:
         """Begins a minute, or a share of it, where the last one ended. What was just read belongs to the last one."""
@@ -126,11 +121,17 @@ class Pacing:
             self._in_share = 0
             self._share_ends = now + SHARE_PERIOD
 
-    def _wait(self, now: float, wait_ms: int) -> None:
-        self._fetch_at = max(self._fetch_at, now + wait_ms / 1000)
+    def _wait(self, now: float, wait_ms: int, rule: FlowRule, what: str, level: int = logging.WARNING) -> None:
+        self._fetch_at = max(self._fetch_at, now + min(wait_ms, LONGEST_WAIT) / 1000)
+        if wait_ms > LONGEST_WAIT:
+            what += f", with waits of {wait_ms / 1000:.0f} s, of which {LONGEST_WAIT / 1000:.0f} s are obeyed at a time"
+            level = logging.WARNING
+        self._tell(rule, what, level)
 
-    def _tell(self, rule: FlowRule, what: str, level: int = logging.WARNING) -> None:
+    def _tell(self, rule: FlowRule, what: str, level: int) -> None:
         text = f"{self._where} is read more slowly, as the cluster wants it: {what}, by the {rule}"
         if text not in _told:
+            if len(_told) >= _MOST_TOLD:
+                _told.clear()
             _told.add(text)
             _log.log(level, "%s", text)

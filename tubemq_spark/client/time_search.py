@@ -22,6 +22,7 @@ from tubemq_spark.protocol.consume import not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import NotFound
+from tubemq_spark.protocol.flow import LONGEST_WAIT
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import StoredMessage
@@ -183,8 +184,9 @@ class _Probing:
             found.append(kind)
             if kind is NotFound.WAIT:
                 limited = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
-                pause = max(_LEAST_LIMIT_MS, got.minLimitTime) / 1000 if limited else 0.0
-                refusal = _Refusal(f"{call.what}: {got.errCode} {got.errMsg}", pause)
+                pause = min(max(_LEAST_LIMIT_MS, got.minLimitTime), LONGEST_WAIT) / 1000 if limited else 0.0
+                asked = f", asked again after {pause:g} s" if limited else ""
+                refusal = _Refusal(f"{call.what}: {got.errCode} {got.errMsg}{asked}", pause)
                 break
         return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
 

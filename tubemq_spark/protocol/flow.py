@@ -11,6 +11,9 @@ FlowCtrlRuleHandler, FlowCtrlItem):
   `minDataFilterFreqInMs` where the broker asks to go slowly.
 * type 2 does nothing any more; types that are not known here are left out.
 
+A rule may name waits of up to 24 days, as a broker may in a 452. A reader waits for `LONGEST_WAIT` at a time and then
+asks again, for the rule may have been changed. Numbers that TubeMQ itself could not hold make a rule unreadable.
+
 What comes first (wire: PartitionExt; RmtDataCache for the last):
 
 * The group's data limit that fits lag and time; if none does, the default rule's that does.
@@ -33,13 +36,15 @@ from typing import Any, Literal, NamedTuple
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.shown import shown
 
 LIMIT_PERIOD = 60.0  # seconds for which a data limit is decided (wire: CFG_FC_MAX_LIMITING_DURATION)
 SHARE_PERIOD = 5.0  # seconds of one share of it (wire: CFG_FC_MAX_SAMPLING_PERIOD)
 _SHARES = 12
 
 _GMT_8 = 8 * 60  # minutes
-_LONGEST_PAUSE = 300_000  # milliseconds
+LONGEST_WAIT = 300_000  # milliseconds, the most that TubeMQ allows for a rule of type 3
+_INT, _LONG = 2**31 - 1, 2**63 - 1  # the greatest numbers of Java's types
 _LEAST_LAG, _LEAST_DATA_WAIT = 21, 200
 
 Owner = Literal["default", "group"]
@@ -242,8 +247,8 @@ def _some(found: Iterable[Any]) -> list[Any]:
 
 def _data_limit(rule: Mapping[str, Any]) -> DataLimit:
     start, end = _time(rule["start"]), _time(rule["end"])
-    lag = _number(rule["dltInM"], "dltInM", _LEAST_LAG)
-    limit = _number(rule["limitInM"], "limitInM", 0)
+    lag = _number(rule["dltInM"], "dltInM", _LEAST_LAG, _LONG)
+    limit = _number(rule["limitInM"], "limitInM", 0, _LONG)
     wait_ms = _number(rule["freqInMs"], "freqInMs", _LEAST_DATA_WAIT)
     if start >= end:
         raise ValueError(f"a rule starts before it ends, not {rule}")
@@ -257,17 +262,17 @@ def _empty_wait(rule: Mapping[str, Any]) -> EmptyWait:
 def _fetch_pause(rule: Mapping[str, Any]) -> FetchPause:
     filtered = slow = plain = 0
     if "filterFreqInMs" in rule or "minDataFilterFreqInMs" in rule:
-        filtered = _number(rule["filterFreqInMs"], "filterFreqInMs", 0, _LONGEST_PAUSE)
-        slow = _number(rule["minDataFilterFreqInMs"], "minDataFilterFreqInMs", filtered, _LONGEST_PAUSE)
+        filtered = _number(rule["filterFreqInMs"], "filterFreqInMs", 0, LONGEST_WAIT)
+        slow = _number(rule["minDataFilterFreqInMs"], "minDataFilterFreqInMs", filtered, LONGEST_WAIT)
     if "normFreqInMs" in rule:
-        plain = _number(rule["normFreqInMs"], "normFreqInMs", 0, _LONGEST_PAUSE)
+        plain = _number(rule["normFreqInMs"], "normFreqInMs", 0, LONGEST_WAIT)
     return FetchPause(plain, filtered, slow)
 
 
-def _number(value: Any, name: str, least: int, most: int | None = None) -> int:
+def _number(value: Any, name: str, least: int, most: int = _INT) -> int:
     number = int(value)
-    if number < least or (most is not None and number > most):
-        raise ValueError(f"{name} is {number}, which is not in [{least}, {'' if most is None else most}]")
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {shown(number, 40)}, which is not in [{least}, {most}]")
     return number
 
 
