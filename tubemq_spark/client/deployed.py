@@ -30,6 +30,10 @@ Layouts = Mapping[int, TopicOnBroker]
 """Where one topic is deployed, by broker. Empty for a topic that is not."""
 
 
+class AwayError(TransportError):
+    """What is deployed took no messages for too long."""
+
+
 def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
     """Where `topic` is deployed, whether these brokers run or not, as the master says now. None when the master does
     not tell, for example because consumers need a permission for the topic."""
@@ -48,7 +52,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     """As `ProducerSession.add_topics`, but waits up to `settings.retry_for` for topics that are deployed and take no
-    messages now. `ConfigError` only for a topic that is not deployed, `TransportError` when the time is up."""
+    messages now. `ConfigError` only for a topic that is not deployed, `AwayError` when the time is up."""
     wanted = tuple(topics)
 
     def problem() -> NotListedError | None:
@@ -96,7 +100,7 @@ def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, bro
     pauses = delays(ceiling=_LONGEST_PAUSE)
     while not is_there():
         if deadline.passed:
-            raise TransportError(
+            raise AwayError(
                 f"the master did not list {what} among those that take messages within "
                 f"{session.settings.retry_for:g} s; {_where(session, brokers)}. Start the brokers, or open the topic "
                 "for publishing where it is closed, or wait longer with option 'tubemq.retry.maxElapsedMs'"

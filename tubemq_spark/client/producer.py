@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol
 
+from tubemq_spark.client.deployed import AwayError
 from tubemq_spark.client.doubts import Doubts
 from tubemq_spark.client.link import Answer, Link, Outcome
 from tubemq_spark.client.links import Links
@@ -510,7 +511,7 @@ class Producer:
     def _learn_topic(self, topic: str, row: int | None) -> int:
         try:
             problem = self._targets.unknown(topic)
-        except TransportError as error:
+        except AwayError as error:
             raise TransportError(f"{self._name(row)} cannot be sent, and {self._so_far()}: {error}") from None
         if problem is not None:
             raise ConfigError(f"{self._name(row)}: {problem}")
