@@ -11,6 +11,7 @@ import selectors
 import socket
 import ssl
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -27,6 +28,10 @@ from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +66,7 @@ class Connection:
         self._replies: dict[int, Response | Failure] = {}
         self._to_write: deque[bytes] = deque()
         self._written = 0  # of the first of them
+        self._queued = self._given = 0  # bytes of all requests, and how many of them the system has taken
         self._received = 0  # bytes
         self._broke: TransportError | ProtocolError | None = None  # why it was closed, unless its user did that
         self._chunk = memoryview(bytearray(_READ_SIZE))
@@ -83,6 +89,17 @@ class Connection:
     def unanswered(self) -> int:
         return len(self._deadlines)
 
+    @property
+    def queued(self) -> int:
+        """How many bytes all requests have, whether they were written or not."""
+        return self._queued
+
+    @property
+    def delivered(self) -> int:
+        """How many of these bytes the peer's host has, as far as this system tells; on some it does not, then how many
+        the system has taken. Over TLS it may be a little less, as long as more bytes are on their way."""
+        return self._given - (0 if self.closed else _on_the_way(self._socket))
+
     def submit(self, service: ServiceType, method: Method, message: Message, timeout: float) -> int:
         """Queues a request for the next write; the number to ask for its reply. `timeout` is in seconds."""
         return self.submit_bytes(service, method, message.SerializeToString(), timeout)
@@ -96,6 +113,7 @@ class Connection:
             raise TransportError(f"the connection to {self.address} is closed")
         serial_no, data = self._rpc.request(request)
         self._to_write.append(data)
+        self._queued += len(data)
         self._deadlines[serial_no] = time.monotonic() + request.timeout_ms / 1000
         return serial_no
 
@@ -212,9 +230,11 @@ class Connection:
                 self._gather()
             data = memoryview(self._to_write[0])[self._written :]
             try:
-                self._written += self._socket.send(data)
+                written = self._socket.send(data)
             except BlockingIOError:
                 return
+            self._written += written
+            self._given += written
             if self._written == len(self._to_write[0]):
                 self._to_write.popleft()
                 self._written = 0
@@ -251,6 +271,16 @@ def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection._to_write else 0)
             selector.register(connection._socket, events)
         selector.select(seconds)
+
+
+def _on_the_way(opened: socket.socket) -> int:
+    """How many bytes the system has taken, and the peer's host has not acknowledged."""
+    if sys.platform == "win32":
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:  # not every system tells that of sockets
+        return 0
 
 
 _framings: dict[Address, Framing] = {}  # what was found out in this process

@@ -97,7 +97,7 @@ class Links:
     def wait(self, seconds: float | None) -> None:
         """Waits until an answer comes, or none is to be expected any more; `seconds` at most."""
         busy = [link for link in self.standing.values() if link.unanswered]
-        moments = [link.silent_after() - time.monotonic() for link in busy]
+        moments = [link.look_at() - time.monotonic() for link in busy]
         if seconds is not None:
             moments.append(seconds)
         left = max(0.0, min(moments, default=0.0))
@@ -124,5 +124,5 @@ class Links:
             self._unreachable(broker, error)
             return
         if taken is not None:
-            timeout = self._settings.rpc_timeout
-            self.standing[broker.broker_id] = Link(broker, *taken, timeout, self._max_in_flight)
+            timeout, retry_for = self._settings.rpc_timeout, self._settings.retry_for
+            self.standing[broker.broker_id] = Link(broker, *taken, timeout, self._max_in_flight, retry_for)

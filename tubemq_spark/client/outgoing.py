@@ -49,6 +49,7 @@ class Outgoing(Lifecycle[SendState, SendEvent]):
     _what, _table, state = "a message", SEND, SendState.WAITING
     partition: Partition  # where it went last, or was to go
     sent_at: float
+    ends_at: int  # in the bytes of its connection
     tries = 0  # that failed
     failing_since: float | None = None
     problem: TubeMQError | None = None  # why the last try failed
