@@ -46,6 +46,20 @@ def test_the_group_follows_what_is_committed_and_is_never_ahead(start: Start, gi
     assert stands(tubemq) == 50 * UNIT
 
 
+def test_after_a_run_of_one_batch_the_group_follows_with_the_next_run(start: Start) -> None:
+    """Trigger `once`: Spark ends the run without a word that the batch is committed."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
+    assert [len(rows) for rows in stream.run("once")] == [50]
+    assert stands(tubemq) == 0
+    fill(tubemq, "t", 5)
+    assert [len(rows) for rows in stream.run("once")] == [5]
+    assert stands(tubemq) == 50 * UNIT
+    assert stream.run() == []
+    assert stands(tubemq) == 55 * UNIT
+
+
 @pytest.mark.option("commitOffsets")
 @pytest.mark.parametrize("begin", [0, 7])
 def test_the_group_may_stay_where_it_stands(start: Start, begin: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, spark_partition_id
 
-from tests.options.bench import UNIT, fill, options, stored
+from tests.options.bench import GROUP, UNIT, fill, options, stored
 from tests.options.conftest import Start
 from tests.spark.queries import Batches, Queries, run_to_the_end, wait_for
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -69,6 +69,10 @@ def test_limits_with_each_trigger(spark: SparkSession, queries: Queries, start: 
     run_to_the_end(queries.start(frame, batches, tmp_path / "checkpoint", once=True))
     assert len(batches.brought[-1][1]) == 45
     assert [bytes(row.value) for row in batches.rows] == stored(tubemq, "t")
+    # Spark does not tell the source that this batch is committed.
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 80 * UNIT
+    run_to_the_end(queries.start(frame, batches, tmp_path / "checkpoint", availableNow=True))
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 125 * UNIT
 
 
 @pytest.mark.option("maxPartitionsPerTask")
