@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ from tests.faults.kinds import (
     exception,
 )
 from tests.waiting import wait_until
-from tubemq_spark.client import consumer, forget_servers
+from tubemq_spark.client import backoff, connection, consumer, forget_servers, pool
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
@@ -51,7 +53,7 @@ def _quick_heart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task gives rows out long before it is done."""
-    monkeypatch.setattr(partition, "_ROWS", 20)
+    monkeypatch.setattr(partition, "ROWS", 20)
 
 
 def next_one(tubemq: EmbeddedTubeMQ, method: str, client: str | None = None) -> None:
@@ -62,6 +64,46 @@ def next_one(tubemq: EmbeddedTubeMQ, method: str, client: str | None = None) -> 
 
 def fires(fault: Fault) -> Callable[[], None]:
     return lambda: wait_until(lambda: fault.fired, f"{fault}")
+
+
+class Ahead:
+    """The module `time`, whose monotonic clock is `seconds` ahead."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.mark.usefixtures("_quick_heart", "_small_batches")
+def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetches are under way then, for longer than any timeout of the client. No call fails, and none is made again."""
+    fill(tubemq)
+    query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0)
+    clock = Ahead()
+    for module in (connection, consumer, backoff, pool):
+        monkeypatch.setattr(module, "time", clock)
+    stops: list[str] = []
+
+    def stop() -> None:
+        (holder,) = {name for name in tubemq.claims().values() if "_p0_" in name or "_p1_" in name} or {""}
+        if not holder or holder in stops:
+            return
+        for _ in range(6):
+            clock.seconds += 20.0
+            tubemq.clock.advance(20)
+            next_one(tubemq, "partition_heartbeat", holder)
+        stops.append(holder)
+
+    query.given = stop
+    with tubemq.on("partition_register", client="_p").count() as registers:
+        query.run()
+    assert stops
+    assert registers.fired == 2 * 3  # a seek to the start and one at the end of each partition
+    assert query.rows == stored(tubemq)
 
 
 @pytest.mark.usefixtures("_quick_heart")

@@ -207,7 +207,7 @@ def test_positions_that_are_used_again_are_told_from_those_that_were_read(
     tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crash comes when half of the range was given out; others fill the store up before the reader is back."""
-    monkeypatch.setattr(partition_module, "_ROWS", 20)
+    monkeypatch.setattr(partition_module, "ROWS", 20)
     fill(tubemq, 90)
     fill(tubemq, 180, flush=False)
     query = Query(tubemq, "one", **CALM)

@@ -219,7 +219,7 @@ class Query:
         output: dict[Partition, list[Row]] = defaultdict(list)
         waiting = deque(enumerate(partitions))
         running: deque[_Task] = deque()
-        with mock.patch("tubemq_spark.source.partition._ROWS", ROWS_AT_ONCE):
+        with mock.patch("tubemq_spark.source.partition.ROWS", ROWS_AT_ONCE):
             try:
                 while waiting or running:
                     while waiting and len(running) < self._width:
