@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What each part of tubemq_spark may import of the others; `""` is tubemq_spark/__init__.py itself.
 LEAVES = {"errors", "options", "shown"}
 ARROWS = {
-    "errors": set[str](),
+    "errors": {"shown"},
     "shown": set[str](),
     "options": {"errors", "shown"},
     "compression": {"errors", "shown"},

@@ -59,8 +59,8 @@ def compress(codec: str, body: bytes) -> bytes:
 
 
 def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
-    """What was compressed. `ProtocolError` for damage and for a codec that is none of `CODECS`, `TooLargeError` for
-    more than `most` bytes, `ConfigError` when this process does not have the codec. What is too long is never in memory
+    """What was compressed. `ProtocolError` for damage, for more than `most` bytes and for a codec that is none of
+    `CODECS`, `ConfigError` when this process does not have the codec. What is too long is never in memory
     as a whole."""
     undo = _UNDO.get(codec)
     if undo is None:
@@ -145,13 +145,9 @@ _UNDO: Mapping[str, Callable[[bytes, int], bytes]] = {
 CODECS = tuple(_UNDO)
 
 
-class TooLargeError(ProtocolError):
-    """Bytes that become more than their reader allows."""
-
-
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise TooLargeError(f"it becomes larger than {most} bytes")
+        raise ProtocolError(f"it becomes larger than {most} bytes, which option 'maxUnpackedBytes' limits")
 
 
 def _damaged(codec: str) -> ProtocolError:

@@ -20,9 +20,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from tubemq_spark.shown import escaped
+
 
 class TubeMQError(Exception):
-    """Base of all errors of the connector."""
+    """Base of all errors of the connector. Its text is one line of characters that print: much of it is a peer's."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(escaped(text))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are rebuilt from `args` by default, which fits no constructor with more than a text.

@@ -10,11 +10,15 @@ MOST = 300
 """Characters of a peer's text that a sentence has room for."""
 
 
+def escaped(text: str) -> str:
+    """`text` on one line: characters that do not print are written as in a Python literal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def shown(text: object, most: int = MOST) -> str:
-    """`str(text)` on one line: characters that do not print are escaped as Python does, and only the first `most`
-    characters stay. What was cut is told by the length of the whole."""
+    """The first `most` characters of `str(text)`, `escaped`. What was cut is told by the length of the whole."""
     whole = text if isinstance(text, str) else str(text)
-    short = whole[:most]
-    if not short.isprintable():
-        short = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in short)[:most]
+    short = escaped(whole[:most])[:most]
     return short if len(whole) <= most else f"{short}… ({len(whole)} characters)"

@@ -140,7 +140,8 @@ def test_a_file_that_cannot_be_read(
     }[kind]
     raw = {**ON, "tubemq.tls.ca": authority.own.cert, "tubemq.tls.cert": client.cert, "tubemq.tls.key": client.key}
     problem = refusal({option: str(text) for option, text in {**raw, f"tubemq.tls.{name}": path}.items()})
-    assert problem == f"option 'tubemq.tls.{name}': cannot read {path} ({reason})"
+    shown = str(path).replace("\0", r"\x00")
+    assert problem == f"option 'tubemq.tls.{name}': cannot read {shown} ({reason})"
 
 
 def test_a_file_that_is_no_pem(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
+from tubemq_spark.protocol.envelope import Failure
+from tubemq_spark.protocol.errcode import code_name, error_for_code, error_for_failure
 
 EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
     (TubeMQError("text"), {}),
@@ -65,3 +67,25 @@ def test_errors_travel_between_processes(error: TubeMQError, fields: dict[str, o
 def test_the_modules_tree_shows_every_error(kind: type[TubeMQError]) -> None:
     assert errors.__doc__ is not None
     assert kind.__name__ in errors.__doc__
+
+
+def test_the_text_of_an_error_is_one_line_that_prints() -> None:
+    told = str(TubeMQError("a\nb\x1b[31m\u202ec\ud800 \N{SNOWMAN}"))
+    assert told == r"a\nb\x1b[31m\u202ec\ud800 " + "\N{SNOWMAN}"
+
+
+@pytest.mark.parametrize("code", [404, 415, 424, 777])
+def test_a_servers_text_is_cut_and_the_advice_stays_last(code: int) -> None:
+    error = error_for_code(code, "no\n" * 100_000, "asking")
+    assert str(error).startswith(rf"asking failed with {code} {code_name(code)}: no\nno\n")
+    assert "… (300000 characters)" in str(error)
+    assert len(str(error)) < 700
+    if isinstance(error, ServerError):
+        assert len(error.message) < 2100
+
+
+def test_a_servers_exception_is_cut() -> None:
+    error = error_for_failure(Failure("org.x." + "Y" * 100_000, "\x1b" * 100_000), "asking")
+    assert len(str(error)) < 700
+    assert len(error.name) + len(error.message) < 2300
+    assert str(error).isprintable()

@@ -69,6 +69,41 @@ def test_marks_that_make_no_sense(marks: Any) -> None:
         StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "marks": marks})
 
 
+def deep(levels: int) -> str:
+    return '{"v":' * levels + "1" + "}" * levels
+
+
+def nested(levels: int) -> Any:
+    data: Any = 1
+    for _ in range(levels):
+        data = [data]
+    return data
+
+
+STRANGE = {
+    "nested too deeply": deep(100_000),
+    "nested too deeply, as JSON": {"v": nested(100_000)},
+    "nested in its place": {"v": 1, "query": "q", "offsets": {"t": {"1:0": nested(100_000)}}},
+    "nested marks": {"v": 1, "query": "q", "offsets": {}, "marks": {"t": {"1:0": [nested(100_000)]}}},
+    "a nested query": {"v": 1, "query": nested(100_000), "offsets": {}},
+    "long": "x" * 1_000_000,
+    "a long topic": {"v": 1, "query": "q", "offsets": {"t" * 1_000_000: {"1": 28}}},
+    "of several lines": "no\noffset\x1b[2J",
+    "a huge position": {"v": 1, "query": "q", "offsets": {"t": {"1:0": 28 * 10**400}}},
+    "a huge broker": {"v": 1, "query": "q", "offsets": {"t": {f"{10**400}:0": 28}}},
+    "a broker with very many digits": {"v": 1, "query": "q", "offsets": {"t": {f"{'9' * 5000}:0": 28}}},
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_strange_checkpoints_are_told_in_a_short_sentence(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"^the checkpoint holds ") as caught:
+        StreamOffset.from_json(STRANGE[case])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).endswith("Check that option 'checkpointLocation' is this query's own")
+
+
 CLICKS = [Partition(broker_id, "clicks", number) for broker_id in (1, 2) for number in (0, 10_000)]
 VIEWS = [Partition(2, "views", number) for number in range(3)]
 

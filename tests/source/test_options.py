@@ -289,6 +289,8 @@ BAD_VALUES = [
     ("msgTimeZone", "../etc/passwd", "a time zone"),
     ("metadataIntervalMs", "99", "milliseconds, at least 100"),
     ("messageFormat", "json", "raw or inlongmsg"),
+    ("startingOffsets", '{"t":' * 5000 + "1" + "}" * 5000, "earliest, latest, group or {"),
+    ("assign", '{"t":' + "[" * 5000 + "]" * 5000 + "}", '{"topic":["brokerId:partitionId",'),
     ("maxUnpackedBytes", "0", "a number of bytes, 1 to 1073741824"),
     ("maxUnpackedBytes", "64m", "a number of bytes, 1 to 1073741824"),
 ]

@@ -24,10 +24,13 @@ from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import ErrCode, error_for_failure, is_about_visit_token, is_elsewhere
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.shown import shown
 
 M = TypeVar("M", bound=Message)
 
 Outcome = Response | Failure | TransportError | ProtocolError
+
+_MAX_TEXT = 600  # characters of a server's text, which names topic, group and client ids
 
 
 @dataclass(frozen=True)
@@ -175,11 +178,14 @@ def answer(outcome: Outcome, kind: type[M], what: str) -> M:
 
 
 def _checked(reply: M) -> M:
-    """protobuf gives bytes instead of a text that is no UTF-8."""
+    """`reply` with a text that errors and logs can show; holders of partitions are found in it, too."""
     for name in _texts(reply.DESCRIPTOR):
         value = getattr(reply, name)
+        # protobuf gives bytes instead of a text that is no UTF-8.
         if not isinstance(value, str) and (isinstance(value, bytes) or any(isinstance(one, bytes) for one in value)):
-            raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {value!r}")
+            raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {shown(value)}")
+        if name == "errMsg" and not (len(value) <= _MAX_TEXT and value.isprintable()):
+            setattr(reply, name, shown(value, _MAX_TEXT))
     return reply
 
 

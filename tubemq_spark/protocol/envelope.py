@@ -17,7 +17,9 @@ from google.protobuf.message import DecodeError, Message
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import PROTOCOL_VERSION
+from tubemq_spark.protocol.fields import check_fields, missing_in
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+from tubemq_spark.shown import shown
 
 M = TypeVar("M", bound=Message)
 
@@ -55,14 +57,15 @@ class Failure:
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """The protobuf message in `data`; `ProtocolError` when it is none, or lacks a required field."""
+    """The protobuf message in `data`; `ProtocolError` when it is none, lacks a required field, or has more fields than
+    `MAX_FIELDS`."""
+    check_fields(kind.__name__, data)
     try:
         message = kind.FromString(data)
     except (DecodeError, RuntimeError, ValueError) as cause:
-        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {cause}") from cause
+        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {shown(cause)}") from cause
     if not message.IsInitialized():
-        missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # unknown to its stubs
-        raise ProtocolError(f"a {kind.__name__} came without {', '.join(missing)}")
+        raise ProtocolError(f"a {kind.__name__} came without {', '.join(missing_in(message))}")
     return message
 
 

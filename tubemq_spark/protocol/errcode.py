@@ -7,6 +7,7 @@ from enum import Enum, IntEnum, auto
 
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure
+from tubemq_spark.shown import shown
 
 
 class ErrCode(IntEnum):
@@ -126,6 +127,7 @@ _VISIT_TOKEN_ADVICE = (
     "the master changes this token every few minutes and tells its brokers: check that the broker belongs to the "
     "cluster of 'tubemq.master' and reaches its master"
 )
+_MAX_NAME, _MAX_MESSAGE = 100, 2000  # characters of a peer's text that an error keeps
 
 # Exceptions of a node that is not, or no longer, in service (wire: corerpc.exception).
 _ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerNotReadyException"})
@@ -167,16 +169,17 @@ def error_for_code(code: int, message: str, what: str) -> TubeMQError:
     """The error to raise for a reply with `code`, in a sentence that starts with `what` was tried and where."""
     is_of_token = is_about_visit_token(code, message)
     advice = _VISIT_TOKEN_ADVICE if is_of_token else _ADVICE.get(code)
-    text = f"{what} failed with {code} {code_name(code)}: {message}" + (f"; {advice}" if advice else "")
+    text = f"{what} failed with {code} {code_name(code)}: {shown(message)}" + (f"; {advice}" if advice else "")
     match reaction_to(code):
         case Reaction.FIX_CONFIG:
             return ConfigError(text)
         case Reaction.FIX_CREDENTIALS if not is_of_token:  # no user can mend a token
             return AuthError(text)
-    return ServerError(text, code=code, name=code_name(code), message=message)
+    return ServerError(text, code=code, name=code_name(code), message=shown(message, _MAX_MESSAGE))
 
 
 def error_for_failure(failure: Failure, what: str) -> ServerError:
     """The error to raise for a call that no handler answered."""
-    text = f"{what} failed at the server with {failure.simple_name}: {failure.text or 'no further text'}"
-    return ServerError(text, code=-1, name=failure.simple_name, message=failure.text)
+    name = shown(failure.simple_name, _MAX_NAME)
+    text = f"{what} failed at the server with {name}: {shown(failure.text) or 'no further text'}"
+    return ServerError(text, code=-1, name=name, message=shown(failure.text, _MAX_MESSAGE))

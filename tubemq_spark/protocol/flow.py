@@ -46,6 +46,7 @@ _GMT_8 = 8 * 60  # minutes
 LONGEST_WAIT = 300_000  # milliseconds, the most that TubeMQ allows for a rule of type 3
 _INT, _LONG = 2**31 - 1, 2**63 - 1  # the greatest numbers of Java's types
 _LEAST_LAG, _LEAST_DATA_WAIT = 21, 200
+_MAX_TEXT = 100_000  # characters of a rule
 
 Owner = Literal["default", "group"]
 
@@ -104,6 +105,8 @@ class Limits:
         if not text.strip():
             return cls()
         limits = cls()
+        if len(text) > _MAX_TEXT:
+            raise ProtocolError(f"'{shown(text)}' is no flow rule: more than {_MAX_TEXT} characters are not read")
         try:
             records = json.loads(text)
             if not isinstance(records, list):
@@ -111,7 +114,7 @@ class Limits:
             for record in records:
                 limits = limits._with(int(record["type"]), record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise ProtocolError(f"{text[:1000]!r} is no flow rule: {error!r}") from error
+            raise ProtocolError(f"'{shown(text)}' is no flow rule: {shown(repr(error))}") from None
         return limits
 
     def _with(self, kind: int, record: Mapping[str, Any]) -> Limits:
@@ -149,10 +152,10 @@ class FlowRule:
         try:
             return cls(owner, rule_id, text, Limits.parse(text))
         except ProtocolError as error:
-            return cls(owner, rule_id, text, problem=str(error))
+            return cls(owner, rule_id, text[:_MAX_TEXT], problem=str(error))
 
     def __str__(self) -> str:
-        return f"{self.owner} flow control rule" + (f" {self.rule_id} {self.text}" if self.is_known else "")
+        return f"{self.owner} flow control rule" + (f" {self.rule_id} {shown(self.text)}" if self.is_known else "")
 
     @property
     def is_known(self) -> bool:

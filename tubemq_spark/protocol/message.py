@@ -26,6 +26,9 @@ COMPRESSION_KEY = "spark_compression"
 MAX_MSG_TYPE = 255  # characters
 MAX_ATTRIBUTES = 100_000
 """The most attributes that one message may have. Java's clients write a handful; each takes some 200 bytes here."""
+MAX_HEADER = 4 << 20
+"""The longest header of attributes, in bytes; in memory it may take four times that, and again for its parts. Servers
+take messages of 1 MiB, unless they are set up for more."""
 _MSG_TIME_DIGITS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -72,8 +75,8 @@ def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
 
 
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
-    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit, or has more
-    than `MAX_ATTRIBUTES` of them.
+    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit, is longer
+    than `MAX_HEADER`, or has more than `MAX_ATTRIBUTES`.
 
     A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its
     place is body. A broker gives such a message out only when that reads as a negative number.
@@ -88,6 +91,10 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
     end = _LENGTH.size + size
     if end > len(payload):
         raise ProtocolError(f"a message of {len(payload)} bytes says it has {size} bytes of attributes")
+    if size > MAX_HEADER:
+        raise ProtocolError(
+            f"a message of {len(payload)} bytes says it has {size} bytes of attributes; at most {MAX_HEADER} are read"
+        )
     if size > MAX_ATTRIBUTES and payload.count(b",", _LENGTH.size, end) >= MAX_ATTRIBUTES:
         raise ProtocolError(f"a message of {len(payload)} bytes has more than {MAX_ATTRIBUTES} attributes")
     return payload[_LENGTH.size : end], payload[end:]
@@ -140,7 +147,10 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
         _refuse_separators("the attribute key", key)
         _refuse_separators(f"the attribute {key}", value)
         parts.append(f"{key}={value}")
-    return ",".join(parts).encode()
+    header = ",".join(parts).encode()
+    if len(header) > MAX_HEADER - 1024:  # the connector adds some of its own
+        raise ConfigError(f"the attributes have {len(header)} bytes; at most {MAX_HEADER - 1024} can be sent")
+    return header
 
 
 def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:

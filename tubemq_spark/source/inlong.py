@@ -28,7 +28,7 @@ from operator import itemgetter
 from sys import getsizeof
 from typing import NamedTuple
 
-from tubemq_spark.compression import MAX_PLAIN, TooLargeError, decompress, snappy_size
+from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES, parse_msg_time
 
@@ -70,9 +70,9 @@ _Join = Callable[[str, str], dict[str, str]]  # a group's attributes and a messa
 def unpack(pack: bytes, zone: tzinfo = timezone.utc, most: int = MAX_PLAIN, each: int = 0) -> Inside:
     """The messages of a pack; `zone` is that of the senders' `t` attributes.
 
-    `ProtocolError`, before the first message, for bytes that are no whole pack. `TooLargeError`, as early, for a pack
-    that becomes larger than `most` bytes: its data without compression, and each message's attributes and `A_MESSAGE`
-    and `each` bytes. The numbers of messages that a pack tells are not compared: senders write them as they like.
+    `ProtocolError`, before the first message, for bytes that are no whole pack, and for a pack that becomes larger than
+    `most` bytes: its data without compression, and for each message its attributes, `A_MESSAGE` and `each`. The numbers
+    of messages that a pack tells are not compared: senders write them as they like.
     """
     if len(pack) < 4 or pack[0] != _MAGIC or pack[1] > 4 or pack[-2:] != pack[:2]:
         raise ProtocolError(
@@ -213,7 +213,9 @@ class _Unpacking:
     def _take(self, size: int) -> None:
         self._room -= size
         if self._room < 0:
-            raise TooLargeError(f"its InLongMsg becomes larger than {self._most} bytes")
+            raise ProtocolError(
+                f"its InLongMsg becomes larger than {self._most} bytes, which option 'maxUnpackedBytes' limits"
+            )
 
 
 class _Bytes:

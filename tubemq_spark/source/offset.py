@@ -22,8 +22,11 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.marks import Mark, Marks
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.shown import shown
 
 VERSION = 1
+
+_MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1  # as the wire has ids and positions
 
 Positions = Mapping[Partition, int]
 
@@ -51,19 +54,22 @@ class StreamOffset:
         """From the checkpoint's JSON or its text. `ConfigError` when `data` is no offset of this connector, or one of a
         newer release."""
         if isinstance(data, str):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 data = json.loads(data)
         if not isinstance(data, dict) or type(data.get("v")) is not int:
-            raise ConfigError(f"the checkpoint holds {data!r}, which is no offset of the tubemq source")
+            raise ConfigError(
+                f"the checkpoint holds {_quoted(data)}, which is no offset of the tubemq source. Check that option "
+                "'checkpointLocation' is this query's own"
+            )
         if data["v"] != VERSION:
             raise ConfigError(
-                f"the checkpoint holds an offset of version {data['v']}, this release of tubemq-spark reads {VERSION}: "
-                "use the release that wrote it, or a newer one"
+                f"the checkpoint holds an offset of version {shown(data['v'], 20)}, this release of tubemq-spark reads "
+                f"{VERSION}: use the release that wrote it, or a newer one"
             )
         initial = data.get("initial")
         try:
             if not isinstance(data["query"], str):
-                raise ValueError(f"{data['query']!r} is no query's id")
+                raise ValueError(f"{_quoted(data['query'])} is no query's id")
             return cls(
                 data["query"],
                 positions_from_json(data["offsets"]),
@@ -71,7 +77,18 @@ class StreamOffset:
                 _marks_from_json(data.get("marks", {})),
             )
         except (KeyError, ValueError) as cause:
-            raise ConfigError(f"the checkpoint holds an offset that makes no sense ({cause}): {data!r}") from None
+            raise ConfigError(
+                f"the checkpoint holds an offset that makes no sense ({shown(cause)}): {_quoted(data)}. Check that "
+                "option 'checkpointLocation' is this query's own"
+            ) from None
+
+
+def _quoted(data: object) -> str:
+    """Some of a checkpoint's text or JSON, for an error."""
+    try:
+        return shown(json.dumps(data, ensure_ascii=False, default=str))
+    except RecursionError:
+        return "JSON that is nested too deeply"
 
 
 def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
@@ -91,10 +108,10 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
         for key, position in keys.items():
             partition = partition_from_text(topic, key)
             if type(position) is not int:
-                raise ValueError(f"{json.dumps(position)} of {topic} {key} is no number")
-            if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE):
+                raise ValueError(f"{_quoted(position)} of {partition} is no number")
+            if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE or position > _MAX_LONG):
                 raise ValueError(
-                    f"{position} of {topic} {key} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
+                    f"{shown(position)} of {partition} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
                 )
             if partition in positions:
                 raise ValueError(f"it names partition {partition} twice")
@@ -106,8 +123,11 @@ def partition_from_text(topic: str, key: Any) -> Partition:
     """The partition of `topic` that `brokerId:partitionId` names; `ValueError` when it names none."""
     broker_id, colon, partition_id = key.partition(":") if isinstance(key, str) else ("", "", "")
     if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
-        raise ValueError(f"{json.dumps(key, ensure_ascii=False)} of topic {topic} is no brokerId:partitionId")
-    return Partition(int(broker_id), topic, int(partition_id))
+        raise ValueError(f"{_quoted(key)} of topic {shown(topic)} is no brokerId:partitionId")
+    numbers = int(broker_id), int(partition_id)
+    if max(numbers) > _MAX_INT:
+        raise ValueError(f"{_quoted(key)} of topic {shown(topic)} has a number above {_MAX_INT}")
+    return Partition(numbers[0], topic, numbers[1])
 
 
 def _marks_to_json(marks: Marks) -> dict[str, dict[str, list[list[int]]]]:
@@ -128,7 +148,7 @@ def _marks_from_json(data: Any) -> Marks:
                 store = partition_from_text(topic, key)  # a store is named as a partition is
                 found = tuple(Mark(*mark) for mark in listed)
                 if any(type(number) is not int or number < 0 for mark in found for number in mark):
-                    raise ValueError(f"{listed!r} is no list of marks")
+                    raise ValueError(f"{_quoted(listed)} is no list of marks")
                 marks[store.broker_id, topic, store.partition_id] = found
     except (AttributeError, TypeError) as cause:
         raise ValueError(f"its marks are none ({cause})") from None

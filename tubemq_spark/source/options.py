@@ -101,6 +101,8 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         raise ValueError("it is neither one of the words nor JSON") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
 
 
 def _moment(text: str) -> datetime:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from tubemq_spark.compression import TooLargeError, decompress
+from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import (
     COMPRESSION_KEY,
@@ -178,7 +178,7 @@ class RowMaker:
                         size += _AN_ENTRY * len(found.own)
                 except ProtocolError as error:
                     body = payload
-                    found = self._bad(partition, message, _reason(error))
+                    found = self._bad(partition, message, str(error))
             size += len(payload)
             bodies.append(body)
             attributes.append(found)
@@ -213,7 +213,7 @@ class RowMaker:
         try:
             return unpack(pack, self._form.zone, self._form.max_unpacked, each)
         except ProtocolError as error:
-            return [(None, [pack])] if self._bad(partition, message, _reason(error)) is _KEPT else ()
+            return [(None, [pack])] if self._bad(partition, message, str(error)) is _KEPT else ()
 
     def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
         what = f"message {message.messageId}: {reason}"
@@ -239,12 +239,6 @@ def _size(attributes: Attributes) -> int:
     """About how many bytes a row takes that repeats them."""
     own = sum(len(key) + len(value) + AN_ENTRY for key, value in (attributes.own or {}).items())
     return own + len(attributes.msg_type or "")
-
-
-def _reason(error: ProtocolError) -> str:
-    if isinstance(error, TooLargeError):
-        return f"{error}, which option 'maxUnpackedBytes' limits"
-    return str(error)
 
 
 def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
