@@ -123,7 +123,7 @@ def generate(name: str, server: str = "embedded") -> History:
         tries=r.choice([1, 2, 4, 4]),
     )
     events = tuple(_event(r, setting, server) for _ in range(r.choice([4, 8, 12, 18])))
-    history = History(name, _framed(name, setting, shapes), events)
+    history = _with_new_tasks(History(name, _restless(name, _framed(name, setting, shapes)), events))
     return _with_unlisted(history) if server == "embedded" else history
 
 
@@ -138,6 +138,22 @@ def _with_unlisted(history: History) -> History:
     events = (*history.events, down, Event("fresh", batch))
     topic_column = setting.topic_column or (setting.frame == BARE and r.random() < 0.5)
     return History(history.name, replace(setting, homes={topic: home}, topic_column=topic_column), events)
+
+
+def _restless(name: str, setting: Setting) -> Setting:
+    r = random.Random(f"{name}:restless")
+    return replace(setting, long_triggers=r.random() < 0.4, respelled=r.random() < 0.3)
+
+
+def _with_new_tasks(history: History) -> History:
+    """In some histories a batch has another number of tasks when it is tried again."""
+    r = random.Random(f"{history.name}:tasks")
+    if r.random() > 0.3:
+        return history
+    batch = r.randrange(len(history.setting.tasks))
+    dies = Event("die", batch, 0, {"at": r.choice([PLANNED, WRITTEN, WRITTEN, COMMITTED])})
+    other = Event("tasks", batch, r.choice([1, 1, 1, 2]), {"by": r.choice([-2, -1, -1, 1])})
+    return history.with_events((*history.events, *([dies] if r.random() < 0.7 else []), other))
 
 
 def _failed_rows(name: str) -> str:
@@ -198,6 +214,15 @@ def rows(history: History, batch: int, task: int, topics: list[str], partitions:
         bad = fate.choice([CORRUPT] if is_read else BAD) if is_bad else ""
         made.append(OutRow(topic, body, key, target, bad, read_in))
     return made
+
+
+def spread(rows: list[list[OutRow]], by: int) -> list[list[OutRow]]:
+    """The rows of a batch over so many tasks more or fewer, at least one."""
+    count = max(1, len(rows) + by)
+    if count <= len(rows):
+        return [*rows[: count - 1], [row for part in rows[count - 1 :] for row in part]]
+    half = len(rows[-1]) // 2
+    return [*rows[:-1], rows[-1][:half], rows[-1][half:], *([] for _ in range(count - len(rows) - 1))]
 
 
 def order(history: History, batch: int, task: int, nth: int, count: int) -> list[int]:

@@ -7,7 +7,7 @@ import os
 import pickle
 import random
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,20 +92,34 @@ class Job(Protocol):
 @dataclass(frozen=True)
 class Begin:
     """How long a process waits for what may still be on its way, in seconds; None for as long as it would. With
-    `blind` it finds nothing of what stands already."""
+    `blind` it finds nothing of what stands already. `folder` is the driver's local one."""
 
     once_settling: float | None
     doubts_settling: float | None
     blind: bool = False
+    folder: str = ""
     hook: Hook | None = None
 
     def do(self) -> None:
+        os.environ["SPARK_LOCAL_DIRS"] = self.folder
+        once.Once._look = _counted(once.Once._look)  # type: ignore[method-assign]
         if self.once_settling is not None:
             once.SETTLING = self.once_settling
         if self.doubts_settling is not None:
             doubts.SETTLING = self.doubts_settling
         if self.blind:
             standing.Found.add = lambda *_: None  # type: ignore[method-assign]
+
+
+_LOOKS = [0]  # for earlier tries, in the present job
+
+
+def _counted(look: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*args: Any) -> Any:
+        _LOOKS[0] += 1
+        return look(*args)
+
+    return counted
 
 
 def schema(columns: Sequence[str]) -> StructType:
@@ -181,18 +195,21 @@ class Commit:
 
 @dataclass(frozen=True)
 class Done:
-    """`calls` is how many calls to servers it took. With an `error` (class and text) there is no `value`."""
+    """`calls` is how many calls to servers it took, `looks` how many topics were searched for rows of earlier tries.
+    With an `error` (class and text) there is no `value`."""
 
     value: Any = None
     calls: int = 0
     error: str | None = None
     kind: str = ""
+    looks: int = 0
 
 
 def do(job: Job) -> Done:
     CALLS.begin(job.hook)
+    _LOOKS[0] = 0
     try:
-        return Done(job.do(), CALLS.count)
+        return Done(job.do(), CALLS.count, looks=_LOOKS[0])
     except Exception as error:
         return Done(None, CALLS.count, "".join(traceback.format_exception(error)), type(error).__name__)
 

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class Player:
             self._options["stampRows"] = "true"
         if setting.mode == ONCE:
             self._options |= {"effectivelyOnce": "true", "effectivelyOnceGroup": f"once_{self.query[:8]}"}
+        if setting.mode == ONCE and setting.respelled:
+            del self._options["effectivelyOnceGroup"]
         if setting.failed_rows != "fail":
             self._options["failedRows"] = setting.failed_rows
         if setting.failed_rows == "deadLetter":
@@ -82,6 +84,7 @@ class Player:
         self.committed: dict[int, list[Committed]] = {}
         self.commits: Counter[int] = Counter()  # tries of each batch
         self.exempt: set[int] = set()  # batches of which it could not be told what stands, as documented
+        self.relaid: dict[int, int] = {}  # batches with another number of tasks, and how many more
         self.stats: Counter[str] = Counter()
         self.calls: dict[tuple[int, str, int], int] = {}  # by batch, role and task, of those that went well
         self._tries: Counter[tuple[int, int]] = Counter()
@@ -89,6 +92,10 @@ class Player:
         self._children: set[Child] = set()  # all that live, as far as known
         self._dead = False
         self._run = ""
+        self._first: int | None = None  # the first batch of the run
+        self._batch = 0
+        self._folder = folder
+        self._drivers = 0
         self._deadline = 0.0
 
     def play(self) -> None:
@@ -103,6 +110,9 @@ class Player:
         self.world.calm()
 
     def _play_batch(self, batch: int) -> None:
+        self._batch = batch
+        if self.history.setting.long_triggers:
+            self._end_workers()
         for run in range(RUNS):
             if run > 2:
                 self.world.calm()
@@ -112,6 +122,8 @@ class Player:
             try:
                 self._try_batch(batch, run)
                 self.stats["batches"] += 1
+                if batch in self.relaid:
+                    self._options.pop("effectivelyOnceUncertain", None)
                 return
             except FailedError as failed:
                 self.stats["runs that failed"] += 1
@@ -119,7 +131,8 @@ class Player:
                 self._restart(
                     hard=failed.is_death or random.Random(f"{self.history.name}:{batch}:{run}").random() < 0.5
                 )
-            if last.kind == "DataLossError" and "expire" in self.world.accidents and run > 1:
+            is_gone = last.kind == "DataLossError" and "expire" in self.world.accidents and run > 1
+            if is_gone or (last.kind == "ConfigError" and batch in self.relaid):
                 self._options["effectivelyOnceUncertain"] = "sendAgain"  # what a user would do
                 self.exempt.add(batch)
         raise AssertionError(f"batch {batch} never ended: {last}")
@@ -130,8 +143,11 @@ class Player:
             return
         self.stats[event.kind] += 1
         if event.kind == "fresh":
-            for child in self._workers:
-                self._end(child)
+            self._end_workers()
+        elif event.kind == "tasks":
+            self.relaid[event.batch] = args["by"]
+            if "effectivelyOnceUncertain" in self._options:
+                self.exempt.add(event.batch)
         elif event.kind == "fault":
             self.world.fault(args)
         elif event.kind == "during":
@@ -152,6 +168,8 @@ class Player:
     # A batch
 
     def _try_batch(self, batch: int, run: int) -> None:
+        if self._first is None:
+            self._first = batch
         hook = self._hook(batch, run, "plan")
         writer = self._call(Plan(self._options, self._columns, hook), batch, "plan")
         self._die_at(batch, run, PLANNED)
@@ -172,6 +190,7 @@ class Player:
         history, setting = self.history, self.history.setting
         topics, partitions = self.world.topics, self.world.partitions
         rows = [generate.rows(history, batch, task, topics, partitions) for task in range(len(setting.tasks[batch]))]
+        rows = generate.spread(rows, self.relaid.get(batch, 0))
         waiting = deque((task, 0) for task in range(len(rows)))
         running: dict[Child, tuple[int, int, list[int], float]] = {}
         ended: dict[int, Committed] = {}
@@ -195,6 +214,8 @@ class Player:
                     done = child.outcome()
                     if done is not None and done.error is None:
                         self.calls[batch, "task", task] = done.calls
+                        is_first_try = attempt == 0 and batch != self._first
+                        assert not (is_first_try and done.looks), f"task {task} of batch {batch} looked for nothing"
                         ended[task] = Committed(rows[task], order, done.value, begun)
                         continue
                     if done is None:
@@ -227,6 +248,8 @@ class Player:
         allowed.add("FetchFailedError")
         if "expire" in self.world.accidents:
             allowed.add("DataLossError")
+        if self._batch in self.relaid and "task of the same number" in (done.error or ""):
+            allowed.add("ConfigError")
         assert done.kind in allowed, f"no accident may lead to this: {done.error}"
 
     # Processes
@@ -271,9 +294,15 @@ class Player:
         """Another run of the query: in a new driver, or in the one before, where idle workers live on."""
         self._dead = False
         self._run = str(uuid.uuid4())
+        self._first = None
         if hard:
             for child in list(self._children):
                 self._end(child)
+            self._drivers += 1
+            self._local_folder().mkdir()
+            if self.history.setting.respelled:
+                spellings = ["/checkpoints/{}", "file:/checkpoints/{}/", "file:///checkpoints//{}", "//checkpoints/{}"]
+                self._options["checkpointLocation"] = spellings[self._drivers % 4].format(self.query)
         self._workers = [child for child in self._workers if child in self._children]
 
     def _die_at(self, batch: int, run: int, point: str) -> None:
@@ -281,8 +310,15 @@ class Player:
             self.stats["drivers that died"] += 1
             raise FailedError("the driver died", is_death=True)
 
+    def _local_folder(self) -> Path:
+        return self._folder / f"driver {self._drivers}"
+
+    def _end_workers(self) -> None:
+        for child in self._workers:
+            self._end(child)
+
     def _new(self) -> Child:
-        child = self._zygote.child(self._pace.begin)
+        child = self._zygote.child(replace(self._pace.begin, folder=str(self._local_folder())))
         self._children.add(child)
         return child
 

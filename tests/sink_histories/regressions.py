@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.histories.script import TopicShape
-from tests.sink_histories.script import COMMITTED, ONCE, STAMPED, Event, History, Setting
+from tests.sink_histories.script import COMMITTED, ONCE, STAMPED, WRITTEN, Event, History, Setting
 
 _TWO_TOPICS = Setting(
     brokers=1,
@@ -32,6 +32,8 @@ UNLISTED = History(
     ),
     (Event("stop", 1, 0, {"broker": 1, "back": 3.0}), Event("fresh", 1)),
 )
+_ONE_TOPIC = Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[], mode=ONCE)
+
 REGRESSIONS = [
     # A row stands in one topic under the number that a row of the other topic has in the next try.
     History(
@@ -46,6 +48,18 @@ REGRESSIONS = [
         (Event("die", 0, 0, {"at": COMMITTED}),),
     ),
     UNLISTED,
+    # A worker that has seen nothing of its run before took each batch for one that may have been tried.
+    History(
+        "long triggers",
+        replace(_ONE_TOPIC, tasks=[[3], [3], [3]], long_triggers=True),
+        (Event("die", 1, 0, {"at": WRITTEN}), Event("foreign", 2, 0, {"topic": 0, "count": 40})),
+    ),
+    # Nobody looked for the rows of tasks that there are no more.
+    History(
+        "fewer tasks",
+        replace(_ONE_TOPIC, tasks=[[5, 5, 5], [5]]),
+        (Event("die", 0, 0, {"at": WRITTEN}), Event("tasks", 0, 1, {"by": -1})),
+    ),
 ]
 
 # A stage that is tried again, for shuffle files that are lost, counts the tries of its tasks anew, and Spark does not

@@ -108,6 +108,7 @@ class Stage:
                     frozenset(player.exempt),
                     player.receipts,
                     frozenset(batch for batch, tries in player.commits.items() if tries > 1),
+                    frozenset(player.relaid),
                 )
                 judge(case)
                 player.stats["doubles"] += case.doubles

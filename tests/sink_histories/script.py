@@ -24,8 +24,9 @@ class Event:
 
     Kinds: `hook` (a process is killed, or one of its connections cut), `fault` (calls fail at the servers), `during`
     (a change of the cluster at a call), `die` (the driver does), `stage` (a task that fails is tried again in another
-    try of its stage), `fresh` (idle workers end, so that tasks meet the cluster anew), and all changes of the cluster.
-    Numbers in `args` that choose something count round.
+    try of its stage), `fresh` (idle workers end, so that tasks meet the cluster anew), `tasks` (from now on the batch
+    has so many tasks more or fewer), and all changes of the cluster. Numbers in `args` that choose something count
+    round.
     """
 
     kind: str
@@ -42,7 +43,8 @@ class Setting:
     """`tasks` has for each batch the number of rows of each task. `config` are fields of `ServerConfig`, `options`
     those of the sink but for where. Where `failed_rows`, as the option has it, is not `fail`, some rows can never be
     sent. `width` is how many workers there are, `tries` how often a task is tried. A topic with a number in `homes` is
-    on that broker alone.
+    on that broker alone. With `long_triggers` Spark ends all workers before each batch. With `respelled` the checkpoint
+    names the query's groups, and each driver spells it in another way.
 
     With `topic_column` the rows name their topics. Without, option `topic` names the first topic for all rows, and a
     `frame` that is not bare says that they were read in the last topic.
@@ -64,6 +66,8 @@ class Setting:
     width: int = 2
     tries: int = 4
     homes: dict[str, int] = field(default_factory=dict)
+    long_triggers: bool = False
+    respelled: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Zygote:
             [sys.executable, "-m", __name__, self._path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "SPARK_LOCAL_DIRS": self._folder.name},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", "the zygote did not start"

@@ -12,6 +12,7 @@ import pytest
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.real.topics import TopicSpec
+from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task
 from tests.sink_options.test_once_traps import begin, once_each, rows
 from tubemq_spark.client import forget_servers
@@ -160,6 +161,23 @@ def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
     writing.commit([written], 1)
     cluster.tubemq.clear_faults()
     assert standing(cluster, plan_group(group), "demo") == 5 * UNIT
+
+
+def test_a_send_in_doubt_is_looked_for_behind_the_plan(start: Start) -> None:
+    """What retention has removed before the batch began does not matter."""
+    cluster, task = start(), Task()
+    task = write(cluster, task, rows("0", 5))
+    for _ in range(40):
+        cluster.tubemq.send("demo", b"foreign")
+    cluster.tubemq.flush("demo")
+    cluster.tubemq.expire("demo", keep=10)
+    some = rows("1", 5)
+    writing = begin(cluster, some)
+    lost = cluster.tubemq.on("send_message", nth=2, times=1).close_mid_frame()
+    written = writing.write(some, task)
+    assert lost.fired == 1
+    assert sum(written.rows.values()) == 5
+    assert [count for body, count in bodies_in(cluster).items() if body.startswith(b"1 ")] == [1] * 5
 
 
 # What the driver notes
