@@ -39,6 +39,7 @@ CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sche
 # Who may import what is not everybody's: a module, or a package with all below it.
 SOCKET_USERS = (
     "tubemq_spark.client.connection",
+    "tubemq_spark.client.tls_socket",
     "tubemq_spark.testing.loop",
     "tubemq_spark.testing.server",
     "tubemq_spark.testing.tls",

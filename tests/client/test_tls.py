@@ -24,12 +24,13 @@ from tests.faults.bench import Query, write
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import connection as connection_module
-from tubemq_spark.client import forget_servers
-from tubemq_spark.client.connection import Connection, connect, tls_context, wait_for_any
+from tubemq_spark.client import forget_servers, tls_socket
+from tubemq_spark.client.connection import Connection, connect, wait_for_any
 from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.client.pool import ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.client.tls_socket import tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response
@@ -321,9 +322,9 @@ def test_the_systems_authorities_are_trusted(
     one_way: EmbeddedTubeMQ, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, str(authority.own.cert))
-    connection_module._context.cache_clear()
+    tls_socket._context.cache_clear()
     connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings()).close()
-    connection_module._context.cache_clear()
+    tls_socket._context.cache_clear()
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])
@@ -353,19 +354,6 @@ def test_a_server_that_asks_for_a_certificate(
     peer = secured(answering(echo), server, version, authority.own.cert)
     with connected(peer, trusting(authority, client)) as connection:
         assert works(connection)
-
-
-@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
-@pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
-def test_a_server_that_refuses_the_client(
-    authority: Authority, server: Certificate, other: Authority, version: ssl.TLSVersion, known: bool
-) -> None:
-    own = other.certify("stranger") if known else None
-    with (
-        secured(answering(echo), server, version, authority.own.cert) as peer,
-        pytest.raises(TransportError, match=r"the server refuses TLS with this client .*'tubemq\.tls\.cert'"),
-    ):
-        works(connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(authority, own)))  # TLS 1.3 says it late
 
 
 # Plain and TLS mixed up

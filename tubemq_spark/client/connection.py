@@ -1,4 +1,4 @@
-"""One TCP connection to a master or broker, plain or over TLS; the only module that touches sockets.
+"""One TCP connection to a master or broker, plain or over TLS; with `tls_socket` the only module that touches sockets.
 
 A connection belongs to one thread at a time (the pool sees to it). It may have any number of requests unanswered: they
 are written together, and read while writing, so that neither side can block the other.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-import ssl
 import struct
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any
 
 from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.client.tls_socket import TlsSocket, over_tls, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
@@ -176,7 +174,7 @@ class Connection:
         """Whether an unused connection may be used again: nothing, not even an end, came in since."""
         if self.closed or self._deadlines:
             return False
-        return not self._selector.select(0) or (isinstance(self._socket, _TlsSocket) and self._socket.is_quiet())
+        return not self._selector.select(0) or (isinstance(self._socket, TlsSocket) and self._socket.is_quiet())
 
     def _latest(self, deadline: float, began: float, had: int) -> float:
         """When to stop waiting for a reply with this `deadline`. Its reader `began` to listen when it `had` so many
@@ -220,7 +218,7 @@ class Connection:
     def _question(self) -> str:
         """What may be the matter with a peer that never answered: a port with TLS ends what does not begin so."""
         never_answered = next(iter(self._deadlines), None) == 1
-        if not never_answered or isinstance(self._socket, ssl.SSLSocket):
+        if not never_answered or isinstance(self._socket, TlsSocket):
             return ""
         return "; it never answered: does the port speak TLS? Then set option 'tubemq.tls.enabled' to true"
 
@@ -351,8 +349,7 @@ def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.s
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
-                opened = context.wrap_socket(opened, server_hostname=address.host, do_handshake_on_connect=False)
-                _shake_hands(opened, address, max(_LEAST_WAIT, min(deadline.left, _HANDSHAKE_WITHIN)))
+                opened = over_tls(opened, context, address, max(_LEAST_WAIT, min(deadline.left, _HANDSHAKE_WITHIN)))
             opened.setblocking(False)
         except BaseException:
             opened.close()
@@ -380,130 +377,6 @@ def _reach(address: Address, deadline: Deadline) -> socket.socket:
             opened.close()
             problem = cause
     raise problem
-
-
-def _shake_hands(secure: ssl.SSLSocket, address: Address, seconds: float) -> None:
-    secure.settimeout(seconds)
-    try:
-        secure.do_handshake()
-    except TimeoutError:
-        raise ConnectionError(f"no answer to the TLS handshake within {seconds:g} s; is this the plain port?") from None
-    except ssl.SSLCertVerificationError as cause:
-        advice = (
-            "connect by a name that it has, or set option 'tubemq.tls.verifyHostname' to false"
-            if cause.verify_code in _OF_ANOTHER_HOST
-            else "name the file of the authority that signed it in option 'tubemq.tls.ca'"
-        )
-        raise ProtocolError(f"the certificate of {address} is not trusted: {cause.verify_message}; {advice}") from cause
-    except ssl.SSLEOFError:
-        raise ConnectionError("the peer closed it in the TLS handshake; is this the plain port?") from None
-    except ssl.SSLError as cause:
-        if _is_alert(cause):
-            raise ConnectionError(_refusal(cause)) from cause
-        raise ProtocolError(f"{address} does not speak TLS ({_said(cause)}); is this the plain port?") from cause
-
-
-_OF_ANOTHER_HOST = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
-
-
-def tls_context(tls: TlsSettings) -> ssl.SSLContext:
-    """Made anew when a file has changed. `ConfigError` when one cannot be read or used."""
-    return _context(tls, tls.last_changes())
-
-
-@lru_cache(maxsize=16)
-def _context(tls: TlsSettings, _last_changes: tuple[int, ...]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sslsocket_class = _TlsSocket
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # so that writing never waits for reading
-    context.check_hostname = tls.verify_hostname
-    if tls.ca is None:
-        context.load_default_certs()
-    else:
-        try:
-            context.load_verify_locations(tls.ca)
-        except OSError as cause:
-            raise ConfigError(f"option 'tubemq.tls.ca': no PEM certificate in {tls.ca} ({_said(cause)})") from None
-    if tls.cert is not None:
-        _load_own(context, tls)
-    return context
-
-
-def _load_own(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    assert tls.cert is not None
-    asked = []
-
-    def password() -> str:  # without it OpenSSL would ask at the terminal
-        asked.append(True)
-        return tls.key_password or ""
-
-    try:
-        context.load_cert_chain(tls.cert, tls.key, password)
-    except (OSError, ValueError) as cause:  # the latter for a password that is too long
-        if asked:
-            problem = "is missing" if tls.key_password is None else "does not open it"
-            raise ConfigError(
-                f"option 'tubemq.tls.key': {tls.key} is encrypted, and option 'tubemq.tls.keyPassword' {problem}"
-            ) from None
-        raise ConfigError(
-            f"options 'tubemq.tls.cert' and 'tubemq.tls.key': {tls.cert} and {tls.key} are no PEM certificate and its "
-            f"private key ({_said(cause)})"
-        ) from None
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """Like a plain socket that does not block: says `BlockingIOError` when it has to wait, and other `OSError`s when it
-    broke. Writing waits for writing and reading for reading only.
-    """
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        try:
-            return super().send(data, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-        except ssl.SSLError as cause:
-            raise ConnectionError(_refusal(cause)) from cause
-
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        try:
-            return super().recv_into(buffer, nbytes, flags)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
-        except ssl.SSLError as cause:
-            raise ConnectionError(_refusal(cause)) from cause
-
-    def is_quiet(self) -> bool:
-        """Whether the peer sent nothing but what TLS itself sends, such as tickets for later sessions."""
-        try:
-            self.recv_into(bytearray(1))
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
-
-    def close(self) -> None:
-        with suppress(OSError, ValueError):
-            self.unwrap()  # says good-bye
-        super().close()
-
-
-def _refusal(cause: ssl.SSLError) -> str:
-    if not _is_alert(cause):
-        return f"TLS failed ({_said(cause)})"
-    return (
-        f"the server refuses TLS with this client ({_said(cause)}); if it asks for a certificate, give one that it "
-        "trusts in options 'tubemq.tls.cert' and 'tubemq.tls.key'"
-    )
-
-
-def _is_alert(cause: ssl.SSLError) -> bool:
-    return "ALERT" in (cause.reason or "")
-
-
-def _said(cause: OSError | ValueError) -> str:
-    return (getattr(cause, "reason", None) or str(cause)).lower().replace("_", " ")
 
 
 def _reason(cause: OSError | ValueError) -> str:

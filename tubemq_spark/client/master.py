@@ -27,6 +27,7 @@ from tubemq_spark.client.backoff import Deadline, Stamina, delays
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import master_certificate
@@ -131,6 +132,7 @@ class MasterSession:
     """What producers and consumers have in common at the master."""
 
     def __init__(self, settings: ClientSettings, role: str) -> None:
+        warn_of_unverified_names(settings.tls)
         self.settings = settings
         self.client_id = new_client_id(role)
         self.cluster = Cluster()

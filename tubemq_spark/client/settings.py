@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tubemq_spark.client.connection import tls_context
 from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.client.tls_socket import tls_context
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import Option, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials

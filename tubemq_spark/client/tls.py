@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 
 from tubemq_spark.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_warned: set[TlsSettings] = set()  # in this process
 
 
 @dataclass(frozen=True)
@@ -35,3 +40,15 @@ class TlsSettings:
                     problem = getattr(cause, "strerror", None) or cause
                     raise ConfigError(f"option 'tubemq.tls.{option}': cannot read {path} ({problem})") from None
         return tuple(changes)
+
+
+def warn_of_unverified_names(tls: TlsSettings | None) -> None:
+    """Says it loudly, once for each process and settings, when a server need not be the host that was meant."""
+    if tls is None or tls.verify_hostname or tls in _warned:
+        return
+    _warned.add(tls)
+    _log.warning(
+        "OPTION 'tubemq.tls.verifyHostname' IS FALSE: whoever has any certificate of the trusted authorities can pose "
+        "as the masters and brokers, and read and change the messages. Use server certificates that name their hosts, "
+        "and leave the option out"
+    )
