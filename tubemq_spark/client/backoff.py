@@ -41,6 +41,11 @@ class Stamina:
         self._seconds, self._first, self._ceiling = seconds, first, ceiling
         self.progress()
 
+    @property
+    def left(self) -> float:
+        """Seconds until the time is up, never below 0."""
+        return self._deadline.left
+
     def progress(self) -> None:
         """Something worked: the time and the delays begin anew."""
         self._deadline = Deadline(self._seconds)

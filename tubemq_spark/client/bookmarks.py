@@ -48,14 +48,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Stamina
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.claims import Standing
 from tubemq_spark.client.master import ProducerSession, new_client_id
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import ReadStatus
@@ -65,6 +66,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
+
+_BOOKMARKS = "the look for the bookmarks of effectivelyOnce"
 
 _ROLE = "bookmarks"
 _FIRST_PAUSE = 0.02, 0.08  # seconds, drawn, lest processes that met each other meet again
@@ -195,6 +198,8 @@ def _visit_all(
         missing = [visit for visit in missing if visit not in heard]
         if standings:
             stamina.progress()
+        if missing and within is None:
+            OUTAGES.failed(_log, _BOOKMARKS, partial(_complaint, missing, troubles), stamina.left)
         if missing and not stamina.pause():
             if within is not None:
                 _log.warning("bookmarks of %d partitions are left out: %s", len(missing), troubles[missing[0]])
@@ -205,7 +210,12 @@ def _visit_all(
                 "brokers run and can be reached from the driver and the executors, and that nobody else uses the group",
                 unserved=frozenset(visit.partition for visit in missing),
             )
+    OUTAGES.worked(_log, _BOOKMARKS)
     return heard
+
+
+def _complaint(missing: Sequence[_Visit], troubles: Mapping[_Visit, str]) -> str:
+    return f"where {len({visit.partition for visit in missing})} partitions stand is not known: {troubles[missing[0]]}"
 
 
 def _visit(

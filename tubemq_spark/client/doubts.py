@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.outgoing import Mark, Outgoing, Stored
+from tubemq_spark.client.patience import Patience
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.produce import SendEvent, SendState
@@ -49,8 +51,10 @@ class _Place:
 class Doubts:
     """The messages of one producer that are in doubt."""
 
-    def __init__(self, finder: Finder) -> None:
+    def __init__(self, finder: Finder, patience: Patience | None = None) -> None:
+        """`patience` tells in warnings how long is left for what cannot be settled."""
         self._finder = finder
+        self._patience = patience
         self._places: dict[Partition, _Place] = {}
         self._ends: dict[Partition, int] = {}
 
@@ -112,9 +116,9 @@ class Doubts:
         try:
             standing = self._finder.find(partition, floor, [one.mark for one in messages if one.mark is not None])
         except TransportError as error:
-            _log.info("%s: whether %d messages are stored cannot be told yet: %s", partition, len(messages), error)
             self._put_off(partition.broker_id, error)
             return [], []
+        OUTAGES.worked(_log, _look(partition.broker_id))
         del self._places[partition]
         found: list[tuple[Outgoing, Stored]] = []
         missed: list[Outgoing] = []
@@ -130,8 +134,19 @@ class Doubts:
 
     def _put_off(self, broker_id: int, error: TransportError) -> None:
         """The broker does not answer: nothing is asked of it for a moment."""
+        count = sum(len(place.messages) for one, place in self._places.items() if one.broker_id == broker_id)
+        OUTAGES.failed(
+            _log,
+            _look(broker_id),
+            lambda: f"whether {count} messages are stored on broker {broker_id} cannot be told: {error}",
+            self._patience.left if self._patience is not None else None,
+        )
         for partition, place in self._places.items():
             if partition.broker_id == broker_id:
                 place.due, place.greeted = time.monotonic() + SETTLING, False
                 for message in place.messages:
                     message.problem = error
+
+
+def _look(broker_id: int) -> str:
+    return f"the look for messages on broker {broker_id}"

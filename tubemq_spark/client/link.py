@@ -80,6 +80,11 @@ class Link:
             return max(oldest.sent_at, self._listening_since)
         return None
 
+    @property
+    def silent_since(self) -> float | None:
+        """Since when the broker that `is_silent` owes an answer, on the monotonic clock; None for one that is not."""
+        return self._turn_began if self.is_silent else None
+
     def submit(self, message: Outgoing, partition: Partition, target: bytes) -> None:
         """Queues `message` for the next `pump`; `ProtocolError` when it is too long for the wire."""
         serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + message.content, self._timeout)

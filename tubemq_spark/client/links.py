@@ -120,7 +120,7 @@ class Links:
         try:
             taken = dial.take()
         except (TransportError, ProtocolError) as error:
-            _log.warning("%s cannot be reached: %s", broker, error)
+            _log.info("%s cannot be reached: %s", broker, error)
             self._unreachable(broker, error)
             return
         if taken is not None:

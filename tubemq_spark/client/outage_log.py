@@ -40,14 +40,22 @@ class OutageLog:
         self._outages: dict[Hashable, _Outage] = {}
         self._lock = threading.Lock()
 
-    def failed(self, log: logging.Logger, what: Hashable, say: Callable[[], str], left: float | None = None) -> None:
+    def failed(
+        self,
+        log: logging.Logger,
+        what: Hashable,
+        say: Callable[[], str],
+        left: float | None = None,
+        since: float | None = None,
+    ) -> None:
         """One more try at `what` has failed. `say` gives the warning's text; it is called only when a warning is due.
-        The caller goes on trying for `left` seconds, None when nothing limits that."""
+        The caller goes on trying for `left` seconds, None when nothing limits that. A try that took long began at
+        `since` on the monotonic clock."""
         now = time.monotonic()
         with self._lock:
             outage = self._outages.get(what)
             if outage is None or now - outage.last > _FORGOTTEN_AFTER:
-                outage = self._outages[what] = _Outage(now, now)
+                outage = self._outages[what] = _Outage(now if since is None else since, now)
             outage.last = now
             due = outage.since + FIRST_AFTER if outage.warned_at is None else outage.warned_at + AGAIN_AFTER
             if now < due:

@@ -49,6 +49,14 @@ class Patience:
     def stored(self, message: Outgoing) -> None:
         self._failing.pop(message, None)
 
+    @property
+    def left(self) -> float | None:
+        """Seconds until the message that failed first is given up; None when none failed."""
+        for message in self._failing:
+            assert message.failing_since is not None
+            return max(0.0, message.failing_since + self._retry_for - self._now)
+        return None
+
     def exhausted(self) -> tuple[Outgoing, float] | None:
         """A message that has failed for too long, and for how many seconds; those on their way may still arrive."""
         for message in self._failing:

@@ -22,6 +22,7 @@ from tubemq_spark.client.deployed import AwayError
 from tubemq_spark.client.doubts import Doubts
 from tubemq_spark.client.link import Answer, Link, Outcome
 from tubemq_spark.client.links import Links
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.outgoing import LaneId, Lanes, Mark, Outgoing, Stored
 from tubemq_spark.client.patience import Patience
 from tubemq_spark.client.routing import Router
@@ -105,7 +106,8 @@ class Producer:
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
         shared = SESSIONS.shared(settings)
         self._router = Router(self._session, shared.troubles, ledger.usable if ledger is not None else None)
-        self._doubts = None if ledger is None else Doubts(ledger)
+        self._patience = Patience(settings.retry_for)
+        self._doubts = None if ledger is None else Doubts(ledger, self._patience)
         self._targets = Targets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
         self._anywhere: dict[str, deque[Outgoing]] = {}  # waiting messages that may go to any partition of their topic
@@ -115,7 +117,6 @@ class Producer:
         self._bytes = 0  # of messages that are not stored yet
         self._fresh = self._fresh_bytes = 0  # since anything was done about messages
         self._taken = 0
-        self._patience = Patience(settings.retry_for)
         self._refusing: set[int] = set()  # brokers that have taken no token since the last one they took
         self._links = Links(settings, self._session, self._router, shared.dials, max_in_flight, self._cannot_reach)
         self._stored: Counter[Partition] = Counter()
@@ -331,13 +332,14 @@ class Producer:
         failed: list[Outgoing] = []
         refusal: TubeMQError | None = None
         for broker_id, link in list(self._links.standing.items()):
-            outcomes = link.pump()
+            outcomes, works = link.pump(), False
             heard += len(outcomes)
             if link.broken and outcomes:  # a connection that had nothing to do may end: another one is made
                 self._router.broker_trouble(broker_id, "lost")
             for message, outcome in outcomes:
                 if isinstance(outcome, Answer) and outcome.errCode == _SUCCESS:
                     message.on(_ACKNOWLEDGED)
+                    works = True
                     self._router.success(message.partition)
                     self._refusing.discard(message.partition.broker_id)
                     self._note(message)
@@ -350,6 +352,8 @@ class Producer:
                     except TubeMQError as error:
                         refusal = refusal or error
                     failed.append(message)
+            if works:
+                OUTAGES.worked(_log, link.broker)
             if link.broken:
                 self._links.drop(broker_id)
                 if self._doubts is not None:
@@ -366,6 +370,7 @@ class Producer:
         self._bytes -= len(message.content) + OVERHEAD
         if message.tries:
             self._patience.stored(message)
+            OUTAGES.worked(_log, message.partition)
         if (lane := message.lane) is not None:
             lane.arrived(message)
             self._lanes.changed(lane)
@@ -419,8 +424,12 @@ class Producer:
                     links.connect(brokers, needed=True)
 
     def _cannot_reach(self, broker: Broker, error: TransportError | ProtocolError) -> None:
-        for message in self._waiting_for(broker.broker_id):
+        waiting = self._waiting_for(broker.broker_id)
+        for message in waiting:
             self._patience.failed(message, error)
+        fate = f"{self._things} wait for it" if waiting else f"{self._things} go elsewhere meanwhile"
+        left = self._patience.left if waiting else None
+        OUTAGES.failed(_log, broker, lambda: f"{broker} cannot be reached, and {fate}: {error}", left)
 
     def _waiting_for(self, broker_id: int) -> list[Outgoing]:
         """The first of those that cannot go on without the broker: one for each partition, and each topic."""
@@ -459,6 +468,7 @@ class Producer:
             raise problem
         self._patience.failed(message, problem)
         broker_id = message.partition.broker_id
+        concerned: Broker | Partition = link.broker
         if code == ErrCode.CERTIFICATE_FAILURE:
             # The visit token of the master changes every few minutes. A broker knows the last ones, but not yet the
             # newest one of a master that has just taken over.
@@ -474,9 +484,16 @@ class Producer:
         elif code == ErrCode.SERVER_RECEIVE_OVERFLOW:
             self._router.broker_trouble(broker_id, "full")
         elif not link.broken:  # else the whole broker is left alone
+            concerned = message.partition
             self._router.partition_trouble(message.partition)
             if code == ErrCode.FORBIDDEN:
                 SESSIONS.inquire(self._settings)  # it may be closed for good
+        self._warn(concerned, problem, link.silent_since)
+
+    def _warn(self, what: Broker | Partition, problem: TubeMQError, since: float | None) -> None:
+        OUTAGES.failed(
+            _log, what, lambda: f"{self._things} for {what} are not acknowledged: {problem}", self._patience.left, since
+        )
 
     def _check_patience(self) -> None:
         """Raises when a message has failed for too long."""
@@ -507,6 +524,10 @@ class Producer:
     def _so_far(self) -> str:
         things = "rows" if self._rows_of else "messages"
         return f"{self._stored.total()} of {self._taken} {things} {self._rows_of or 'so far'} are acknowledged"
+
+    @property
+    def _things(self) -> str:
+        return f"rows {self._rows_of}" if self._rows_of else "messages"
 
     def _learn_topic(self, topic: str, row: int | None) -> int:
         try:

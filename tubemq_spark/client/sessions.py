@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from tubemq_spark.client.dial import Dials
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ProducerSession
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.routing import Troubles
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.targets import MASTER
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
@@ -92,8 +94,10 @@ class ProducerSessions:
     def _ask(self, entry: _Entry) -> None:
         try:
             entry.session.refresh_once()
+            OUTAGES.worked(_log, MASTER)
         except TubeMQError as error:
-            _log.warning("%s", error)
+            problem = str(error)
+            OUTAGES.failed(_log, MASTER, lambda: f"the master cannot be asked for partitions anew: {problem}")
         finally:
             entry.asked_at = time.monotonic()
             entry.is_asking = False

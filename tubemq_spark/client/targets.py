@@ -7,11 +7,15 @@ import time
 
 from tubemq_spark.client.deployed import add_topics, has_partition, is_away
 from tubemq_spark.client.master import ProducerSession
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.send import encode_target
 
 _log = logging.getLogger(__name__)
+
+MASTER = "the master that producers ask"
+"""Names it in warnings about outages."""
 
 _FRESH = 5.0  # seconds for which an authorisation may be used again; servers take 20
 _REFRESH_PERIOD = 1.0  # seconds between two questions to the master
@@ -53,10 +57,15 @@ class Targets(dict[Partition, bytes]):
         if time.monotonic() - self._asked_at > _REFRESH_PERIOD:
             try:
                 self._session.refresh_once()
-                self._refreshed = True
             except (TransportError, ServerError) as error:
-                _log.warning("%s", error)
+                problem = str(error)
+                OUTAGES.failed(
+                    _log, MASTER, lambda: f"the master cannot be asked for partitions and token anew: {problem}"
+                )
                 self._refreshed = False
+            else:
+                OUTAGES.worked(_log, MASTER)
+                self._refreshed = True
             self._asked_at = time.monotonic()
         return self._refreshed
 
