@@ -21,6 +21,7 @@ LEAVES = {"errors", "options", "shown"}
 ARROWS = {
     "errors": {"shown"},
     "shown": set[str](),
+    "bare_log": set[str](),
     "options": {"errors", "shown"},
     "compression": {"errors", "shown"},
     "protocol": LEAVES,
@@ -31,7 +32,7 @@ ARROWS = {
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"protocol", "client", "testing"},
-    "": LEAVES | {"datasource", "sink"},
+    "": LEAVES | {"bare_log", "datasource", "sink"},
 }
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tubemq_spark import bare_log
+
 if TYPE_CHECKING:
     from tubemq_spark.sink.restore import restore
+
+bare_log.install()
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "restore"]

@@ -130,7 +130,7 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
         def refresh(self) -> None:
             self.cluster = cluster()
 
-        def listed(self) -> set[Partition]:
+        def listed(self, *, once: bool = False) -> set[Partition]:
             return set(world.ends)
 
         def believe_the_lists(self) -> None:

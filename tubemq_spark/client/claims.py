@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tubemq_spark.client.backoff import Stamina
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.waiting import Waiting
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
@@ -139,7 +139,7 @@ class DriverClaims:
         self, missing: dict[Partition, int | None], read_status: ReadStatus, patience: float, *, some: bool
     ) -> None:
         wanted = len(missing)
-        stamina = Stamina(patience)
+        stamina = Retries(_log, f"claiming partitions of group {self._session.group}", patience)
         waiting = self._new_waiting()
         while missing:
             trouble = self._try_once(missing, read_status, waiting)
@@ -147,7 +147,7 @@ class DriverClaims:
                 return
             if trouble is None:
                 stamina.progress()
-            elif not stamina.pause():
+            elif not stamina.failed(f"{trouble}; {len(missing)} partitions are missing"):
                 raise self._gave_up(trouble, missing, patience) from trouble
             waiting.pause()
 
@@ -159,7 +159,8 @@ class DriverClaims:
         """
         wanted = list(partitions)
         asked = list({partition.store: partition for partition in wanted}.values())
-        stamina = Stamina(self._session.settings.retry_for)
+        what = f"asking for the beginnings of stores in group {self._session.group}"
+        stamina = Retries(_log, what, self._session.settings.retry_for)
         while True:
             calls: list[Call] = []
             for partition in asked:
@@ -171,7 +172,7 @@ class DriverClaims:
             try:  # every second one too, for the groups must be back
                 replies = [_registered(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
             except TransportError as trouble:
-                if not stamina.pause():
+                if not stamina.failed(trouble):
                     raise self._gave_up(trouble, wanted, self._session.settings.retry_for) from trouble
                 continue
             begins = {partition.store: reply.currOffset for partition, reply in zip(asked, replies[::2], strict=True)}

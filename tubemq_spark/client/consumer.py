@@ -20,11 +20,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.backoff import Deadline, Stamina
+from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.connection import Connection
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.marks import stands_at
+from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.client.pacing import Pacing
 from tubemq_spark.client.pool import POOL
 from tubemq_spark.client.rounds import Call, answer, call_all
@@ -168,9 +169,9 @@ class PartitionReader:
         self._complete: deque[Piece] = deque()  # to be given out next
         self._pacing = Pacing(wanted.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}")
         self._range = self._new_range(wanted.start, wanted.end)
-        self._stamina = Stamina(settings.retry_for)
         self._slowed = False  # whether the last answer to a fetch was messages, or a limit
         self._where = f"{wanted.partition} at {wanted.broker}"
+        self._stamina = Retries(_log, f"reading {self._where}", settings.retry_for)
 
     def __repr__(self) -> str:
         return f"<PartitionReader {self._client_id} in {self._group}: {self._range!r}>"
@@ -269,7 +270,7 @@ class PartitionReader:
                 self._leave_behind()
                 self._range.interrupt()
                 self._count_rereading(error)
-                if not self._stamina.pause():
+                if not self._stamina.failed(error):
                     raise self._gave_up(str(error)) from error
 
     def _count_rereading(self, cause: TransportError) -> None:
@@ -330,12 +331,19 @@ class PartitionReader:
                     handed_over = self._hand_over(connection)
                     continue
                 self._proven_at = sent_at
-                if pause is not None and not self._stamina.pause(pause):
+                if pause is not None and not self._go_on_after(pause):
                     raise self._no_progress()
                 yield from self._give_out(connection)
             yield from self._give_out(connection)
         finally:
             self._drain(connection, sent)
+
+    def _go_on_after(self, pause: float) -> bool:
+        """Waits after a fetch that gave nothing; False when there were such answers for too long."""
+        code, message = self._refusal
+        if code in (ErrCode.SUCCESS, ErrCode.NOT_FOUND):  # that may be so for a while without any trouble
+            return self._stamina.pause(pause)
+        return self._stamina.failed(f"the last answer to a fetch was {code} {code_name(code)}: {message}", pause)
 
     def _is_premature(self, command: Command, sent: deque[tuple[Command, int, float]]) -> bool:
         """A seek would claim a partition anew that was taken away: the roll-back before it must be answered first."""
@@ -443,8 +451,7 @@ class PartitionReader:
         except TransportError as trouble:
             if not refused.is_about_token:
                 raise refused.error from None
-            _log.info("%s: %s; %s", self._where, refused, trouble)
-            if not self._stamina.pause():
+            if not self._stamina.failed(f"{refused}; {trouble}"):
                 raise TransportError(
                     f"{self._where}: the broker refuses the visit token for {self._settings.retry_for:g} s, and "
                     f"{trouble}. {refused}"

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline, Stamina, delays
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
@@ -192,16 +193,21 @@ class MasterSession:
             f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"
         )
 
-    def _insist(self, what: Callable[[], M]) -> M:
+    def _insist(self, what: Callable[[], M], *, once: bool = False) -> M:
         """`what` again and again while no master is in service: for long, once one was."""
         fresh = self._member.state is MemberState.NEW and not self.settings.are_proven
-        stamina = Stamina(min(_FIRST_CONTACT, self.settings.retry_for) if fresh else self.settings.retry_for)
+        masters = ", ".join(map(str, self.settings.masters))
+        patience = min(_FIRST_CONTACT, self.settings.retry_for) if fresh else self.settings.retry_for
+        retries = Retries(_log, f"asking the master {masters}", 0.0 if once else patience)
         while True:
             try:
-                return what()
-            except TransportError:
-                if not stamina.pause():
+                reply = what()
+            except TransportError as error:
+                if once or not retries.failed(error):
                     raise
+            else:
+                retries.progress()
+                return reply
 
     def _check(self, code: int, message: str, what: str) -> None:
         if code == ErrCode.NOT_READY:
@@ -296,10 +302,11 @@ class ConsumerSession(MasterSession):
             self._insist(self._ask_meta)
             return self.cluster
 
-    def listed(self) -> set[Partition]:
-        """The partitions that the master lists now, asked anew; `cluster` has those of earlier answers too."""
+    def listed(self, *, once: bool = False) -> set[Partition]:
+        """The partitions that the master lists now, asked anew; `cluster` has those of earlier answers too. Each master
+        is asked `once` at most, or as long as the settings say."""
         with self._lock:
-            self._insist(self._ask_meta)
+            self._insist(self._ask_meta, once=once)
             return {partition for layout in self._listed.values() for partition in layout.all_partitions()}
 
     def look_up(self) -> Mapping[tuple[str, int], TopicOnBroker]:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from tubemq_spark.client.backoff import Stamina
+
 FIRST_AFTER = 5.0  # seconds; shorter outages are the business of nobody
 AGAIN_AFTER = 60.0  # seconds between two warnings about one outage
 _FORGOTTEN_AFTER = 120.0  # seconds without a failure; a later failure begins another outage
@@ -82,6 +84,40 @@ def _until(left: float | None) -> str:
 
 OUTAGES = OutageLog()
 """The outages of this process."""
+
+
+class Retries:
+    """Tries at `what`, a part of a sentence such as `reading 1:demo:0`, as `Stamina` counts them. Where they fail for
+    long the log tells.
+    """
+
+    def __init__(
+        self, log: logging.Logger, what: str, seconds: float, first: float = 0.05, ceiling: float = 1.0
+    ) -> None:
+        self._log = log
+        self._what = what
+        self._stamina = Stamina(seconds, first, ceiling)
+        self._since = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<Retries of {self._what}, {self._stamina.left:.1f} s left>"
+
+    def progress(self) -> None:
+        """Something worked: the time and the delays begin anew, and an outage is over."""
+        self._stamina.progress()
+        self._since = time.monotonic()
+        OUTAGES.worked(self._log, self._what)
+
+    def pause(self, at_least: float = 0.0) -> bool:
+        """As `Stamina.pause`, after something that is no failure."""
+        return self._stamina.pause(at_least)
+
+    def failed(self, problem: object, at_least: float = 0.0) -> bool:
+        """Notes that a try failed with `problem`, and pauses as `Stamina.pause` does."""
+        left = self._stamina.left
+        OUTAGES.failed(self._log, self._what, lambda: f"{self._what} fails: {problem}", left, self._since)
+        return self._stamina.pause(at_least)
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=OUTAGES.forget)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple, cast
 
-from tubemq_spark.client.backoff import Stamina
 from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.errors import NoTimesError, ProtocolError, TransportError
 from tubemq_spark.protocol.consume import not_found_kind
@@ -91,7 +91,7 @@ def run_searches(
 ) -> dict[Partition, int]:
     """What each of the searches finds; `what` they look for is said in errors. Otherwise as `find_positions`."""
     probing = _Probing(session, claims)
-    stamina = Stamina(session.settings.retry_for)
+    stamina = Retries(_log, f"looking for {what} in group {session.group}", session.settings.retry_for)
     active = list(searches)
     refused: dict[Partition, _Refusal] = {}  # they wait until the others have come to their ends
     told: set[Partition] = set()
@@ -103,7 +103,8 @@ def run_searches(
             trouble = min(refused.values(), key=lambda refusal: refusal.pause)
             if trouble.pause:  # all are limited by the cluster's rules, which is no trouble
                 stamina.progress()
-            if not stamina.pause(max(refusal.pause for refusal in refused.values())):
+            pause = max(refusal.pause for refusal in refused.values())
+            if not (stamina.pause(pause) if trouble.pause else stamina.failed(trouble.text, pause)):
                 raise TransportError(
                     f"{trouble.text}; gave up looking for {what} after {session.settings.retry_for:g} s. Check that "
                     "the broker runs, can be reached from the driver, and has the topic open for reading"

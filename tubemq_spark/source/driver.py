@@ -403,7 +403,8 @@ class StreamDriver:
         self, suspects: Collection[Partition], offset: StreamOffset, trouble: TransportError | None = None
     ) -> None:
         """Whether partitions that are not served, or not listed, are gone for good. The lists of a new master are short
-        at first, so it is asked for a while. Raises `trouble` when all of them are there.
+        at first, so it is asked for a while. Raises `trouble` when one of them is there, or when no master answers: the
+        time to retry was used up for it.
         """
         gone = {partition for partition in suspects if partition not in self._gone}
         if not gone:
@@ -414,7 +415,7 @@ class StreamDriver:
         while True:  # it is asked once at least, and when the time is over
             is_last = deadline.passed
             # A master goes on listing a topic that was removed, but its brokers know it no more.
-            gone -= self._session.listed() - (self._claims.unknown if self._claims and trouble else frozenset())
+            gone -= self._listed(trouble) - (self._claims.unknown if self._claims and trouble else frozenset())
             if not gone or is_last:
                 break
             time.sleep(min(_LOOK_AGAIN_AFTER, deadline.left))
@@ -441,6 +442,17 @@ class StreamDriver:
         self._gone |= {partition: offset.positions.get(partition, 0) for partition in gone}
         if self._claims is not None:
             self._claims.drop(gone)
+        if trouble is not None and not set(suspects) <= self._gone.keys():
+            raise trouble
+
+    def _listed(self, trouble: TransportError | None) -> set[Partition]:
+        """What the master lists now; raises `trouble`, when there is one, without an answer."""
+        try:
+            return self._session.listed(once=trouble is not None)
+        except TransportError as error:
+            if trouble is None:
+                raise
+            raise TransportError(f"{trouble}. No master answers either: {error}", unserved=trouble.unserved) from None
 
     def _present(self, positions: Positions) -> dict[Partition, int]:
         return {partition: position for partition, position in positions.items() if partition not in self._gone}

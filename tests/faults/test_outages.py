@@ -1,0 +1,119 @@
+"""What the log tells of servers that are away, and that the time to retry is spent once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.bench import Query, fill, options, stored
+from tubemq_spark.client import outage_log
+from tubemq_spark.errors import TransportError
+from tubemq_spark.source.batch_plan import plan_batch
+from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ADDRESS = r"127\.0\.0\.1:\d+"
+UNTIL = r"; for \d+ s now; it is tried again until \d\d:\d\d:\d\d, in \d+ s"
+READING = rf"reading 1:one:0 at broker 1 at {ADDRESS}"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The first try that fails is told, and none behind it."""
+    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
+    outage_log.OUTAGES.forget()
+    yield
+    outage_log.OUTAGES.forget()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.message
+        for record in caplog.records
+        if record.levelno == logging.WARNING and not record.message.startswith("a heartbeat failed")
+    ]
+
+
+def test_a_task_tells_that_its_broker_is_away_and_when_it_is_back(
+    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tubemq)
+    query = Query(tubemq, "one")
+    query.be_patient()
+    query.planned = lambda: tubemq.on("get_message", times=20).close_connection()
+    query.run()
+    assert query.rows == stored(tubemq, "one")
+    down, up = warnings(caplog)
+    assert re.fullmatch(rf"{READING} fails: .* broke: the peer closed it.*{UNTIL}", down)
+    assert re.fullmatch(rf"{READING} works again, after \d+ s", up)
+
+
+def test_a_task_tells_that_its_broker_refuses(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tubemq)
+    query = Query(tubemq, "one")
+    query.be_patient()
+    query.planned = lambda: tubemq.on("get_message", times=4).fail(503, "closed for a while")
+    query.run()
+    assert query.rows == stored(tubemq, "one")
+    said = rf"{READING} fails: the last answer to a fetch was 503 SERVICE_UNAVAILABLE: closed for a while{UNTIL}"
+    assert re.fullmatch(said, warnings(caplog)[0])
+
+
+def test_messages_that_are_not_there_yet_are_no_outage(
+    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tubemq)
+    query = Query(tubemq, "one")
+    query.be_patient()
+    query.planned = lambda: tubemq.on("get_message", times=3).fail(404, "current data is being flushed")
+    query.run()
+    assert warnings(caplog) == []
+
+
+def test_a_driver_tells_that_a_broker_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    driver = StreamDriver(options(tubemq, retry_for=30.0))
+    try:
+        start = driver.latest(driver.initial())
+        for method in ("partition_register", "commit_offset"):
+            tubemq.on(method, times=3).fail(503, "closed for a while")
+        assert driver.latest(start) == start
+    finally:
+        driver.stop()
+    down, up = warnings(caplog)
+    what = "claiming partitions of group readers"
+    assert re.fullmatch(rf"{what} fails: .* 503 closed for a while; \d partitions are missing{UNTIL}", down)
+    assert up.startswith(f"{what} works again")
+
+
+def test_a_driver_tells_that_the_master_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq.on("consumer_register_v2", times=5).close_connection()
+    StreamDriver(options(tubemq, retry_for=30.0, are_proven=True)).stop()
+    down, up = warnings(caplog)
+    assert re.fullmatch(rf"asking the master {ADDRESS} fails: no master answered: .*{UNTIL}", down)
+    assert re.fullmatch(rf"asking the master {ADDRESS} works again, after \d+ s", up)
+
+
+def test_a_plan_tells_that_its_claims_wait(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    fill(tubemq)
+    tubemq.on("partition_register", times=6).close_connection()
+    plan_batch(options(tubemq, "one", retry_for=30.0))
+    assert len(warnings(caplog)) == 2
+
+
+def test_with_the_whole_cluster_away_the_time_to_retry_is_spent_once(tubemq: EmbeddedTubeMQ) -> None:
+    fill(tubemq)
+    driver = StreamDriver(options(tubemq, retry_for=0.5))
+    try:
+        start = driver.latest(driver.initial())
+        tubemq.stop_broker(1)
+        asked = tubemq.on("get_partition_meta").close_connection()
+        again = tubemq.on("consumer_register_v2").close_connection()
+        with pytest.raises(TransportError, match=r"gave up after 0\.5 s.*No master answers either.*tubemq\.master"):
+            driver.latest(start)
+        assert (asked.fired, again.fired) == (1, 0)
+    finally:
+        tubemq.clear_faults()
+        driver.stop()

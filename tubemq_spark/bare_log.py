@@ -1,0 +1,43 @@
+"""Warnings where nobody has set up logging, as in the Python processes that Spark starts.
+
+Python prints such a warning to standard error without time, level and logger. Spark mixes these lines with its own, so
+that nobody could tell what they are about. The handler here adds the three in the form of Spark's own lines. It prints
+nothing where the application, or Spark, has a handler.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+
+class BareLogHandler(logging.Handler):
+    """Prints a record to standard error if no other handler gets it; a part of the logger `tubemq_spark`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_alone(record.name):
+            try:
+                print(self.format(record), file=sys.stderr, flush=True)
+            except Exception:
+                self.handleError(record)
+
+    def _is_alone(self, name: str) -> bool:
+        if logging.lastResort is None:  # somebody wants silence
+            return False
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+
+def install() -> None:
+    """Once in a process, when the package is imported."""
+    logger = logging.getLogger("tubemq_spark")
+    if not any(isinstance(handler, BareLogHandler) for handler in logger.handlers):
+        logger.addHandler(BareLogHandler())
