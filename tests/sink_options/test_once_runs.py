@@ -98,6 +98,15 @@ def test_bookmarks_move_in_topics_that_only_some_batches_write_to(start: Start) 
     assert [standing(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
 
 
+def test_a_topic_that_is_gone_is_done_without(start: Start) -> None:
+    cluster, task = start("rare", "often"), Task()
+    task = write(cluster, task, [*rows("0", 4, topic="rare"), *rows("0", 4, topic="often")], None)
+    cluster.tubemq.delete_topic("rare")
+    for batch in (1, 2):
+        task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
+    assert read_note(group_of(cluster)).topics == {"often"}
+
+
 @pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])
 def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: Start, topic: str | None) -> None:
     """No try of its next batch has begun, so nothing of it can be among what was removed."""

@@ -80,6 +80,23 @@ def bookmarks_of(
     return _read(session, options, sorted(partitions), within=away_after, begins=begins)
 
 
+def planned_bookmarks(
+    session: ProducerSession, options: OnceOptions, topic: str | None, others: Iterable[str]
+) -> dict[Partition, Bookmark]:
+    """The bookmarks that the tasks of a batch need: of all partitions of `topic`, as `bookmarks_of`, and of those that
+    take messages of `others`, to which the query has written before. Tasks ask for those that are missing."""
+    partitions: set[Partition] = set()
+    if topic is not None:
+        partitions |= all_partitions(session, f"{options.group}_look_{topic}", topic)
+    for other in sorted(set(others) - {topic}):
+        try:
+            session.add_topics([other])
+        except ConfigError as error:  # a row that goes there will say so
+            _log.info("no bookmarks of topic %s are read: %s", other, error)
+        partitions.update(one for one in session.cluster.partitions(other) if session.lists(one))
+    return _read(session, options, sorted(partitions), within=AWAY_AFTER)
+
+
 def _read(
     session: ProducerSession,
     options: OnceOptions,

@@ -23,7 +23,7 @@ from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.encode import BadRowError, Parts, RowEncoder, digest_of, with_digest
 from tubemq_spark.sink.note import Note, read_note
-from tubemq_spark.sink.once import Once, bookmarks_of
+from tubemq_spark.sink.once import Once, planned_bookmarks
 from tubemq_spark.sink.options import DEAD_LETTER, EFFECTIVELY_ONCE, FAIL, SinkOptions
 from tubemq_spark.sink.origin import Task, this_task
 from tubemq_spark.sink.payload import PayloadForm
@@ -65,19 +65,13 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
         check_folder(options.receipts)
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
     note = None if options.once is None else read_note(options.once.group)
-    written_to = frozenset() if note is None else note.topics
-    bookmarks: dict[Partition, Bookmark] = {}
+    written_to = frozenset[str]() if note is None else note.topics
+    bookmarks: Mapping[Partition, Bookmark] = {}
     if topics or written_to:
         with SESSIONS.lease(options.client) as session:
             add_topics(session, topics)
-            if options.once is not None and options.topic is not None:
-                bookmarks = bookmarks_of(session, options.once, options.topic)
             if options.once is not None:
-                for topic in sorted(written_to - {options.topic}):
-                    try:
-                        bookmarks |= bookmarks_of(session, options.once, topic)
-                    except ConfigError as error:  # the topic is gone, maybe; whose rows go there will say so
-                        _log.info("no bookmarks of topic %s: %s", topic, error)
+                bookmarks = planned_bookmarks(session, options.once, options.topic, written_to)
         options = replace(options, client=replace(options.client, are_proven=True))
     return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000, note)
 
