@@ -125,22 +125,34 @@ class DriverClaims:
         not wait for siblings while it holds partitions: see `take_some`.
         """
         patience = self._session.settings.retry_for if retry_for is None else retry_for
-        self._take(dict(positions), read_status, patience, some=False)
+        self._take(dict(positions), read_status, patience, self.new_waiting(), some=False)
 
-    def take_some(self, partitions: Iterable[Partition], read_status: ReadStatus = ReadStatus.NORMAL) -> set[Partition]:
+    def take_some(
+        self, partitions: Iterable[Partition], waiting: Waiting, read_status: ReadStatus = ReadStatus.NORMAL
+    ) -> set[Partition]:
         """Claims as many of `partitions` as nobody holds, one at least, and leaves their groups where they stand. Waits
-        only while it has none of them: two who hold nothing before never wait for each other. Raises as `take` does."""
+        only while it has none of them: two who hold nothing before never wait for each other. Raises as `take` does;
+        `waiting` says how long for."""
         missing: dict[Partition, int | None] = dict.fromkeys(partitions)
         wanted = set(missing)
-        self._take(missing, read_status, self._session.settings.retry_for, some=True)
+        self._take(missing, read_status, self._session.settings.retry_for, waiting, some=True)
         return wanted - missing.keys()
 
+    def new_waiting(self) -> Waiting:
+        """For partitions that others hold."""
+        return Waiting(self._claim, self._session.group, self._claim_timeout, self._session.settings.retry_for)
+
     def _take(
-        self, missing: dict[Partition, int | None], read_status: ReadStatus, patience: float, *, some: bool
+        self,
+        missing: dict[Partition, int | None],
+        read_status: ReadStatus,
+        patience: float,
+        waiting: Waiting,
+        *,
+        some: bool,
     ) -> None:
         wanted = len(missing)
         stamina = Retries(_log, f"claiming partitions of group {self._session.group}", patience)
-        waiting = self._new_waiting()
         while missing:
             trouble = self._try_once(missing, read_status, waiting)
             if some and len(missing) < wanted:
@@ -260,7 +272,7 @@ class DriverClaims:
         timeout = min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout)
         missing: dict[Partition, int | None] = dict(positions)
         with suppress(TubeMQError):
-            self._try_once(missing, ReadStatus.NORMAL, self._new_waiting(), timeout)
+            self._try_once(missing, ReadStatus.NORMAL, self.new_waiting(), timeout)
             if missing:
                 self._try_to_take(missing, ReadStatus.NORMAL, timeout)
 
@@ -348,9 +360,6 @@ class DriverClaims:
         if end is not None:
             raise end
         return holders, trouble
-
-    def _new_waiting(self) -> Waiting:
-        return Waiting(self._claim, self._session.group, self._claim_timeout, self._session.settings.retry_for)
 
     def _try_once(
         self,

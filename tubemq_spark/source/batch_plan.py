@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,12 @@ from tubemq_spark.client.claims import DriverClaims
 from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.application import planner_claim
 from tubemq_spark.source.bounds import partitions_to_read, where_time_is, where_to_begin, where_to_end
-from tubemq_spark.source.driver import first_claim, new_query_id, read_status
-from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.driver import read_status
+from tubemq_spark.source.options import Bound, SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
-from tubemq_spark.source.plan import Ranges, ranges
+from tubemq_spark.source.plan import Ranges, check_partitions, ranges
 from tubemq_spark.source.tasks import input_partitions, knows_offsets
 
 if TYPE_CHECKING:
@@ -29,30 +32,69 @@ _FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
-    """The tasks of a batch read, of what `narrowing` leaves. The group stands afterwards where it stood before."""
+    """The tasks of a batch read, of what `narrowing` leaves. The group stands afterwards where it stood before.
+
+    Another scan of the application may hold some of the partitions at the moment, and it may be a plan as well. So this
+    takes the partitions that it can have, learns what it needs, gives them back, and only then waits for the others.
+    """
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
-    claims = DriverClaims(session, first_claim(new_query_id()), options.claim_timeout)
+    claims = DriverClaims(session, planner_claim(), options.claim_timeout)
+    waiting = claims.new_waiting()
+    to_read: dict[Partition, tuple[int, int]] = {}
+    group_at: dict[Partition, int] = {}
+    doubtful: set[Partition] = set()
     try:
         partitions = partitions_to_read(options, session)
-        claims.take(dict.fromkeys(partitions), read_status(options))
-        starts = where_to_begin(options, session, claims, partitions)
-        to_read: Ranges = ranges(starts, where_to_end(options, session, claims, starts))
-        if narrowing is not None:
-            to_read = _narrowed(to_read, narrowing, options, session, claims)
+        _check_bounds(options, partitions)
+        left = set(partitions)
+        while left:
+            taken = claims.take_some(left, waiting, read_status(options))
+            to_read |= _ranges_of(taken, options, session, claims, narrowing)
+            group_at |= {partition: claims.standing(partition).group for partition in taken}
+            doubtful |= {partition for partition in taken if claims.is_doubtful(partition)}
+            claims.release()
+            left -= taken
         return input_partitions(
             options,
             session,
-            claims.next_batch(),
-            to_read,
-            doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
-            group_at={partition: claims.standing(partition).group for partition in partitions},
+            claims.claim,
+            {partition: to_read[partition] for partition in partitions if partition in to_read},
+            doubtful=doubtful,
+            group_at=group_at,
             streaming=False,
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:
         claims.release()
         session.close()
+
+
+def _check_bounds(options: SourceOptions, partitions: Collection[Partition]) -> None:
+    """Explicit positions name all partitions, of which there may be some at a time later."""
+    for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        if isinstance(bound, dict):
+            check_partitions(option, bound, partitions)
+
+
+def _ranges_of(
+    taken: Collection[Partition],
+    options: SourceOptions,
+    session: ConsumerSession,
+    claims: DriverClaims,
+    narrowing: Narrowing | None,
+) -> Ranges:
+    """What to read of partitions that `claims` hold."""
+    options = replace(options, starting=_part(options.starting, taken), ending=_part(options.ending, taken))
+    starts = where_to_begin(options, session, claims, taken)
+    to_read: Ranges = ranges(starts, where_to_end(options, session, claims, starts))
+    return to_read if narrowing is None else _narrowed(to_read, narrowing, options, session, claims)
+
+
+def _part(bound: Bound, partitions: Collection[Partition]) -> Bound:
+    if not isinstance(bound, dict):
+        return bound
+    return {partition: position for partition, position in bound.items() if partition in partitions}
 
 
 def _narrowed(

@@ -45,7 +45,7 @@ def starting_positions(
     not kept any more are not looked at here: who reads there finds out, at any time.
     """
     if isinstance(starting, dict):
-        _check_partitions("startingOffsets", starting, standings)
+        check_partitions("startingOffsets", starting, standings)
         return {
             partition: _explicit_start(partition, starting[partition], standing, earliest[partition])
             for partition, standing in standings.items()
@@ -63,7 +63,7 @@ def ending_positions(ending: Bound, starts: Positions, standings: Mapping[Partit
     lie beyond the end or before the start."""
     if not isinstance(ending, dict):
         return {partition: standing.end for partition, standing in standings.items()}
-    _check_partitions("endingOffsets", ending, standings)
+    check_partitions("endingOffsets", ending, standings)
     ends: dict[Partition, int] = {}
     for partition, standing in standings.items():
         position = ending[partition]
@@ -187,7 +187,8 @@ def _check_end(option: str, partition: Partition, position: int, standing: Stand
         )
 
 
-def _check_partitions(option: str, given: Collection[Partition], expected: Collection[Partition]) -> None:
+def check_partitions(option: str, given: Collection[Partition], expected: Collection[Partition]) -> None:
+    """`ConfigError` when the explicit positions `given` do not name exactly the `expected` partitions."""
     if unknown := sorted(set(given) - set(expected)):
         raise ConfigError(
             f"option '{option}' names {', '.join(map(str, unknown))} (brokerId:topic:partitionId), which the "

@@ -50,9 +50,15 @@ def on_message(kind: type[M], answer: Callable[[M], Message]) -> Handler:
 
 
 class Service:
-    """The handlers of one server by service type and method."""
+    """The handlers of one server by service type and method. `end_late` has the next call come to its end when so many
+    more have begun, where a server knows calls that can."""
 
-    def __init__(self, handlers: Mapping[ServiceType, Mapping[Method, Handler]]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[ServiceType, Mapping[Method, Handler]],
+        end_late: Callable[[int], None] = lambda calls: None,
+    ) -> None:
+        self.end_late = end_late
         self._handlers: dict[tuple[int, int], Handler] = {
             (service_type, method): handle
             for service_type, table in handlers.items()

@@ -32,6 +32,7 @@ class Effect:
     damage: Callable[[bytes], bytes] | None = None  # from the reply's frame to what is sent of it
     close: bool = False  # the connection ends after that
     silence: bool = False  # nothing more is answered on the connection, and nothing done
+    late_by: int = 0  # how many more fetches of the group begin before this one moves the cursor
     passes: bool = False  # nothing of all this: the call goes on to the next rule
 
 
@@ -149,6 +150,14 @@ class Calls:
     def drop_reply(self) -> Fault:
         """They are done and not answered."""
         return self._add(Effect(damage=lambda frame: b""))
+
+    def end_late(self, fetches: int) -> Fault:
+        """Of `get_message`: they read at once, but move the group's cursor when so many more fetches of the group have
+        begun in the partition, whoever holds it by then. They are not answered: who sent them was killed, or waits.
+        """
+        if self._conditions.method != "get_message" or fetches < 1:
+            raise ValueError(f"{fetches} fetches after a {self._conditions.method}: only get_message can end late")
+        return self._add(Effect(late_by=fetches, damage=lambda frame: b""))
 
     def delay(self, seconds: float) -> Fault:
         """They, and what follows them on their connection, are taken up later, by the cluster's clock."""

@@ -237,6 +237,8 @@ class _Connection(asyncio.Protocol):
             if self._is_ending():  # the server that was to do it is gone
                 return b""
         reply: Response | Failure | None = None
+        if effect.late_by:
+            self._listener.node.service.end_late(effect.late_by)
         if effect.work:
             reply = self._listener.node.service.answer(request)
         if effect.reply is not None:

@@ -34,6 +34,14 @@ class _Record:
     fresh: bool = True  # nothing was confirmed yet: the first commit counts as a change even when it moves nothing
 
 
+@dataclass
+class _Late:
+    """What a get advances the cursor by when so many more gets have begun."""
+
+    advance: int
+    gets: int
+
+
 class GroupOffsets:
     """The positions of all groups on one broker, in bytes, always multiples of 28."""
 
@@ -42,6 +50,7 @@ class GroupOffsets:
         self._clock = clock
         self._records: dict[Key, _Record] = {}
         self._in_flight: dict[Key, int] = {}
+        self._late: dict[Key, list[_Late]] = {}
         self._table: dict[Key, _Record] = {}
         self._durable: dict[Key, _Record] = {}
         self._table_due = Period(clock, config.offset_flush_interval)
@@ -94,6 +103,18 @@ class GroupOffsets:
             self._in_flight[key] = advance
             if empty:
                 self.commit(key, True)
+
+    def book_late(self, key: Key, advance: int, gets: int) -> None:
+        """As `book` in manual mode, but when so many more gets have begun: a worker of the broker is slow, and nothing
+        orders its booking and what others do meanwhile."""
+        self._late.setdefault(key, []).append(_Late(advance, gets))
+
+    def begin_get(self, key: Key) -> None:
+        """Books what is due by now."""
+        for late in self._late.get(key, []):
+            late.gets -= 1
+            if late.gets == 0:
+                self.book(key, late.advance, True, False)
 
     def commit(self, key: Key, consumed: bool) -> int:
         """Confirms what is in flight, or drops it; gives the confirmed position."""

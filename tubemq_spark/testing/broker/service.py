@@ -78,7 +78,8 @@ class BrokerService:
         }
         # Either service type reaches either kind of call: the broker publishes one object as both.
         both = {**reads, Method.SEND_MESSAGE: self._send}
-        self.service = Service({ServiceType.BROKER_READ: both, ServiceType.BROKER_WRITE: both})
+        self.service = Service({ServiceType.BROKER_READ: both, ServiceType.BROKER_WRITE: both}, self._end_late)
+        self._late_by: int | None = None
 
     # -- what the administrator and the machine do ---------------------------------------------------------------
 
@@ -289,6 +290,8 @@ class BrokerService:
                 ErrCode.INTERNAL_SERVER_ERROR,
                 f"Get the store of topic {topic} in partition {key.partition_id} failure!",
             ) from error
+        late_by, self._late_by = self._late_by, None
+        self.offsets.begin_get(key)
         manual = request.manualCommitOffset
         position = self.offsets.next_read(key, store, manual, request.lastPackConsumed)
         if position is None:
@@ -302,7 +305,10 @@ class BrokerService:
         policy = self._read_policy(claim)
         level = 0 if policy <= 0 else policy // 100 if claim.codes is None else policy % 100
         found = store.read(position, key.partition_id, claim.codes, level, allowed, claim.pace.read_to)
-        self.offsets.book(key, found.advance, manual, not found.chunks)
+        if late_by is None:
+            self.offsets.book(key, found.advance, manual, not found.chunks)
+        else:
+            self.offsets.book_late(key, found.advance, late_by)
         behind = max_data_offset - found.data_position
         if found.code != ErrCode.SUCCESS:
             reply.minLimitTime = _int32(behind)
@@ -313,6 +319,10 @@ class BrokerService:
         reply.currDataDlt = behind
         reply.maxOffset = found.max_offset
         return found.chunks
+
+    def _end_late(self, gets: int) -> None:
+        """The next get moves the group's cursor when so many more gets of the same group have begun."""
+        self._late_by = gets
 
     def _commit(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
         reply = pb.CommitOffsetResponseB2C(currOffset=-1)
