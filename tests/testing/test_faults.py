@@ -26,6 +26,12 @@ def register(
     )
 
 
+def fetch(client: str) -> broker_pb.GetMessageRequestC2B:
+    return broker_pb.GetMessageRequestC2B(
+        clientId=client, partitionId=0, groupName="g", topicName="demo", manualCommitOffset=True
+    )
+
+
 def close_producer(client: str = "c1") -> master_pb.CloseRequestP2M:
     return master_pb.CloseRequestP2M(clientId=client)
 
@@ -545,3 +551,26 @@ def test_bytes_that_are_no_request_meet_no_rule(
     raw.write(encode_frame(99, encode_request(nonsense), Framing.STANDARD))
     assert isinstance(raw.reply(99), Failure)
     assert fault.fired == 0
+
+
+def test_a_fetch_that_ends_late_moves_the_cursor_of_whoever_reads_by_then(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+    """As on a broker one of whose threads is slow: the fetch of a client that was told to go."""
+    for number in range(9):
+        raw.call(send(b"%d" % number, partition=number % 3))
+    raw.call(register(client="killed"))
+    with tubemq.on("get_message").end_late(2) as fault, Raw(tubemq.broker_address(1)) as other:
+        other.ask(fetch("killed"))
+        assert other.until_the_end() == b""
+    assert fault.fired == 1
+    raw.call(register(OpType.UNREGISTER, client="killed"))
+    raw.call(register(client="next"))
+    first = raw.call(fetch("next"))
+    assert (first.currOffset, len(first.messages)) == (0, 3)
+    raw.call(register(client="next"))  # a seek to where the group stands
+    assert raw.call(fetch("next")).errCode == 404
+
+
+@pytest.mark.parametrize(("method", "fetches"), [("send_message", 1), ("get_message", 0)])
+def test_only_a_fetch_ends_late(tubemq: EmbeddedTubeMQ, method: str, fetches: int) -> None:
+    with pytest.raises(ValueError, match="only get_message can end late"):
+        tubemq.on(method).end_late(fetches)

@@ -153,11 +153,11 @@ class Calls:
 
     def end_late(self, fetches: int) -> Fault:
         """Of `get_message`: they read at once, but move the group's cursor when so many more fetches of the group have
-        begun in the partition, whoever holds it by then. They are not answered: who sent them was killed, or waits.
+        begun in the partition, whoever holds it by then. Their connection ends without an answer.
         """
         if self._conditions.method != "get_message" or fetches < 1:
             raise ValueError(f"{fetches} fetches after a {self._conditions.method}: only get_message can end late")
-        return self._add(Effect(late_by=fetches, damage=lambda frame: b""))
+        return self._add(Effect(late_by=fetches, damage=lambda frame: b"", close=True))
 
     def delay(self, seconds: float) -> Fault:
         """They, and what follows them on their connection, are taken up later, by the cluster's clock."""
