@@ -19,6 +19,7 @@ from tubemq_spark.client.sessions import SESSIONS
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.collector import rare_collections
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.encode import BadRowError, Parts, RowEncoder, digest_of, with_digest
@@ -108,6 +109,7 @@ class _TaskWriter:
         self._once: Once | None = None
         self._dropped = self._dead = self._stood = 0
 
+    @rare_collections()
     def write(self, rows: Iterator[Cells]) -> Written:
         options = self._options
         with SESSIONS.lease(options.client) as session:
