@@ -59,6 +59,7 @@ from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pieces import Given, what_is_left
 from tubemq_spark.protocol.sieve import Sieve
+from tubemq_spark.shown import shown
 
 _log = logging.getLogger(__name__)
 
@@ -539,7 +540,7 @@ class PartitionReader:
         self._check(reply.errCode, reply.errMsg, call.what)
         for failure in reply.failureInfo:
             code, _, _ = parse_failure_info(failure)
-            self._check(code, failure, call.what)
+            self._check(code, shown(failure), call.what)
         self._proven_at = sent_at
 
     def _beat(self) -> None:
