@@ -51,13 +51,13 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         retry_for: float | None = None,
         *,
         within: float | None = None,
-        begins: bool = False,
+        **how: bool,
     ) -> dict[Partition, Bookmark]:
         wanted = list(partitions)
         there = [one for one in wanted if one.broker_id not in brokers]
         gone = [one for one in wanted if one.broker_id in brokers]
-        found = read_bookmarks(session, base, there, retry_for, begins=begins)
-        return found | read_bookmarks(session, base, gone, retry_for, within=within, begins=begins)
+        found = read_bookmarks(session, base, there, retry_for, **how)
+        return found | read_bookmarks(session, base, gone, retry_for, within=within, **how)
 
     monkeypatch.setattr("tubemq_spark.sink.once.read_bookmarks", read)
     return brokers

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +127,28 @@ def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: St
     written = writing.write(some[:3], task)
     assert (written.stood, sum(written.rows.values())) == (0, 3)
     assert writing.write(some, task.again()).stood == 3
+
+
+def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no plan knows the topic, for the driver is another one."""
+    cluster, task = start(), Task()
+    for batch in range(2):
+        task = write(cluster, task, rows(str(batch), 5, topic="demo"), None)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    new_workers()
+    group, some = group_of(cluster), rows("2", 5, topic="demo")
+    writing = begin(cluster, some, None)
+    stood: list[int | None] = []
+
+    def sleep(_: float) -> None:
+        stood.append(standing(cluster, plan_group(group), "demo"))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr("tubemq_spark.sink.once.time", clock)
+    assert sum(writing.write(some, task.restarted()).rows.values()) == 5
+    assert stood == [0]
+    assert standing(cluster, plan_group(group), "demo") == 10 * UNIT
 
 
 def test_or_after_others_have_written_more_than_a_task_may_read(start: Start) -> None:

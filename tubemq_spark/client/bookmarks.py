@@ -108,10 +108,10 @@ class Bookmark(NamedTuple):
         return self.planned is not None and self.planned < before and own <= before
 
     def older(self, other: Bookmark) -> Bookmark:
-        """What is true by both bookmarks of the same partition, which belong to two names of one query."""
-        planned = None
-        if None not in (self.planned, other.planned) and (self.even, self.odd) == (other.even, other.odd):
-            planned = max(self.planned or 0, other.planned or 0)
+        """What is true by both bookmarks of the same partition, which belong to two names of one query. Each commit
+        moves the groups of both names."""
+        known = None not in (self.planned, other.planned)
+        planned = max(self.planned or 0, other.planned or 0) if known else None
         return Bookmark(min(self.even, other.even), min(self.odd, other.odd), min(self.end, other.end), planned)
 
 
@@ -132,18 +132,21 @@ def read_bookmarks(
     retry_for: float | None = None,
     *,
     within: float | None = None,
+    asks: bool = False,
     begins: bool = False,
 ) -> dict[Partition, Bookmark]:
     """The bookmarks of `partitions`; where there were none, both are at the end from now on. With `within` those are
-    left out whose brokers do not answer in so many seconds. Who `begins` with a batch, or may send messages of it,
-    moves the third group too.
+    left out whose brokers do not answer in so many seconds. Who `asks` whether a batch has begun reads the third group
+    too. Who `begins` with a batch, or may send messages of it, reads it and then moves it.
 
     Raises `TransportError` with the `unserved` partitions when a broker stays away, or somebody else keeps one of the
     groups, for longer than `retry_for` seconds, by default those of the settings; `AuthError`, `ServerError`.
     """
     hows = [(bookmark_group(base, number), ReadStatus.FROM_MAX) for number in (0, 1)]
+    if asks or begins:
+        hows.append((plan_group(base), ReadStatus.FROM_MAX))
     if begins:
-        hows += [(plan_group(base), ReadStatus.FROM_MAX), (plan_group(base), ReadStatus.FROM_MAX_ALWAYS)]
+        hows.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
     partitions = list(dict.fromkeys(partitions))
     heard = _visit_all(
         session, [_Visit(partition, *how) for partition in partitions for how in hows], retry_for, within

@@ -74,8 +74,8 @@ def bookmarks_of(
     begins: bool = True,
 ) -> dict[Partition, Bookmark]:
     """The bookmarks of all partitions of `topic` that the master lists, asked `anew` or a moment ago, and those in
-    `also`; those are left out whose brokers are away for so many seconds. `begins` is that of `read_bookmarks`. Raises
-    as `read_bookmarks` and `all_partitions`."""
+    `also`; those are left out whose brokers are away for so many seconds. Who does not send yet does not `begin`, and
+    asks only. Raises as `read_bookmarks` and `all_partitions`."""
     partitions = all_partitions(session, f"{options.group}_look_{topic}", topic, anew=anew).union(also)
     return _read(session, options, sorted(partitions), within=away_after, begins=begins)
 
@@ -106,10 +106,10 @@ def _read(
     begins: bool = True,
 ) -> dict[Partition, Bookmark]:
     """By both names that the query may have at the brokers; the older bookmark is never wrong."""
-    marks = read_bookmarks(session, options.group, partitions, within=within, begins=begins)
+    marks = read_bookmarks(session, options.group, partitions, within=within, asks=True, begins=begins)
     if options.former_group is None or not marks:
         return marks
-    former = read_bookmarks(session, options.former_group, list(marks), within=within, begins=begins)
+    former = read_bookmarks(session, options.former_group, list(marks), within=within, asks=True, begins=begins)
     return {one: mark.older(former[one]) for one, mark in marks.items() if one in former}
 
 
@@ -229,10 +229,19 @@ class Once:
         return found
 
     def _begin(self, topic: str) -> Standing:
-        if not any(one.topic == topic for one in self._bookmarks):
-            self._bookmarks |= bookmarks_of(self._session, self._options, topic)
+        is_planned = any(one.topic == topic for one in self._bookmarks)
+        if not is_planned:
+            # Who looks first begins after that, lest the tasks of other processes find that the batch has begun.
+            self._bookmarks |= bookmarks_of(self._session, self._options, topic, begins=self._is_first_try)
         if self._is_first_try:
             return Standing()
+        standing = self._found(topic)
+        if not is_planned:
+            known = [one for one in self._bookmarks if one.topic == topic]
+            _read(self._session, self._options, known, within=None)
+        return standing
+
+    def _found(self, topic: str) -> Standing:
         try:
             # Tries in an earlier run ended when this one began, or soon after. They are looked for once in a process,
             # for all tasks of the batch. A try in this run may just have failed.
