@@ -16,7 +16,7 @@ from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.consume import ClaimId
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.exact_range import MOST_MISSING, Piece
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -89,10 +89,11 @@ def read(cluster: Cluster, group: str, partition: Partition, start: int, end: in
 
 def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[Row]:
     """What a read of [start, end) must give, where `sent` is all that its partition holds, in order."""
+    inside = [message for message in sent if start <= message.position < end]
     return [
-        Row(message.position if sole else None, message.message_id, message.body)
-        for message in sent
-        if start <= message.position < end
+        Row(message.position if sole and missing <= MOST_MISSING else None, message.message_id, message.body)
+        for number, message in enumerate(inside)
+        if (missing := (message.position - start) // UNIT - number) >= 0
     ]
 
 

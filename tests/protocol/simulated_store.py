@@ -25,11 +25,16 @@ class Entry(NamedTuple):
     partition: int
     message: Message | None  # None: poisoned, takes a position, and no fetch ever returns it
     matches: bool = True  # whether it passes the reader's filter, if that has one
+    too_long: bool = False  # to be read from memory
 
 
 class Sought(NamedTuple):
     curr_offset: int
     max_offset: int
+
+
+class FilesEnd(NamedTuple):
+    position: int
 
 
 class Fetched(NamedTuple):
@@ -78,13 +83,13 @@ class SimulatedStore:
 
     # What producers, the flush thread, retention, administrators and crashes do
 
-    def append(self, *partitions: int, poisoned: bool = False, matches: bool = True) -> None:
+    def append(self, *partitions: int, poisoned: bool = False, matches: bool = True, too_long: bool = False) -> None:
         for partition in partitions:
             self._next_id += 1
             message = None if poisoned else Message(self._next_id, self._next_id % 7)
             if message is not None:
                 self.numbers[message] = len(self.entries)
-            self.entries.append(Entry(partition, message, matches))
+            self.entries.append(Entry(partition, message, matches, too_long))
 
     def flush(self) -> None:
         self.flushed = self.backup
@@ -131,6 +136,11 @@ class SimulatedStore:
         self.in_flight, self.first_fetch, self.sought_at, self.moved = 0, True, self.confirmed, False
         self.ends.append(len(self.entries))
         return Sought(self.confirmed * UNIT, len(self.entries) * UNIT)
+
+    def ask_files(self, position: int) -> FilesEnd:
+        """A seek whose answer tells where the files end."""
+        self.seek(position)
+        return FilesEnd(self.flushed * UNIT)
 
     def roll_back(self) -> int:
         self.in_flight = 0
@@ -194,7 +204,8 @@ class SimulatedStore:
         self.first_fetch = False
         messages: list[Message] = []
         for number in range(at, at + count):
-            if self.is_readable(self.entries[number], partition):
+            in_memory = number >= self.flushed
+            if self.is_readable(self.entries[number], partition) and not (in_memory and self.entries[number].too_long):
                 message = self.entries[number].message
                 assert message is not None
                 messages.append(message)

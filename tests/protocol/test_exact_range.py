@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.simulated_store import UNIT, Fetched, Limits, Message, SimulatedStore, Sought
+from tests.protocol.simulated_store import UNIT, Fetched, FilesEnd, Limits, Message, SimulatedStore, Sought
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol import exact_range
-from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece, State
+from tubemq_spark.protocol.exact_range import MOST_MISSING, Action, Command, ExactRange, NotFound, Piece, State
 from tubemq_spark.protocol.metadata import Partition
 
 OURS = 7
@@ -27,7 +27,7 @@ PARTITION = Partition(3, "demo", OURS)
 MOST_STEPS = 3000
 
 Row = tuple[int | None, Message]
-Answer = Sought | Fetched | NotFound | int
+Answer = Sought | FilesEnd | Fetched | NotFound | int
 
 
 @dataclass
@@ -40,7 +40,9 @@ class Session:
     sole: bool = False
     depth: int = 4
     seed: int = 0
+    flushes: bool = True  # the store, when it is asked again and again
 
+    asked: int = 0
     reader: ExactRange = field(init=False)
     requests: deque[Command] = field(default_factory=deque)
     answers: deque[tuple[Command, Answer]] = field(default_factory=deque)
@@ -80,6 +82,12 @@ class Session:
                     self.truth = self.store.readable(OURS, self.start, self.end)
                 self.group = sought.curr_offset
                 return sought
+            case Action.ASK_FILES:
+                self.asked += 1
+                if self.asked % 3 == 0 and self.flushes:
+                    self.store.swap_blocks()
+                    self.store.flush()
+                return self.store.ask_files(command.position)
             case Action.ROLL_BACK:
                 return self.store.roll_back()
             case Action.FETCH:
@@ -90,6 +98,8 @@ class Session:
         match answer:
             case Sought(curr_offset, max_offset):
                 self.reader.sought(curr_offset, max_offset)
+            case FilesEnd(position):
+                self.reader.files_end(position)
             case Fetched(begin, max_offset, messages):
                 self.reader.fetched(begin, max_offset, messages)
             case NotFound():
@@ -150,7 +160,10 @@ class Session:
 
     @property
     def expected(self) -> list[Row]:
-        return [(position if self.sole else None, message) for position, message in self.truth]
+        return [
+            (position if self.sole and (position - self.start) // UNIT - number <= MOST_MISSING else None, message)
+            for number, (position, message) in enumerate(self.truth)
+        ]
 
 
 # Scenarios: a store, a range, and what happens while it is read
@@ -218,7 +231,8 @@ def scenario(rng: random.Random, kinds: Sequence[str]) -> Scenario:
     partitions = rng.choice(own if sole else shared)
     size = rng.randint(2, 40)
     for _ in range(size):
-        store.append(rng.choice(partitions), poisoned=rng.random() < 0.15, matches=rng.random() < 0.7)
+        poisoned, matches, too_long = (rng.random() < share for share in (0.15, 0.7, 0.1 if sole else 0))
+        store.append(rng.choice(partitions), poisoned=poisoned, matches=matches, too_long=too_long)
         if rng.random() < 0.05:
             store.swap_blocks()
     if rng.random() < 0.5:
@@ -329,7 +343,10 @@ def test_ranges_side_by_side_give_what_one_over_both_gives(rng: random.Random, d
         Session(session.store, start, end, session.sole, depth, rng.randint(0, 99)).run() if start < end else []
         for depth, (start, end) in enumerate(cuts, start=1)
     )
-    assert whole == parts[0] + parts[1] == session.run()
+    assert whole == session.run()
+    assert [message for _, message in whole] == [message for _, message in parts[0] + parts[1]]
+    # Behind many entries without a message only the range that begins there knows positions.
+    assert all(one in (None, other) for (one, _), (other, _) in zip(whole, parts[0] + parts[1], strict=True))
 
 
 # The least number of round trips
@@ -474,6 +491,100 @@ def test_a_poisoned_entry_is_no_row_and_moves_no_position() -> None:
     session = Session(store, 0, 10 * UNIT, sole=True)
     session.run()
     assert [position for position, _ in session.rows] == [UNIT * n for n in (0, 2, 3, 5, 6, 8, 9)]
+
+
+def looking_for_a_gap() -> Session:
+    """The next request to be handled is a fetch of this search. Others' entries follow in memory."""
+    store = store_of(OURS, OURS)
+    store.append(OURS, poisoned=True)
+    store.append(*[OURS] * 4)
+    store.swap_blocks()
+    store.flush()
+    store.append(8, 8, 8)
+    session = Session(store, 0, 7 * UNIT, sole=True)
+    while not store.sought_at or session.requests[0].action is not Action.FETCH:
+        session.step()
+    assert session.state is State.LOCATING
+    return session
+
+
+@pytest.mark.parametrize(("entry", "ends"), [(0, "moved"), (5, "moved"), (7, "moved"), (10, "moved"), (2, "done")])
+def test_a_group_that_is_moved_while_a_gap_is_looked_for(entry: int, ends: str) -> None:
+    session = looking_for_a_gap()
+    session.store.move_group(entry)
+    try:
+        rows = session.run()
+    except PositionMovedError:
+        assert ends == "moved"
+    else:
+        assert (rows, ends) == (session.expected, "done")
+
+
+def test_the_broker_may_want_time_while_a_gap_is_looked_for() -> None:
+    session = looking_for_a_gap()
+    session.store.busy = 2
+    assert session.run() == session.expected
+
+
+# Messages that are too long to be read from memory
+
+
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("limits", [Limits(), Limits(file_entries=3, memory_entries=3), Limits(1, 1, 1, 1)])
+def test_a_message_that_is_too_long_for_memory_is_read_from_files(number: int, limits: Limits) -> None:
+    store = SimulatedStore(limits)
+    for entry in range(12):
+        store.append(OURS, too_long=entry == number)
+        if entry == 5:
+            store.swap_blocks()
+    session = Session(store, 2 * UNIT, 10 * UNIT, sole=True)
+    assert session.run() == session.expected
+    assert [position for position, _ in session.rows] == [UNIT * n for n in range(2, 10)]
+    assert session.asked == (3 if 2 <= number < 10 else session.asked)
+
+
+def test_a_range_of_messages_that_are_too_long_for_memory() -> None:
+    store = SimulatedStore()
+    store.append(*[OURS] * 8, too_long=True)
+    session = Session(store, 2 * UNIT, 6 * UNIT, sole=True)
+    assert len(session.run()) == 4
+    assert session.rows == session.expected
+
+
+def test_as_long_as_they_are_in_memory_it_waits_and_says_for_what() -> None:
+    store = store_of(*[OURS] * 3)
+    store.append(OURS, too_long=True)
+    store.append(OURS)
+    session = Session(store, 1 * UNIT, 5 * UNIT, sole=True, flushes=False)
+    while session.reader.waits_for_files is None:
+        session.exchange()
+    for _ in range(9):
+        assert session.exchange()[-1].action is Action.ASK_FILES
+        assert session.reader.waits_for_files == (3 * UNIT, 5 * UNIT)
+    store.swap_blocks()
+    store.flush()
+    assert session.run() == session.expected
+    assert session.reader.waits_for_files is None
+
+
+# Stores that got partitions since the range was planned
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(file_entries=7, memory_entries=5), Limits(1, 1, 1, 1)])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_behind_too_many_gaps_there_are_no_positions(limits: Limits, flushed: bool) -> None:
+    """Nor many seeks, and the same messages have positions however they are fetched."""
+    store = store_of(*[OURS] * 20, *[OURS, 8, 9] * 200, limits=limits, flushed=flushed)
+    session = Session(store, 5 * UNIT, 610 * UNIT, sole=True)
+    asked = sought = 0
+    while not session.reader.done:
+        actions = [command.action for command in session.exchange()]
+        sought += actions.count(Action.SEEK)
+        asked += actions.count(Action.ASK_FILES)
+    assert session.rows == session.expected
+    assert [position for position, _ in session.rows].index(None) == 15 + 1 + MOST_MISSING // 2
+    assert sought < 60
+    assert asked <= 3
 
 
 def test_a_range_of_poisoned_entries_alone_is_empty() -> None:
@@ -789,6 +900,11 @@ class Recorder(dict[object, object]):
 def test_the_table_has_what_can_occur_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(exact_range._HANDLERS)
     monkeypatch.setattr(exact_range, "_HANDLERS", recorder)
-    outcomes = {check(scenario(random.Random(seed), HARMLESS + HARMFUL)) for seed in range(4000)}
+    outcomes = {check(scenario(random.Random(seed), HARMLESS + HARMFUL)) for seed in range(2500)}
     assert outcomes == {"done", "lost", "moved"}
+    for seed in range(1500):
+        check(scenario(random.Random(seed), ("move", "crash", "interrupt", "flush")))
+    for entry in (7, 10):
+        test_a_group_that_is_moved_while_a_gap_is_looked_for(entry, "moved")
+    test_the_broker_may_want_time_while_a_gap_is_looked_for()
     assert recorder.used == set(recorder)

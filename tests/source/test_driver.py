@@ -23,6 +23,7 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.pace import Pace
 
 A, B = Partition(1, "t", 0), Partition(2, "t", 0)
+ALL_SOLE = {"t": frozenset({1, 2})}
 MARK = Mark(0, 0, 1, 0)
 
 
@@ -168,7 +169,7 @@ def test_the_first_batch(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     start = driver.initial()
     end = driver.latest(start)
-    assert end == StreamOffset(start.query, {A: 280, B: 56}, initial={A: 28, B: 0})
+    assert end == StreamOffset(start.query, {A: 280, B: 56}, initial={A: 28, B: 0}, counted=ALL_SOLE)
     assert ranges_of(driver, driver.initial(), end) == {A: (28, 280), B: (0, 56)}
 
 
@@ -192,7 +193,7 @@ def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World
     assert start.query != end.query
     assert ranges_of(second, start, end) == once
     assert all(end.query in holder for holder in world.holders.values())
-    assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84})
+    assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84}, counted=ALL_SOLE)
 
 
 def test_offsets_of_two_queries_do_not_mix(new_driver: NewDriver) -> None:
@@ -304,7 +305,7 @@ def test_an_offset_that_losses_left_empty_is_no_new_query(new_driver: NewDriver,
     """What appears then is read from its beginning."""
     driver = new_driver(starting="latest")
     entered = driver.latest(StreamOffset("q", {}))
-    assert entered == StreamOffset("q", {A: 28, B: 0})
+    assert entered == StreamOffset("q", {A: 28, B: 0}, counted=ALL_SOLE)
     assert ranges_of(driver, StreamOffset("q", {}), entered) == {}
     assert ranges_of(driver, entered, driver.latest(entered)) == {A: (28, 280), B: (0, 56)}
 
@@ -365,7 +366,7 @@ def test_new_partitions_are_read_from_their_beginning(new_driver: NewDriver, wor
     new = Partition(3, "t", 0)
     world.ends[new], world.earliest[new] = 140, 84
     entered = driver.latest(end)
-    assert entered == StreamOffset(end.query, {**end.positions, new: 84})
+    assert entered == StreamOffset(end.query, {**end.positions, new: 84}, counted={"t": frozenset({1, 2, 3})})
     assert ranges_of(driver, end, entered) == {}
     following = driver.latest(entered)
     assert ranges_of(driver, entered, following) == {new: (84, 140)}

@@ -194,6 +194,7 @@ def test_second_tries_do_not_suspect_an_entry_without_a_message(tubemq: Embedded
     """A batch ends with one, and others come before its last message is looked at."""
     story = Story(tubemq, fail=True)
     story.query = Again(tubemq, **CALM)
+    story.query.planned = story.flush
     for _ in range(3):
         story.send(9)
         send_unreadable(tubemq, *place)

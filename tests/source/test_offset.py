@@ -25,7 +25,8 @@ stores = st.tuples(st.integers(0, 10**9), topics, st.integers(0, 10**9))
 marks = st.dictionaries(
     stores, st.lists(st.builds(Mark, numbers, numbers, numbers, numbers), min_size=1, max_size=3).map(tuple), max_size=3
 )
-offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions, marks)
+counted = st.dictionaries(topics, st.frozensets(st.integers(0, 10**9), max_size=3), max_size=3)
+offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions, marks, st.none() | counted)
 
 
 def offset_in(log_entry: Path) -> str:
@@ -52,6 +53,18 @@ def test_partitions_are_in_the_order_of_topics_brokers_and_numbers() -> None:
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
         '{"v":1,"query":"q","offsets":{"a":{"3:0":28},"b":{"2:9":28,"2:10000":28,"10:0":28},"c":{"1:0":28}}}'
     )
+
+
+def test_what_was_decided_is_in_the_order_of_topics_and_brokers() -> None:
+    offset = StreamOffset("q", {}, counted={"b": frozenset([10, 9]), "a": frozenset([1])})
+    text = json.dumps(offset.to_json(), separators=(",", ":"))
+    assert text == '{"v":1,"query":"q","offsets":{},"counted":{"a":[1],"b":[9,10]}}'
+
+
+@pytest.mark.parametrize("counted", [[], "a", {"a": 1}, {"a": ["1"]}, {"a": [True]}, {"a": [-1]}])
+def test_what_was_decided_has_another_shape(counted: Any) -> None:
+    with pytest.raises(ConfigError, match="makes no sense"):
+        StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "counted": counted})
 
 
 def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:

@@ -41,7 +41,7 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
-from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_FILES
 from tubemq_spark.protocol.consume import ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import (
@@ -67,6 +67,7 @@ M = TypeVar("M", bound=Message)
 
 DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
+_FLUSH_PAUSE = 0.5  # seconds between two questions whether entries are in files, at least
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
 _MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
 _MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
@@ -348,7 +349,9 @@ class PartitionReader:
 
     def _is_premature(self, command: Command, sent: deque[tuple[Command, int, float]]) -> bool:
         """A seek would claim a partition anew that was taken away: the roll-back before it must be answered first."""
-        return command.action is Action.SEEK and any(other.action is Action.ROLL_BACK for other, _, _ in sent)
+        return command.action in (Action.SEEK, Action.ASK_FILES) and any(
+            other.action is Action.ROLL_BACK for other, _, _ in sent
+        )
 
     def _is_too_soon(self, command: Command, under_way: bool) -> bool:
         """Whether the rules want a fetch later. When there is nothing to hear meanwhile, later is now."""
@@ -392,6 +395,9 @@ class PartitionReader:
             reply = self._hear_claim(outcome, call)
             self._empty_at = None
             self._range.sought(reply.currOffset, reply.maxOffset)
+        elif command.action is Action.ASK_FILES:
+            self._range.files_end(self._hear_claim(outcome, call).maxOffset)
+            return None if self._range.waits_for_files is None else _FLUSH_PAUSE
         elif command.action is Action.ROLL_BACK:
             commit = answer(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
             self._check(commit.errCode, commit.errMsg, call.what)
@@ -460,6 +466,17 @@ class PartitionReader:
 
     def _no_progress(self) -> ServerError:
         code, message = self._refusal
+        if self._range.waits_for_files is not None:
+            begin, end = self._range.waits_for_files
+            return ServerError(
+                f"{self._where}: not every entry of [{begin}, {end}) gave a message while the broker had them in its "
+                "memory, where it leaves out messages that are too long, and in "
+                f"{self._settings.retry_for:g} s it did not write them to files. Raise option "
+                "'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or lower that",
+                code=ErrCode.NOT_FOUND,
+                name=code_name(ErrCode.NOT_FOUND),
+                message="not flushed",
+            )
         return ServerError(
             f"{self._where}: nothing came for {self._settings.retry_for:g} s, the last answer to a fetch was {code} "
             f"{code_name(code)}: {message}. Check that the topic is open for reading and the broker in service",
@@ -587,6 +604,8 @@ class PartitionReader:
             return self._calls.register(
                 broker, partition, self._client_id, command.position, filters=self._wanted.filters
             )
+        if command.action is Action.ASK_FILES:
+            return self._calls.register(broker, partition, self._client_id, command.position, policy=READ_FILES)
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)
         return self._calls.fetch(broker, partition, self._client_id, escape=self._pacing.esc_flow_ctrl)

@@ -21,11 +21,16 @@ A leg that a broken connection cut short has no such proof, and a broker that cr
 range is read once more from its start then: what was given out is compared with what is found, and left out.
 
 In a store with one partition every index entry is a message of this partition and positions follow by counting, unless
-the store holds entries that no fetch returns; those gaps are found by bisection (`located`), so that a message's
-position never depends on how it was fetched.
+the store holds entries that gave no message. A message that is too long for the broker's reader of its memory is left
+out there (MsgMemStore), and no answer tells. So the entries are read once more when they are in files. What still gives
+no message never will. Those gaps are found by bisection (`located`), which costs a dozen seeks each, and a store that
+got partitions since the range was planned has one behind nearly every message. So behind `MOST_MISSING` entries without
+a message the rest of a range has no positions. Whether a message has one depends on the store and the range alone,
+never on how the range was fetched.
 
-Two things show in no answer: that a group is moved away and back to where the last seek had put it between two
-requests, and that retention removed messages' data files before their index (MsgFileStore skips such entries).
+Three things show in no answer: that a group is moved away and back to where the last seek had put it between two
+requests; that retention removed messages' data files before their index (MsgFileStore skips such entries); and, where
+several partitions share a store or a filter is set, that a message was too long to be read from memory.
 
 `ExactRange` knows no sockets: it says what to send and is told what was answered, in order.
 """
@@ -50,6 +55,7 @@ __all__ = ["Action", "Command", "Event", "ExactRange", "NotFound", "Piece", "Sta
 
 class Action(Enum):
     SEEK = auto()  # register at `position`
+    ASK_FILES = auto()  # register at `position` to read files alone: the answer tells where they end
     FETCH = auto()  # get, in manual mode
     ROLL_BACK = auto()  # commit with lastPackConsumed=false
 
@@ -71,6 +77,7 @@ class State(Enum):
     OPENING = auto()  # sought the place to read from
     READING = auto()
     CUTTING = auto()  # looks for the first message at `end`, to cut the held reply there
+    FLUSHING = auto()  # waits until entries that gave no message are in files
     LOCATING = auto()  # looks for entries that hold no message
     VERIFYING = auto()  # a second reading differs from the first: is what was given out last still in the store?
     CLOSING = auto()  # proves that the range was complete all the time
@@ -90,6 +97,10 @@ class Event(Enum):
 # reaches to `end` at least; the third time is for a reset to the very same position in between. While other partitions
 # fill the store there is no END to wait for.
 _PASSES_TO_END = 3
+
+
+MOST_MISSING = 16
+"""Entries without a message in a range. Messages behind more of them have no position."""
 
 
 class _Reply(NamedTuple):
@@ -126,6 +137,7 @@ class ExactRange:
         self.start = start
         self.end = end
         self._sole = sole_partition
+        self._counts = sole_partition  # whether positions follow by counting, so far
         self._depth = depth
 
         self._ready: list[Piece] = []
@@ -134,7 +146,10 @@ class ExactRange:
         self._bound: int  # CUTTING: no message of the held reply stands here or behind
         self._located: Located  # LOCATING
         self._ahead: int  # VERIFYING: messages up to the wanted one
-        self._unproven: Piece | None = None  # waits for the proof of its leg
+        self._missing = 0  # entries without a message, up to where the reading has come
+        self._files_end = -1  # what the present reading has met before this came from files
+        self._flushing = (-1, -1)  # FLUSHING: the entries that must be in files
+        self._unproven: tuple[Piece, ...] = ()  # wait for the proof of their leg
         self._doubt: _Doubt | None = None  # CLOSING: what must still prove true
         self._verdict: TubeMQError | None = None  # CLOSING: why the range fails, unless something worse comes up
 
@@ -156,6 +171,11 @@ class ExactRange:
     def done(self) -> bool:
         """Everything is given out and proven. The group stands at `start` then."""
         return self._state is State.DONE
+
+    @property
+    def waits_for_files(self) -> tuple[int, int] | None:
+        """The entries that must be in files before the reading goes on, as [begin, end), None without any."""
+        return self._flushing if self._state is State.FLUSHING else None
 
     # The caller's side: what to send, what was answered, what came of it
 
@@ -183,6 +203,18 @@ class ExactRange:
             end = min(curr_offset, max_offset) if curr_offset < command.position else max_offset
             raise self._data_loss(self.end, end, f"the store lost its tail, [{end}, {self.end})")
         self._on(Event.SOUGHT, _Reply(curr_offset, (), max_offset))
+
+    def files_end(self, position: int) -> None:
+        """The oldest unanswered command asked where the files end: at `position`. While that is too early it is asked
+        again, and the caller should wait before."""
+        if self._answered(Action.ASK_FILES) is None:
+            return
+        begin, upto = self._flushing
+        if position >= upto:
+            self._files_end = position
+            self._seek(begin, State.OPENING, roll_back=False)
+        else:
+            self._to_send = [Command(Action.ASK_FILES, begin)]
 
     def fetched(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
         """The oldest unanswered command, a fetch, read `messages` (maybe none) from `begin` on."""
@@ -225,7 +257,9 @@ class ExactRange:
         behind what was given out if that is still what the store has."""
         self._unanswered.clear()
         if self._state is not State.DONE:
-            self._held = self._unproven = self._doubt = self._verdict = None
+            self._held = self._doubt = self._verdict = None
+            self._unproven = ()
+            self._counts, self._missing, self._files_end = self._sole, 0, -1
             self._given.read_again()
             self._seek(self.start, State.OPENING, roll_back=False)
 
@@ -236,17 +270,17 @@ class ExactRange:
 
     # Sending
 
-    def _seek(self, position: int, state: State, *, roll_back: bool = True) -> None:
+    def _seek(self, position: int, state: State, *, roll_back: bool = True, action: Action = Action.SEEK) -> None:
         self._generation += 1
         self._to_send = [Command(Action.ROLL_BACK, self._leg_start)] if roll_back else []
-        self._to_send.append(Command(Action.SEEK, position))
+        self._to_send.append(Command(action, position))
         self._leg_start = self._least_begin = position
         self._passed = 0
         self._fresh = True
         self._state = state
 
     def _wanted_fetches(self) -> int:
-        if self._state in (State.CLOSING, State.DONE):
+        if self._state in (State.FLUSHING, State.CLOSING, State.DONE):
             return 0
         if self._state not in (State.OPENING, State.READING):
             return 1
@@ -269,29 +303,38 @@ class ExactRange:
 
     def _opened(self, _: _Reply) -> None:
         self._state = State.READING
-        piece, self._unproven = self._unproven, None
-        if piece is not None:
-            self._give(piece)
+        self._give_proven()
+
+    def _give_proven(self) -> None:
+        state = self._state
+        pieces, self._unproven = self._unproven, ()
+        for piece in pieces:
+            if self._state is state:  # else one before it made trouble
+                self._give(piece)
 
     def _read(self, reply: _Reply) -> None:
         held, self._held = self._held, None
+        if held is not None and held.begin == reply.begin:
+            held = None  # it read nothing at all
         if held is not None and reply.begin > self.end:
             self._cut(held, reply.begin)
         elif held is not None:
             self._complete(held.messages, held.begin, reply.begin)
         elif reply.begin >= self.end:
-            self._close(None)
-        if self._state is State.READING and reply.messages:
+            self._close()
+        if self._state is State.READING and (
+            reply.messages or self._sole
+        ):  # where all entries have to be accounted for
             self._held = reply
-            if self._sole and self._least_begin == reply.max_offset >= self.end:
+            if self._counts and self._least_begin == reply.max_offset >= self.end:
                 self._read(_AT_END)  # surely, so there is no need to wait for a 404
 
     def _cut(self, held: _Reply, upto: int) -> None:
         """`held` is the last reply. It may reach over `end`, but not over `upto`."""
         inside = held.messages[: (self.end - held.begin) // UNIT]
         counted = held.begin + len(held.messages) * UNIT  # where it ends if each entry was one of its messages
-        limit = counted if self._sole else self.end
-        if self._sole and upto == counted:
+        limit = counted if self._counts else self.end
+        if self._counts and upto == counted:
             self._complete(inside, held.begin, self.end)
         elif upto == _AT_END.begin and held.max_offset == limit == max(counted, self.end):
             self._doubt = _Doubt(held, limit)
@@ -309,25 +352,46 @@ class ExactRange:
         assert self._held is not None
         begin, messages, _ = self._held
         if fence.messages:
-            self._complete(messages[: index_of(fence.messages[0], messages)], begin, self.end)
+            cut = index_of(fence.messages[0], messages)
+            upto = self.end if self._bound == _AT_END.begin else self._bound
+            if self._sole and cut == len(messages) and upto > self._files_end:
+                self._await_files(begin, upto)  # the first reading may have left out the message that is there
+            else:
+                self._complete(messages[:cut], begin, self.end)
         elif fence.begin >= self._bound:
             self._complete(messages, begin, self.end)
 
-    # Completing pieces; LOCATING finds the entries without a message
+    # Completing pieces; FLUSHING waits for entries that gave no message, LOCATING finds those that have none
 
     def _complete(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:
         """`messages` are all of [begin, upto), the last ones if that is `end`."""
-        if len(messages) * UNIT > upto - begin:
-            self._fail(f"{len(messages)} messages came from the {(upto - begin) // UNIT} entries at {begin}")
-        elif self._sole and len(messages) * UNIT < upto - begin:
-            self._located = Located(messages, begin, upto)
+        entries = (upto - begin) // UNIT
+        if len(messages) > entries:
+            self._fail(f"{len(messages)} messages came from the {entries} entries at {begin}")
+        elif self._sole and len(messages) < entries and upto > self._files_end:
+            self._await_files(begin, upto)
+        elif not messages:
+            self._miss(entries)
+            if upto == self.end:
+                self._close()
+        elif self._counts and len(messages) < entries:
+            self._located = Located(messages, begin, upto, MOST_MISSING - self._missing)
             self._locate_next()
         else:
-            piece = Piece(messages, range(begin, upto, UNIT) if self._sole else None, begin, upto)
+            piece = Piece(messages, range(begin, upto, UNIT) if self._counts else None, begin, upto)
             if upto == self.end:
                 self._close(piece)
             else:
                 self._give(piece)
+
+    def _miss(self, entries: int) -> None:
+        self._missing += entries
+        self._counts = self._counts and self._missing <= MOST_MISSING
+
+    def _await_files(self, begin: int, upto: int) -> None:
+        self._held = self._doubt = None
+        self._flushing = begin, upto
+        self._seek(begin, State.FLUSHING, action=Action.ASK_FILES)
 
     def _locate_next(self) -> None:
         located = self._located
@@ -335,11 +399,15 @@ class ExactRange:
         if probe is not None:
             self._seek(probe, State.LOCATING)
             return
-        piece = Piece(located.messages, located.positions, located.begin, located.upto)
+        self._miss(located.missing)
+        known, bound = located.known, located.bound
+        pieces = [Piece(located.messages[:known], located.positions[:known], located.begin, bound)]
+        if not self._counts:
+            pieces.append(Piece(located.messages[known:], None, bound, located.upto))
         if located.upto == self.end:
-            self._close(piece)
+            self._close(*pieces)
         else:
-            self._unproven = piece  # until the roll-back of this leg is answered
+            self._unproven = tuple(pieces)  # until the roll-back of this leg is answered
             self._seek(located.upto, State.OPENING)
 
     def _locate(self, reply: _Reply) -> None:
@@ -375,11 +443,11 @@ class ExactRange:
             lost = f"[{self._given.awaited.begin}, {last.upto})"
             what = f"the store lost what was read in {lost} and uses the positions for other messages"
             self._verdict = self._data_loss(last.upto, self._given.awaited.begin, what)
-            self._close(None)
+            self._close()
 
     # CLOSING: nothing of the range may have gone while it was read
 
-    def _close(self, final: Piece | None) -> None:
+    def _close(self, *final: Piece) -> None:
         self._unproven = final
         self._seek(self.start, State.CLOSING)
 
@@ -388,12 +456,11 @@ class ExactRange:
             raise self._verdict
         doubt, self._doubt = self._doubt, None
         if doubt is not None and doubt.limit != reply.max_offset:
+            self._unproven = ()
             self._look_for_fence(doubt.reply, _AT_END.begin)
             return
-        piece, self._unproven = self._unproven, None
         self._state = State.DONE
-        if piece is not None:
-            self._give(piece)
+        self._give_proven()
         if self._given.awaited is not None and self._state is State.DONE:
             self._verify()
 
@@ -432,6 +499,7 @@ _HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, _Reply], None]] = 
     (State.CUTTING, Event.PASSED): ExactRange._ignore,
     (State.CUTTING, Event.WAITED): ExactRange._ignore,
     (State.CUTTING, Event.ENDED): ExactRange._cut_at,
+    (State.FLUSHING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.LOCATING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.LOCATING, Event.SOUGHT): ExactRange._ignore,
     (State.LOCATING, Event.FETCHED): ExactRange._locate,

@@ -19,13 +19,20 @@ class Located:
     Halves a stretch with gaps by asking for the first message at or behind its middle, until each stretch has either no
     message or no gap. A message that is found and is none of the stretch's must be the one that follows at `upto`. That
     one is asked for when this comes up: any other was left out when the stretch was read.
+
+    The search goes from the left to the right, and ends behind more than `most_missing` entries without a message.
+    `known` messages have a position in the end, and all others stand at `bound` or behind it. `missing` counts the
+    entries without a message up to there.
     """
 
-    def __init__(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:
+    def __init__(self, messages: Sequence[StoredMessage], begin: int, upto: int, most_missing: int) -> None:
         self.messages = messages
         self.begin = begin
-        self.upto = upto
+        self.upto = self.bound = upto
+        self.known = len(messages)
+        self.missing = 0
         self.positions = [-1] * len(messages)
+        self._most_missing = most_missing
         self._stretches = [(begin, upto, 0, len(messages))]
         self._follower: tuple[int, int] | None = None  # key of the message that was found at `upto`
         self._stranger: tuple[int, int] | None = None  # key of a message that must prove to be the one at `upto`
@@ -40,7 +47,12 @@ class Located:
                 self.positions[first:last] = range(begin, upto, UNIT)
             elif first < last:
                 return self._middle(begin, upto)
+            else:
+                self.missing += (upto - begin) // UNIT
             self._stretches.pop()
+            if self.missing > self._most_missing:
+                self.known, self.bound = last, upto
+                self._stretches.clear()
         return None
 
     def is_answered_by(self, begin: int) -> bool:

@@ -30,7 +30,7 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.pace import Pace
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, Ranges, lost_tails, ranges, store_of
-from tubemq_spark.source.tasks import input_partitions
+from tubemq_spark.source.tasks import counted_stores, input_partitions
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +161,10 @@ class StreamDriver:
         lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look)
         self._accept_losses(lost_tails(begin, lost, heads), claims)
         ends = {**ends, **lost, **added}
-        end = start if ends == start.positions else StreamOffset(start.query, ends, initial=first, marks=marks)
+        end = start
+        if ends != start.positions:
+            counted = counted_stores(self._session, ends)
+            end = StreamOffset(start.query, ends, initial=first, marks=marks, counted=counted)
         self._checked = end
         return end, StreamOffset(start.query, {**heads, **added})
 
@@ -252,6 +255,7 @@ class StreamDriver:
             group_at=group_at,
             ids=ids,
             streaming=True,
+            counted=end.counted,
         )
 
     def _where_others_left_it(self, to_read: Ranges, claims: DriverClaims) -> dict[Partition, int]:

@@ -1,13 +1,16 @@
 """Offsets of a streaming query, as Spark keeps them in the checkpoint.
 
     {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},
-     "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}}}
+     "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}},
+     "counted": {"topic": [brokerId, ...]}}
 
 A position is the next one to read, in bytes of the index of the partition's store (28 a message); as the end of a range
 it is exclusive. `query` is a random id, born with the first offset, under which the query claims its partitions. The
 end of the first batch carries `initial` as well, the offset that batch began at: Spark does not keep that one anywhere,
 and asks a restarted query for a new one. `marks` are messages by which the stores are known again after a crash of
-their broker, see `protocol.marks`; they may be missing.
+their broker, see `protocol.marks`; they may be missing. `counted` names the brokers where each partition of a topic has
+its store for itself, so that the rows of the batch that ends here have an offset. That is decided once: a topic may get
+partitions before the batch is repeated. It is missing in initial offsets and in those of older releases.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ VERSION = 1
 _MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1  # as the wire has ids and positions
 
 Positions = Mapping[Partition, int]
+Counted = Mapping[str, frozenset[int]]
+"""Topics, and the ids of the brokers where each partition has its store for itself."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class StreamOffset:
     positions: Positions
     initial: Positions | None = None
     marks: Marks = field(default_factory=dict)
+    counted: Counted | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Always in the same order, for Spark compares offsets as text."""
@@ -47,6 +53,8 @@ class StreamOffset:
             data["initial"] = positions_to_json(self.initial)
         if self.marks:
             data["marks"] = _marks_to_json(self.marks)
+        if self.counted is not None:
+            data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
         return data
 
     @classmethod
@@ -75,6 +83,7 @@ class StreamOffset:
                 positions_from_json(data["offsets"]),
                 None if initial is None else positions_from_json(initial),
                 _marks_from_json(data.get("marks", {})),
+                _counted_from_json(data.get("counted")),
             )
         except (KeyError, ValueError) as cause:
             raise ConfigError(
@@ -153,3 +162,14 @@ def _marks_from_json(data: Any) -> Marks:
     except (AttributeError, TypeError) as cause:
         raise ValueError(f"its marks are none ({cause})") from None
     return marks
+
+
+def _counted_from_json(data: Any) -> Counted | None:
+    """`ValueError` for any other shape than `{"topic": [brokerId, ...]}`, or nothing at all."""
+    if data is None:
+        return None
+    if not isinstance(data, dict) or not all(isinstance(brokers, list) for brokers in data.values()):
+        raise ValueError(f"{data!r} does not name brokers by topic")
+    if any(type(broker) is not int or broker < 0 for brokers in data.values() for broker in brokers):
+        raise ValueError(f"{data!r} does not name brokers by their ids")
+    return {topic: frozenset(brokers) for topic, brokers in data.items()}

@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.task_tokens import TASK_TOKENS, Member
 from tubemq_spark.protocol.consume import ClaimId, who_is
 from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
 
 _log = logging.getLogger(__name__)
@@ -68,10 +69,10 @@ class TubeMQInputPartition(InputPartition):
             rows += len(piece.messages)
             size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
             if rows >= ROWS or size >= BYTES:
-                yield from _batches(maker, wanted, gathered)
+                yield from _batches(maker, wanted.partition, gathered)
                 gathered, rows, size = [], 0, 0
         if gathered:
-            yield from _batches(maker, wanted, gathered)
+            yield from _batches(maker, wanted.partition, gathered)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         """Names this reading of the range: a task that joins rows with themselves may read it twice at once."""
@@ -101,12 +102,16 @@ def _is_first_attempt() -> bool:
     return context is None or context.attemptNumber() == 0
 
 
-def _batches(maker: RowMaker, wanted: RangeToRead, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+def _batches(maker: RowMaker, partition: Partition, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
     messages = [message for piece in pieces for message in _of_the_wire(piece)]
-    positions: list[int] | None = None
-    if wanted.sole:
-        positions = [position for piece in pieces for position in piece.positions or ()]
-    return maker.batches(wanted.partition, messages, positions)
+    positions: list[int | None] | None = None
+    if any(piece.positions is not None for piece in pieces):
+        positions = [position for piece in pieces for position in _positions(piece)]
+    return maker.batches(partition, messages, positions)
+
+
+def _positions(piece: Piece) -> Iterable[int | None]:
+    return [None] * len(piece.messages) if piece.positions is None else piece.positions
 
 
 def _of_the_wire(piece: Piece) -> Sequence[Any]:

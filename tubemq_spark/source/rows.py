@@ -89,7 +89,7 @@ class RowMaker:
         self._examples: dict[Partition, str] = {}
 
     def batches(
-        self, partition: Partition, messages: Sequence[Any], positions: Sequence[int] | None
+        self, partition: Partition, messages: Sequence[Any], positions: Sequence[int | None] | None
     ) -> Iterator[pa.RecordBatch]:
         """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
 
@@ -113,7 +113,7 @@ class RowMaker:
         messages: Sequence[Any],
         bodies: list[bytes],
         attributes: list[Attributes],
-        positions: Sequence[int] | None,
+        positions: Sequence[int | None] | None,
     ) -> Iterator[pa.RecordBatch]:
         wanted = self._is_wanted(partition.topic, attributes)
         if wanted is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from tubemq_spark.client.consumer import RangeToRead
@@ -11,6 +11,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.marks import UNKNOWN_IDS, Ids
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Counted
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.plan import ADVICE_FOR_BATCHES, ADVICE_FOR_STREAMS, Ranges, tasks
@@ -29,15 +30,17 @@ def input_partitions(
     ids: Mapping[Partition, Ids] = MappingProxyType({}),
     streaming: bool,
     only_types: frozenset[str] | None = None,
+    counted: Counted | None = None,
 ) -> list[TubeMQInputPartition]:
     """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`, and verify what they read of
     `doubtful` partitions. A group that stands at `group_at` is left where a task finds it. `ids` are known of the
-    messages of some ranges. Messages of other types than `only_types` need not come.
+    messages of some ranges. Messages of other types than `only_types` need not come. `counted` is as for
+    `knows_offsets`.
     """
     wanted = []
     for partition, (start, end) in to_read.items():
         filters = options.filters.get(partition.topic, ())
-        sole = knows_offsets(options, session, partition)
+        sole = knows_offsets(options, session, partition, counted)
         if only_types is not None and not sole:  # a filter would take the rows' offsets away
             filters = tuple(sorted(only_types & set(filters) if filters else only_types))
             if not filters:
@@ -86,6 +89,20 @@ def input_partitions(
     ]
 
 
-def knows_offsets(options: SourceOptions, session: ConsumerSession, partition: Partition) -> bool:
-    """Whether the rows of the partition have an offset: it has its store for itself, and no filter is set."""
-    return session.cluster.is_sole(partition) and partition.topic not in options.filters
+def knows_offsets(
+    options: SourceOptions, session: ConsumerSession, partition: Partition, counted: Counted | None = None
+) -> bool:
+    """Return True if the rows of the partition have an offset: it has its store for itself, and no filter is set.
+    `counted` is what was decided about stores before, None to look at what the cluster has now."""
+    if counted is None:
+        counted = counted_stores(session, [partition])
+    return partition.broker_id in counted.get(partition.topic, ()) and partition.topic not in options.filters
+
+
+def counted_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> Counted:
+    """Of the topics and brokers of `partitions`, as the cluster has them now."""
+    found: dict[str, set[int]] = {}
+    for partition in partitions:
+        if session.cluster.is_sole(partition):
+            found.setdefault(partition.topic, set()).add(partition.broker_id)
+    return {topic: frozenset(brokers) for topic, brokers in found.items()}

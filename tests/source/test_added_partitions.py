@@ -1,0 +1,115 @@
+"""A topic of one partition gets more while a query reads it: which rows have an offset is decided once.
+
+A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.bench import PATIENT, Query, Row
+from tubemq_spark.client import forget_servers
+from tubemq_spark.protocol.exact_range import MOST_MISSING
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+FIRST = Partition(1, "one", 0)
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics={"one": 1}, config=ServerConfig(transfer_size=2048)) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+@pytest.fixture
+def query(tubemq: EmbeddedTubeMQ) -> Query:
+    return Query(tubemq, "one", retry_for=PATIENT)
+
+
+def send(tubemq: EmbeddedTubeMQ, count: int, partitions: int) -> None:
+    for number in range(count):
+        tubemq.send("one", b"%d of %d" % (number, count), number % partitions)
+    tubemq.flush("one")
+
+
+def add_partitions(tubemq: EmbeddedTubeMQ) -> None:
+    tubemq.create_topic("one", partitions=3)
+    send(tubemq, 300, 3)
+
+
+def run_and_stop_at(query: Query, moment: str) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    setattr(query, moment, stop)
+    with pytest.raises(KeyboardInterrupt):
+        query.run()
+    setattr(query, moment, lambda: None)
+
+
+@pytest.mark.parametrize("moment", ["found", "planned", "given"])
+def test_a_batch_that_is_repeated_has_the_same_offsets(tubemq: EmbeddedTubeMQ, query: Query, moment: str) -> None:
+    send(tubemq, 60, 1)
+    run_and_stop_at(query, moment)
+    add_partitions(tubemq)
+    query.run()
+    offsets = [row.offset for row in query.rows[FIRST]]
+    assert offsets[:60] == list(range(0, 60 * 28, 28))
+    assert offsets[60:] == [None] * 100
+
+
+def test_what_was_decided_counts_and_not_what_the_cluster_has(tubemq: EmbeddedTubeMQ, query: Query) -> None:
+    send(tubemq, 60, 1)
+    run_and_stop_at(query, "found")
+    decided = StreamOffset.from_json(query._offset_log[-1])
+    assert decided.counted == {"one": frozenset([1])}
+    query._offset_log[-1] = replace(decided, counted={}).to_json()
+    query.run()
+    assert [row.offset for row in query.rows[FIRST]] == [None] * 60
+
+
+def test_checkpoints_of_older_releases_do_not_say_what_was_decided(tubemq: EmbeddedTubeMQ, query: Query) -> None:
+    send(tubemq, 60, 1)
+    run_and_stop_at(query, "found")
+    del query._offset_log[-1]["counted"]
+    query.run()
+    assert [row.offset for row in query.rows[FIRST]] == list(range(0, 60 * 28, 28))
+
+
+class Twice(Query):
+    """Each task is tried twice, and gives the same."""
+
+    def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
+        first = list(super()._run_task(task))
+        assert list(super()._run_task(task)) == first
+        return iter(first)
+
+
+def test_a_batch_that_was_planned_before_takes_few_seeks(tubemq: EmbeddedTubeMQ) -> None:
+    """The lists that the driver has are older than the partitions."""
+    send(tubemq, 20, 1)
+    query = Twice(tubemq, "one", retry_for=PATIENT)
+    query._options = replace(query._options, metadata_interval=3600.0)
+    registers = tubemq.on("partition_register", client="_p0_").count()
+    added = 0
+
+    def add_once() -> None:
+        nonlocal added
+        added += 1
+        if added == 1:
+            add_partitions(tubemq)
+
+    query.given = add_once
+    query.run()
+    offsets = [row.offset for row in query.rows[FIRST]]
+    assert len(offsets) == 120
+    assert offsets.index(None) == 20 + 1 + MOST_MISSING // 2
+    assert 20 < registers.fired < 200

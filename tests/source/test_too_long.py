@@ -1,0 +1,74 @@
+"""Messages that a broker does not give out as long as they are in its memory, for they are too long for its reader.
+
+A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.bench import PATIENT, Query
+from tubemq_spark.client import forget_servers
+from tubemq_spark.errors import ServerError
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+LONGEST = 1024 + MESSAGE_SIZE_SLACK  # that a producer may send; the reader counts 52 bytes around it as well
+CONFIG = ServerConfig(max_msg_size=1024, mem_cache_flush_interval=3600.0)
+SOLE = Partition(1, "one", 0)
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics={"one": 1}, config=CONFIG) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+def send(tubemq: EmbeddedTubeMQ, *sizes: int) -> None:
+    for number, size in enumerate(sizes):
+        tubemq.send("one", (b"%d " % number).ljust(size, b"."), 0)
+
+
+@pytest.mark.parametrize("sizes", [
+    (9, 9, LONGEST, 9, 9),
+    (LONGEST, 9, 9),
+    (9, 9, LONGEST),
+    (LONGEST, LONGEST),
+    (9, LONGEST, LONGEST - 52, LONGEST - 51, 9),
+])  # fmt: skip
+def test_they_are_read_when_they_are_in_files(tubemq: EmbeddedTubeMQ, sizes: tuple[int, ...]) -> None:
+    send(tubemq, *sizes)
+    query = Query(tubemq, "one", retry_for=PATIENT)
+    asked = tubemq.on("partition_register", client="_p0_", nth=4, times=1).run(lambda: tubemq.flush("one"))
+    query.run()
+    assert asked.fired == 1
+    assert [len(row.body) for row in query.rows[SOLE]] == list(sizes)
+    assert [row.offset for row in query.rows[SOLE]] == [28 * number for number in range(len(sizes))]
+
+
+def test_a_broker_that_keeps_them_in_memory_fails_the_task(tubemq: EmbeddedTubeMQ) -> None:
+    send(tubemq, 9, 9, LONGEST, 9)
+    query = Query(tubemq, "one", retry_for=0.3)
+    with pytest.raises(ServerError, match=r"1:one:0 at .* not every entry of \[0, 112\) gave a message .* lower that"):
+        query.run()
+    tubemq.flush("one")
+    query.run()
+    assert len(query.rows[SOLE]) == 4
+
+
+def test_in_a_shared_store_they_are_missed_in_memory(tubemq: EmbeddedTubeMQ) -> None:
+    """No answer tells them from entries of the other partition."""
+    tubemq.create_topic("pair", partitions=2)
+    query = Query(tubemq, "pair", retry_for=PATIENT)
+    for size in (9, LONGEST, 9):
+        tubemq.send("pair", b"." * size, 0)
+    query.run()
+    tubemq.send("pair", b"." * LONGEST, 0)
+    tubemq.flush("pair")
+    query.run()
+    assert [len(row.body) for row in query.rows[Partition(1, "pair", 0)]] == [9, 9, LONGEST]
