@@ -48,7 +48,7 @@ def read_note(group: str) -> Note:
         return Note(content["id"], content["run"], content["batch"], frozenset(content["topics"]))
     except OSError:
         return Note()
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         _log.warning("%s is damaged and not used: %r", file, error)
         return Note()
 
