@@ -24,7 +24,7 @@ from tests.clusters.servers import EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
 from tubemq_spark.errors import FencedError
-from tubemq_spark.protocol.constants import ENTRIES_PER_READ
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ, MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.metadata import Partition
 
 each_framing = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
@@ -186,6 +186,18 @@ def test_large_messages(cluster: Cluster, group: str, rng: random.Random) -> Non
     sizes = [1 << 20, *(rng.randint(1, 1 << 16) for _ in range(20)), 1]  # as much as a store takes at once
     scene.sent.update(messages.send(cluster, [(target, rng.randbytes(size)) for size in rng.sample(sizes, len(sizes))]))
     scene.check(10)
+
+
+def test_a_message_of_the_greatest_length(cluster: Cluster, group: str, rng: random.Random) -> None:
+    """Brokers do not give it out before it is in files."""
+    scene = Scene(cluster, cluster.new_topic("one"), group, rng)
+    target = scene.partitions[0]
+    sizes = [10, (1 << 20) + MESSAGE_SIZE_SLACK, 10]
+    scene.sent.update(messages.send(cluster, [(target, rng.randbytes(size)) for size in sizes]))
+    with ThreadPoolExecutor(1) as pool:
+        reading_on = pool.submit(scene.read, target, 0, 3 * UNIT)
+        cluster.wait_flushed(scene.topic)
+        assert reading_on.result() == scene.expected(target, 0, 3 * UNIT)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
