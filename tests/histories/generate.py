@@ -45,6 +45,7 @@ CONFIG: Mapping[str, list[int | None]] = {
     "transfer_size": [512, 2048, None],
     "max_index_segment_entries": [8, 40, None],
     "mem_cache_msg_count": [10, 60, None],
+    "start_visit_token_check": [1, None, None],
 }
 
 METHODS = ["partition_register", "partition_unregister", "get_message", "commit_offset"]
@@ -129,6 +130,7 @@ EVENTS: list[tuple[Make, int, str]] = [
     (_expire, 3, "embedded"),
     (_flush, 5, "embedded"),
     (_kind("advance", seconds=[6.0, 21.0, 40.0]), 3, "embedded"),
+    (_kind("rotate", times=[1, 7, 20]), 3, "embedded"),
     (_kind("grow", topic=range(4), partitions=[1, 2, 3], stores=[1, 2]), 2, "embedded"),
     (_kind("add_broker", topic=range(4)), 1, "embedded"),
     (_kind("rival_comes", partition=range(12)), 2, "both"),
@@ -173,7 +175,13 @@ def generate(name: str, server: str = "embedded", engine: str = "calls") -> Hist
             continue
         if r.random() < 0.7:
             events.append(_send(r))
-        events += [event, *_within(r, makers, weights)]
+        within = _within(r, makers, weights)
+        if (
+            server == "embedded" and "start_visit_token_check" in config and r.random() < 0.3
+        ):  # while tasks have the token of their plan
+            rotation = Event("rotate", {"times": r.choice([7, 20])}, at=r.choice([PLANNED, GIVEN]))
+            within = sorted([*within, rotation], key=lambda one: POINTS.index(one.at or FOUND))
+        events += [event, *within]
     if r.random() < 0.3:  # something befalls a query that has read all there is
         idle = [_move_group, _crash, _restart, _kind("advance", seconds=[40.0])]
         last = r.choice(idle[: 4 if server == "embedded" else 3])(r)

@@ -54,7 +54,7 @@ _TROUBLES: dict[str, set[str]] = {
     "kill_worker": {"kill"},
 }
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
-_PARTITION = re.compile(r"\b(\d+):(\w+):(\d+)\b")
+_PARTITION = re.compile(r"\b(\d+):([a-z]\w*):(\d+)\b")
 
 
 class Query(Protocol):
@@ -237,6 +237,8 @@ class Player:
             self._query.options |= self._accepted
             return
         troubles = self._troubles | ({"other query"} if self._foreign_claims else set())
+        if "visit token" in str(error) and "master" not in troubles:
+            raise BrokenError(f"no new visit token was got from a master that is there: {error}") from error
         allowed = next((causes for kind, causes in _EXPLAINS.items() if isinstance(error, kind)), set[str]())
         if not allowed & troubles:
             raise BrokenError(f"the query failed and nothing explains it: {name}: {error}") from error

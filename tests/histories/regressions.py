@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.histories.script import FOUND, Event, History, Setting, TopicShape
+from tests.histories.script import FOUND, GIVEN, PLANNED, Event, History, Setting, TopicShape
 
 
 def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:
@@ -25,6 +25,18 @@ _CRASH = _event("crash", broker=0)
 _START = _event("start", broker=0)
 
 REGRESSIONS = [
+    # The visit token of a plan dies before its tasks run, and while one of them does.
+    _history(
+        "visit token of a plan",
+        {"startingOffsets": "earliest"},
+        _send(60),
+        _RUN,
+        _event("rotate", PLANNED, times=7),
+        _send(60),
+        _RUN,
+        _event("rotate", GIVEN, times=7),
+        config={"start_visit_token_check": 1},
+    ),
     # The broker loses the last 5 of 15 messages that were read, and all but 2 of the others are too old: nothing is
     # left to compare with, and the query must not read these 2 again, nor say that they are lost.
     _history(

@@ -15,6 +15,7 @@ from tubemq_spark.client.calls import GroupCalls
 from tubemq_spark.client.producer import Producer
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
@@ -91,12 +92,18 @@ class World(Protocol):
 class Rivals:
     """Another consumer of the group, which claims partitions and does nothing else."""
 
-    def __init__(self, settings: Callable[[], ClientSettings], broker: Callable[[int], Broker], group: str) -> None:
-        self._settings, self._broker, self._group = settings, broker, group
+    def __init__(
+        self,
+        settings: Callable[[], ClientSettings],
+        broker: Callable[[int], Broker],
+        group: str,
+        token: VisitToken = NO_TOKEN,
+    ) -> None:
+        self._settings, self._broker, self._group, self._token = settings, broker, group, token
         self.held: list[Partition] = []
 
     def come(self, partition: Partition) -> bool:
-        calls = GroupCalls(self._settings(), self._group)
+        calls = GroupCalls(self._settings(), self._group, self._token)
         call = calls.register(self._broker(partition.broker_id), partition, RIVAL)
         try:
             reply = answer(call_all(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
@@ -109,7 +116,7 @@ class Rivals:
 
     def leave(self, timeout: float = 1.0) -> None:
         """Where it cannot be heard it goes on holding, and leaves the next time; `timeout` is in seconds."""
-        calls = GroupCalls(self._settings(), self._group)
+        calls = GroupCalls(self._settings(), self._group, self._token)
         asked = [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held]
         outcomes = call_all(self._settings(), asked, timeout)
         left = map(self._has_left, asked, outcomes)
@@ -158,7 +165,8 @@ class EmbeddedWorld:
     """A fresh embedded cluster."""
 
     def __init__(self, setting: Setting) -> None:
-        config = ServerConfig(**{"offset_file_interval": 5.0, **setting.config})  # type: ignore[arg-type]
+        usual = {"offset_file_interval": 5.0, "visit_token_check_in_valid_time": 0.0}
+        config = ServerConfig(**{**usual, **setting.config})  # type: ignore[arg-type]
         self.tubemq = EmbeddedTubeMQ(
             brokers=setting.brokers, masters=setting.masters, framing=Framing.STANDARD, release=Release.V2_5,
             config=config,
@@ -169,7 +177,8 @@ class EmbeddedWorld:
         self.down: set[int] = set()
         self._numbers = itertools.count()
         self._shapes: dict[tuple[str, int], TopicShape] = {}
-        self._rivals = Rivals(self._settings, self._broker, self.group)
+        token = VisitToken(lambda: self.tubemq._on_thread(lambda: self.tubemq._servers._tokens.current))
+        self._rivals = Rivals(self._settings, self._broker, self.group, token)
         for name, shape in setting.topics.items():
             self.grow(name, shape.partitions, shape.stores)
 
@@ -227,6 +236,8 @@ class EmbeddedWorld:
             self.tubemq.flush(pick(topics, args["topic"]))
         elif kind == "advance":
             self.tubemq.clock.advance(args["seconds"])
+        elif kind == "rotate":
+            self.tubemq.rotate_visit_token(args["times"])
         elif kind == "grow":
             self.grow(pick(topics, args["topic"]), args["partitions"], args["stores"])
         elif kind == "add_broker":

@@ -152,3 +152,18 @@ def test_every_call_to_a_master_is_checked() -> None:
         reply = call()
         assert (reply.errCode, reply.errMsg) == (415, "Illegal value: authInfo.userName is Blank!")
     assert bench.register_v2(authInfo=claim(at=bench.clock.wall_ms())).errCode == 200
+
+
+def test_a_token_may_be_made_before_its_time() -> None:
+    clock = StoppedClock()
+    tokens = VisitTokens(clock, ServerConfig(visit_token_valid_period=300))
+    first = tokens.current
+    for _ in range(6):
+        tokens.rotate()
+    assert first not in tokens.accepted
+    assert len(set(tokens.accepted)) == 6
+    last = tokens.accepted[-1]
+    clock.advance(239)
+    assert tokens.accepted[-1] == last
+    clock.advance(1)
+    assert tokens.accepted[-1] > last

@@ -42,6 +42,12 @@ class VisitTokens:
         self._rotate()
         return tuple(self._tokens)
 
+    def rotate(self) -> None:
+        """As if the time for the next token had come; the one after that comes a whole period later."""
+        self._rotate()
+        self._next = self._clock.now()
+        self._rotate()
+
     def _rotate(self) -> None:
         now = self._clock.now()
         while now >= self._next:

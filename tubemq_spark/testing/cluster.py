@@ -391,6 +391,13 @@ class EmbeddedTubeMQ:
         """On the port that it had."""
         self._on_thread(lambda: self._servers.start_broker(broker_id))
 
+    def rotate_visit_token(self, times: int = 1) -> None:
+        """The masters make a new visit token, as they do every few minutes. Brokers know the last six. They check them
+        with `ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)`.
+        """
+        for _ in range(times):
+            self._on_thread(self._servers.rotate_visit_token)
+
     def switch_master(self, lists_fill_after: float = 0.0) -> None:
         """The next master becomes the active one (the same when there is but one). It knows no client, and no broker
         for so many seconds: its lists are empty until then.

@@ -98,6 +98,10 @@ class Servers:
             raise ConfigError(f"there is no master {number}; there are {len(self.masters)}, counted from 1")
         return self.masters[number - 1]
 
+    def rotate_visit_token(self) -> None:
+        """Called on the servers' thread."""
+        self._tokens.rotate()
+
     def switch_master(self, lists_fill_after: float) -> None:
         active = next(n for n, server in enumerate(self.masters) if not server.service.standby)
         for server in self.masters:
