@@ -1,8 +1,9 @@
-"""All Python code of README.md runs in one Spark session, in its order, as in one PySpark shell."""
+"""The examples of the documentation run; all of README.md in one Spark session, as in one PySpark shell."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str) -> list[str]:
+    """The Python code of a page."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -39,10 +45,9 @@ class Shell:
         self._folder = folder
 
     def paste(self, block: str) -> None:
-        here = re.sub(r"master-1:8715(,master-2:8715)?", self._tubemq.master, block).replace(
-            "/data/", f"{self._folder}/"
-        )
-        exec(compile(here, "README.md", "exec"), self.names)
+        here = re.sub(r"master(-1)?:8715(,master-2:8715)?", self._tubemq.master, block)
+        here = re.sub(r"/(data|checkpoints)/", f"{self._folder}/", here)
+        exec(compile(here, "documentation", "exec"), self.names)
 
     def run_tests_of(self, block: str) -> int:
         """Calls the test functions that a block defines, each with fixtures of its own; their number."""
@@ -83,7 +88,7 @@ def test_all_examples_one_after_the_other(spark: SparkSession, tubemq: EmbeddedT
 
     send("click 1", "click 2", "order 1")
     tests = 0
-    for block in BLOCKS:
+    for block in blocks("README.md"):
         shell.paste(block)
         tests += shell.run_tests_of(block)
     assert tests == 2
@@ -94,3 +99,43 @@ def test_all_examples_one_after_the_other(spark: SparkSession, tubemq: EmbeddedT
     wait_until(lambda: in_the_lake() == sent, "the rows of the first example")
     assert len(spark.streams.active) == 2
     assert [query.exception() for query in spark.streams.active] == [None, None]
+
+
+def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+    tubemq.create_topic("my_topic")
+    tubemq.create_topic("my_other_topic")
+    (block,) = (block for block in blocks("docs/sink.md") if '"my_copy"' in block)
+    shell = Shell(spark, tubemq, tmp_path)
+    shell.paste(block.replace(".load()", '.option("startingOffsets", "earliest").load()'))
+    tubemq.send("my_topic", b"a", attributes={"n": "1"}, msg_type="t")
+    wait_until(lambda: tubemq.messages("my_other_topic"), "the copy")
+    shell.names["query"].stop()
+    (copy,) = tubemq.messages("my_other_topic")
+    assert (copy.body, copy.attributes, copy.msg_type) == (b"a", {"n": "1"}, "t")
+    assert len(tubemq.messages("my_topic")) == 1
+
+
+def test_updates_are_written_by_foreach_batch(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+    """For Spark refuses the output mode `update` for sinks in Python."""
+    tubemq.create_topic("counts", partitions=3)
+    (tmp_path / "events").mkdir()
+    events = spark.readStream.text(str(tmp_path / "events")).withColumnRenamed("value", "city")
+    counts = events.groupBy("city").count().selectExpr("city AS key", "CAST(count AS STRING) AS value")
+    directly = counts.writeStream.format("tubemq").outputMode("update").option("tubemq.master", tubemq.master)
+    (tmp_path / "events" / "0.txt").write_text("Rome\nOslo\nRome")
+    with pytest.raises(StreamingQueryException, match="tubemq does not support Update mode"):
+        directly.option("topic", "counts").option("checkpointLocation", str(tmp_path / "no")).start().awaitTermination()
+    assert not tubemq.messages("counts")
+
+    (block,) = (block for block in blocks("docs/sink.md") if "foreachBatch" in block)
+    shell = Shell(spark, tubemq, tmp_path)
+    shell.names["events"] = events
+    shell.paste(block)
+    wait_until(lambda: len(tubemq.messages("counts")) == 2, "the first micro-batch")
+    (tmp_path / "events" / "1.txt").write_text("Rome")
+    wait_until(lambda: len(tubemq.messages("counts")) == 3, "the second one")
+    shell.names["query"].stop()
+    found = [(message.partition, json.loads(message.body)) for message in tubemq.messages("counts")]
+    rome = [(partition, told["count"]) for partition, told in found if told["city"] == "Rome"]
+    assert [count for _, count in rome] == [2, 3]
+    assert len({partition for partition, _ in rome}) == 1
