@@ -353,7 +353,7 @@ def test_patience_with_one_partition_ends(cluster: EmbeddedCluster, how: str, mo
     acknowledged = r"10 of 11" if how == "target" else "0 of 1"
     with pytest.raises(
         ServerError,
-        match=rf"^row 10 of the task for topic demo was not .* tries in its partition; .* {acknowledged} rows of the ",
+        match=rf"^row 10 of the task for topic demo was not .* tries in its partition; .*; {acknowledged} rows of the ",
     ):
         producer.flush()
     producer.close()

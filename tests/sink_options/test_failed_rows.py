@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
+import traceback
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -135,7 +136,9 @@ def test_a_bad_row_ends_the_task(cluster: Cluster, one_for_all: str, bad: BadRow
     assert re.search(bad.reason, said)
     assert bad.column in said
     assert "\n" not in said
-    assert not said.endswith(".")
+    assert said.endswith("; drop or mend such rows in the query, or set option 'failedRows' to drop or deadLetter")
+    assert "another exception" not in "".join(traceback.format_exception(caught.value))
+    assert "direct cause" not in "".join(traceback.format_exception(caught.value))
     assert len(stored_in(cluster, one_for_all)) == before + 2
 
 

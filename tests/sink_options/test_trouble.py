@@ -109,8 +109,11 @@ def test_a_bad_row_does_not_hide_trouble_with_those_before_it(own_cluster: Embed
     writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
     trouble.befall(own_cluster.tubemq, topic)
     both = "column 'value': it is null; and of the rows before it not all could be stored"
-    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}"):
+    with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}") as caught:
         writing.write(rows)
+    assert str(caught.value).endswith(
+        "; drop or mend such rows in the query, or set option 'failedRows' to drop or deadLetter"
+    )
     assert bodies(own_cluster, topic) == []
 
 

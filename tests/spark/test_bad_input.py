@@ -31,6 +31,7 @@ PASSWORD = "p4ssw0rd-of-nobody"
 SECONDS = 120  # a query that has not failed by then hangs; most need two, on a busy machine more
 
 _RAISED = re.compile(r"tubemq_spark\.errors\.(\w+): (.*)")
+_CHAINED = re.compile("direct cause of the following|During handling of the above")
 _AT_LOAD = "PYTHON_DATA_SOURCE_ERROR"
 _ON_DRIVER = (_AT_LOAD, "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR")
 
@@ -75,9 +76,9 @@ def complaint(action: Callable[[], object]) -> Complaint:
     text = str(caught.value)
     assert any(condition in text for condition in _ON_DRIVER), text
     assert PASSWORD not in text
-    raised = _RAISED.findall(text)
-    assert raised, text
-    return Complaint(*raised[-1])
+    (raised,) = _RAISED.finditer(text)  # alone, without another one that was its cause
+    assert not _CHAINED.search(text[: raised.start()]), text  # Spark's own may follow
+    return Complaint(*raised.groups())
 
 
 @pytest.fixture(scope="module")

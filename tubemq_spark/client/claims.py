@@ -160,7 +160,7 @@ class DriverClaims:
             if trouble is None:
                 stamina.progress()
             elif not stamina.failed(f"{trouble}; {len(missing)} partitions are missing"):
-                raise self._gave_up(trouble, missing, patience) from trouble
+                raise self._gave_up(trouble, missing, patience) from None
             waiting.pause()
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -185,7 +185,7 @@ class DriverClaims:
                 replies = [_registered(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
             except TransportError as trouble:
                 if not stamina.failed(trouble):
-                    raise self._gave_up(trouble, wanted, self._session.settings.retry_for) from trouble
+                    raise self._gave_up(trouble, wanted, self._session.settings.retry_for) from None
                 continue
             begins = {partition.store: reply.currOffset for partition, reply in zip(asked, replies[::2], strict=True)}
             return {partition: begins[partition.store] for partition in wanted}

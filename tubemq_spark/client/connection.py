@@ -206,14 +206,14 @@ class Connection:
             question = self._question()
             self.close()
             self._broke = TransportError(f"the connection to {self.address} broke: {_reason(cause)}{question}")
-            raise self._broke from cause
+            raise self._broke from None
         except ProtocolError as cause:
             question = self._question() if self._chunk[:2] == _TLS_ALERT else ""
             self.close()
             self._broke = ProtocolError(
                 f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}{question}"
             )
-            raise self._broke from cause
+            raise self._broke from None
 
     def _question(self) -> str:
         """What may be the matter with a peer that never answered: a port with TLS ends what does not begin so."""
@@ -355,9 +355,9 @@ def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.s
             opened.close()
             raise
     except ConfigError as cause:  # the driver has checked it, but files may differ here, or just be replaced
-        raise TransportError(f"cannot connect to {address}: {cause}; each executor needs the file") from cause
+        raise TransportError(f"cannot connect to {address}: {cause}; each executor needs the file") from None
     except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
-        raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from cause
+        raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from None
     return opened
 
 

@@ -192,7 +192,7 @@ class PartitionReader:
                 except DataLossError as loss:
                     in_a_row = 1 if given.last else in_a_row + 1
                     if self._wanted.fail_on_data_loss or in_a_row > _MOST_LOSSES:
-                        raise loss.advising(self._wanted.advice) from loss
+                        raise loss.advising(self._wanted.advice) from None
                     _log.warning("%s; reading goes on without them, as option 'failOnDataLoss' says", loss)
                     start, end = what_is_left(start, end, loss, given)  # a smaller range each time, so this loop ends
         finally:
@@ -266,14 +266,14 @@ class PartitionReader:
                 with POOL.lease(self._wanted.broker.address, self._settings) as connection:
                     yield from self._converse(connection)
             except ProtocolError as error:
-                raise ProtocolError(f"{self._where}: {error}") from error
+                raise ProtocolError(f"{self._where}: {error}") from None
             except TransportError as error:
                 _log.info("%s: %s; trying again", self._where, error)
                 self._leave_behind()
                 self._range.interrupt()
                 self._count_rereading(error)
                 if not self._stamina.failed(error):
-                    raise self._gave_up(str(error)) from error
+                    raise self._gave_up(str(error)) from None
 
     def _count_rereading(self, cause: TransportError) -> None:
         """Count a reading that a broken connection ended. Fetches are progress for `_stamina`, so a connection that
@@ -284,7 +284,7 @@ class PartitionReader:
         if self._rereadings > _MOST_REREADINGS and self._news_due.passed:
             raise self._gave_up(
                 f"the connection broke {self._rereadings} times before the reader came further than before: {cause}"
-            ) from cause
+            ) from None
 
     def _gave_up(self, why: str) -> TransportError:
         return TransportError(

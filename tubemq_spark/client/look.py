@@ -96,7 +96,7 @@ def look(
             return
         except DataLossError as loss:
             if since < loss.offered and loss.asked < loss.offered:
-                raise _gone(partition, since, loss.offered) from loss
+                raise _gone(partition, since, loss.offered) from None
             if loss.asked < loss.offered:
                 start = loss.offered
             elif is_untouched:  # the end is another one, because of a crash before
@@ -105,7 +105,7 @@ def look(
                 raise PositionMovedError(
                     f"{partition}: the broker lost messages while they were looked at, it seems to have crashed: "
                     f"{loss}. Run the task again"
-                ) from loss
+                ) from None
 
 
 def _start(since: int, end: int, behind: int) -> int:
@@ -145,7 +145,7 @@ def _pieces(
             f"s, in group {look_group(base)}. Where that is another task of this query, raise option "
             "'tubemq.retry.maxElapsedMs'; else stop it, for the group is the query's own",
             holder=occupied.holder,
-        ) from occupied
+        ) from None
 
 
 def _seen(piece: Piece) -> Iterator[Seen]:

@@ -188,7 +188,7 @@ class MasterSession:
                 raise ConfigError(
                     f"{address} answers like a TubeMQ broker, not like a master ({error.message}): "
                     "check option 'tubemq.master', masters listen on 8715 by default"
-                ) from error
+                ) from None
         raise TransportError(
             f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"
         )

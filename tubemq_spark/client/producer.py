@@ -508,8 +508,8 @@ class Producer:
         text = (
             f"{self._name(message.row)} for topic {message.topic} was not acknowledged within {elapsed:.1f} s of its "
             f"first failure, in {message.tries} tries {where}; the last one, to partition {message.partition}: "
-            f"{problem}. Check that the brokers run and take messages, or give them longer with option "
-            f"'tubemq.retry.maxElapsedMs'; {self._so_far()}"
+            f"{problem}; {self._so_far()}. Check that the brokers run and take messages, or give them longer with "
+            "option 'tubemq.retry.maxElapsedMs'"
         )
         if isinstance(problem, ServerError):
             raise ServerError(text, code=problem.code, name=problem.name, message=problem.message)

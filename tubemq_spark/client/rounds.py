@@ -158,7 +158,7 @@ def call_one(settings: ClientSettings, call: Call, timeout: float | None = None)
     """As `call_all` for one, raising `TransportError` or `ProtocolError`."""
     outcome = call_all(settings, [call], timeout)[0]
     if isinstance(outcome, (TransportError, ProtocolError)):
-        raise type(outcome)(f"{call.what}: {outcome}") from outcome
+        raise type(outcome)(f"{call.what}: {outcome}") from None
     return outcome
 
 
@@ -169,12 +169,12 @@ def answer(outcome: Outcome, kind: type[M], what: str) -> M:
         try:
             return _checked(parse(kind, outcome.data))
         except ProtocolError as error:
-            raise ProtocolError(f"{what}: {error}") from error
+            raise ProtocolError(f"{what}: {error}") from None
     if isinstance(outcome, Failure):
         if is_elsewhere(outcome):
             raise TransportError(f"{what}: not in service ({outcome.simple_name})")
         raise error_for_failure(outcome, what)
-    raise type(outcome)(f"{what}: {outcome}") from outcome
+    raise type(outcome)(f"{what}: {outcome}") from None
 
 
 def _checked(reply: M) -> M:

@@ -148,7 +148,7 @@ class _Probing:
             try:
                 refusal = self._hear(search, probes[partition], heard[partition])
             except _ClaimLostError as lost:
-                raise TransportError(str(lost)) from lost
+                raise TransportError(str(lost)) from None
             except TransportError as error:
                 self._claims.doubt(partition)
                 refusal = _Refusal(str(error))

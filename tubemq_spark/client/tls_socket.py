@@ -40,16 +40,16 @@ def _shake_hands(secure: TlsSocket, address: Address, seconds: float) -> None:
         raise ProtocolError(
             f"the certificate of {address} is not trusted: {cause.verify_message}; "
             f"{tls_advice.for_certificate(cause.verify_code)}"
-        ) from cause
+        ) from None
     except ssl.SSLEOFError:
         raise ConnectionError("the peer closed it in the TLS handshake; is this the plain port?") from None
     except ssl.SSLError as cause:
         reason = cause.reason or ""
         if tls_advice.is_mismatch(reason, has_cipher=secure.cipher() is not None):
-            raise ProtocolError(f"cannot connect to {address}: {tls_advice.mismatch(reason)}") from cause
+            raise ProtocolError(f"cannot connect to {address}: {tls_advice.mismatch(reason)}") from None
         if tls_advice.is_alert(reason):
-            raise ConnectionError(_broken(cause, secure.context)) from cause
-        raise ProtocolError(f"{address} does not speak TLS ({_said(cause)}); is this the plain port?") from cause
+            raise ConnectionError(_broken(cause, secure.context)) from None
+        raise ProtocolError(f"{address} does not speak TLS ({_said(cause)}); is this the plain port?") from None
 
 
 def _broken(cause: ssl.SSLError, context: ssl.SSLContext) -> str:
@@ -121,7 +121,7 @@ class TlsSocket(ssl.SSLSocket):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
         except ssl.SSLError as cause:
-            raise ConnectionError(_broken(cause, self.context)) from cause
+            raise ConnectionError(_broken(cause, self.context)) from None
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         try:
@@ -129,7 +129,7 @@ class TlsSocket(ssl.SSLSocket):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
         except ssl.SSLError as cause:
-            raise ConnectionError(_broken(cause, self.context)) from cause
+            raise ConnectionError(_broken(cause, self.context)) from None
 
     def is_quiet(self) -> bool:
         """Whether the peer sent nothing but what TLS itself sends, such as tickets for later sessions."""

@@ -40,7 +40,7 @@ class VisitToken:
             try:
                 self.value = self._ask()
             except TubeMQError as error:
-                raise TransportError(f"the master gives no newer one: {error}") from error
+                raise TransportError(f"the master gives no newer one: {error}") from None
             if self.value == refused:
                 raise TransportError("the master gives no newer one")
 

@@ -63,7 +63,7 @@ def parse(kind: type[M], data: bytes) -> M:
     try:
         message = kind.FromString(data)
     except (DecodeError, RuntimeError, ValueError) as cause:
-        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {shown(cause)}") from cause
+        raise ProtocolError(f"{len(data)} bytes are no {kind.__name__}: {shown(cause)}") from None
     if not message.IsInitialized():
         raise ProtocolError(f"a {kind.__name__} came without {', '.join(missing_in(message))}")
     return message

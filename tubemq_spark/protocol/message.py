@@ -174,4 +174,7 @@ def format_msg_time(moment: datetime) -> str:
 
 def _refuse_separators(what: str, text: str) -> None:
     if any(separator in text for separator in _SEPARATORS):
-        raise ConfigError(f"{what} {text!r} contains ',' or '=', which TubeMQ uses as separators")
+        raise ConfigError(
+            f"{what} {text!r} contains ',' or '=', which TubeMQ uses as separators: encode it, for example with "
+            "url_encode"
+        )

@@ -71,7 +71,7 @@ class Search:
                     partition=self._partition.partition_id,
                     asked=begin,
                     offered=loss.offered,
-                ) from loss
+                ) from None
 
     def _read(self, since: int, end: int, behind: int) -> Iterator[tuple[Stamp, Seen]]:
         has_met = False

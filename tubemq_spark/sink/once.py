@@ -206,7 +206,7 @@ class Once:
         try:
             answered = read_bookmarks(self._session, self._options.group, partitions, within=AWAY_AFTER)
         except ServerError as error:
-            raise TransportError(str(error)) from error
+            raise TransportError(str(error)) from None
         if missing := [one for one in partitions if one not in answered]:
             raise TransportError(f"{missing[0]}: its broker does not answer")
 
@@ -225,7 +225,7 @@ class Once:
         except FencedError:
             raise
         except (TransportError, ServerError, PositionMovedError, PartitionOccupiedError) as error:
-            raise TransportError(str(error)) from error
+            raise TransportError(str(error)) from None
         return found
 
     def _begin(self, topic: str) -> Standing:
@@ -341,9 +341,9 @@ class Once:
             _log.warning("%s: %s; its rows may stand twice, as option 'effectivelyOnceUncertain' says", what, problem)
             return
         if isinstance(problem, DataLossError):
-            raise problem.advising(_ADVICE)
+            raise problem.advising(_ADVICE) from None
         if isinstance(problem, ConfigError):
-            raise ConfigError(f"{what}: {problem}. {_ADVICE}") from problem
+            raise ConfigError(f"{what}: {problem}. {_ADVICE}") from None
         raise problem
 
 

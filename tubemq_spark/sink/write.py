@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 _SLICE = 1000  # rows of a batch that are taken out of Arrow at a time
 _SHOWN = 5  # failed rows of a task that are told one by one
+_ADVICE = "; drop or mend such rows in the query, or set option 'failedRows' to drop or deadLetter"
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,11 @@ class _TaskWriter:
                     try:
                         producer.flush()
                     except TubeMQError as trouble:
+                        said = str(error).removesuffix(_ADVICE)
+                        advice = str(error)[len(said) :]
                         raise ConfigError(
-                            f"{error}; and of the rows before it not all could be stored: {trouble}"
-                        ) from error
+                            f"{said}; and of the rows before it not all could be stored: {trouble}{advice}"
+                        ) from None
                     raise
                 stored = producer.flush()
             if self._once is not None:
@@ -218,7 +221,7 @@ class _TaskWriter:
     def _fail(self, producer: Producer, row: int, cells: Cells, reason: str) -> None:
         if self._options.failed_rows == FAIL:
             joint = ", " if reason.startswith("column '") else ": "
-            raise ConfigError(f"row {row} {self._name}{joint}{reason}")
+            raise ConfigError(f"row {row} {self._name}{joint}{reason}{_ADVICE}") from None
         if self._dropped + self._dead < _SHOWN:
             _log.warning("row %d %s can never be sent: %s", row, self._name, reason)
         if self._options.failed_rows != DEAD_LETTER:

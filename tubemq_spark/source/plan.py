@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 ADVICE_FOR_STREAMS = (
     "Set option 'failOnDataLoss' to false to go on without them, or start anew with another checkpoint and "
-    "startingOffsets"
+    "startingOffsets. Where the cluster behind option 'tubemq.master' is another one than before, its positions are "
+    "others: use a new checkpoint"
 )
 ADVICE_FOR_BATCHES = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
 
@@ -98,7 +99,8 @@ def _what_was_lost(partition: Partition, read: int, offered: int, end: int) -> s
     found = f"the store ends at {end}" if end <= offered else f"the store has other messages from {offered} on"
     return (
         f"{partition}: {found}, but the query has read up to {read}: the broker lost [{offered}, {read}) after it was "
-        f"read and uses the positions for other messages, or the topic was made anew. {ADVICE_FOR_STREAMS}"
+        "read and uses the positions for other messages, the topic was made anew, or the checkpoint belongs to another "
+        f"cluster. {ADVICE_FOR_STREAMS}"
     )
 
 
@@ -183,7 +185,7 @@ def _check_end(option: str, partition: Partition, position: int, standing: Stand
     if position > standing.end:
         raise ConfigError(
             f"option '{option}' has {position} for {partition}, which lies beyond the end of the store: "
-            f"{standing.end}; use -1 for the latest"
+            f"{standing.end}; use -1 for the latest, and check that the position is one of this cluster"
         )
 
 

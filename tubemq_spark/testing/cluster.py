@@ -360,7 +360,7 @@ class EmbeddedTubeMQ:
         try:
             parse_data_limits(info)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error)) from None
 
         def change() -> None:
             rule = FlowRule(next(self._numbers), info, qry_priority_id)
