@@ -196,6 +196,19 @@ def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World
     assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84}, counted=ALL_SOLE)
 
 
+def test_a_second_scan_of_a_batch_has_the_plan_of_the_first(new_driver: NewDriver, world: World) -> None:
+    """Spark asks for the tasks of each scan. Those of the first may be reading then, so nothing is claimed."""
+    driver = new_driver(commit_offsets=False)
+    start = driver.initial()
+    end = driver.latest(start)
+    first, taken, holders = driver.plan(start, end), len(world.taken), dict(world.holders)
+    assert first
+    assert driver.plan(start, end) == first
+    assert (len(world.taken), world.holders) == (taken, holders)
+    world.ends[A] += 28
+    assert driver.plan(end, driver.latest(end)) != first
+
+
 def test_offsets_of_two_queries_do_not_mix(new_driver: NewDriver) -> None:
     with pytest.raises(ConfigError, match="mixes offsets of two queries"):
         new_driver().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))

@@ -1,0 +1,57 @@
+"""Queries that scan the same data several times: unions, joins, actions one after another and at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import START_QUICKLY
+from tests.spark.scans import THREADS
+from tests.spark.test_restart import ROOT
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+ROWS = 240
+STANDS = 14 * 28  # where the group of the batch reads stands before and after
+END = ROWS * 28  # of the store
+
+
+@pytest.mark.usefixtures("spark")  # which skips where Java is missing
+@pytest.mark.parametrize("master", ["local[6]", "local-cluster[2,2,1024]"])
+def test_all_scans_give_all_rows(master: str, tmp_path: Path) -> None:
+    with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
+        for number in range(ROWS):
+            tubemq.send("demo", b"%d" % number)
+        for partition in range(3):
+            tubemq.move_group("batches", "demo", 1, partition, STANDS)
+        options = {"tubemq.master": tubemq.master, "subscribe": "demo"}
+        given = {
+            "spark": master,
+            "options": {**options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS // 2)},
+            "folder": str(tmp_path),
+            "java": START_QUICKLY,
+        }
+        with tubemq.on("partition_register", client="_planner_").count() as plans:
+            ran = subprocess.run(
+                [sys.executable, "-m", "tests.spark.scans", json.dumps(given)], cwd=ROOT, capture_output=True, text=True
+            )
+        assert ran.returncode == 0, ran.stderr[-5000:]
+        assert plans.fired > 0
+        assert tubemq.claims() == {}
+        stands = {group: tubemq.group_offset(group, "demo", 1, 0) for group in ("batches", "streams")}
+        assert stands == {"batches": STANDS, "streams": END}
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found == {
+        "batch": {**each(ROWS), "loads": 2 * ROWS, "plans": [ROWS] * THREADS},
+        "micro-batch 0": each(ROWS // 2),
+        "micro-batch 1": each(ROWS // 2),
+        "union": ROWS,
+    }
+
+
+def each(rows: int) -> dict[str, object]:
+    threads = [rows] * THREADS
+    return {"actions": [rows] * 2, "union": 2 * rows, "join": rows, "threads": threads, "cached": threads}
