@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -33,7 +34,9 @@ Point = Callable[[str], None]
 
 
 class KilledError(Exception):
-    """The driver died, and all its workers with it."""
+    """The driver died, and all its workers with it. `late` as in `WorkerKilledError`, of all tasks."""
+
+    late = 0
 
 
 class StoppedError(Exception):
@@ -41,7 +44,10 @@ class StoppedError(Exception):
 
 
 class WorkerKilledError(Exception):
-    """The Python worker of a task died."""
+    """The Python worker of a task died. `late` is how many more fetches of the group begin before the broker has ended
+    a fetch of the task, 0 when it has none under way."""
+
+    late = 0
 
 
 class Reader(TubeMQStreamReader):
@@ -64,6 +70,9 @@ class Query:
         self.begins: Callable[[Partition], None] = lambda partition: None
         self.lost_at: Sequence[float] = ()
         self.is_prompt = True
+        self.clock = 0.0  # seconds by which the clock of the driver's machine is ahead
+        self.leave_fetch: Callable[[int, int, int], None] = lambda stage, attempt, late: None
+        self._has_left_fetches = False
         self._retries = retries
         self._width = width
         self._reader: Reader | None = None
@@ -74,6 +83,7 @@ class Query:
         self._parts: dict[tuple[int, Partition], tuple[int, list[Row]]] = {}
         self._limit: Any = None
         self._attempts = itertools.count()
+        self._stages = itertools.count()
         self._confirmed = -1  # the last batch whose end the source was told to be committed
 
     # -- what outlives a run ----------------------------------------------------------------------------------------
@@ -173,6 +183,13 @@ class Query:
             raise
 
     def _step(self, reader: Reader) -> bool:
+        with mock.patch("tubemq_spark.source.driver.time.time_ns", self._time_ns):
+            return self._next_batch(reader)
+
+    def _time_ns(self) -> int:
+        return int((time.time() + self.clock) * 1e9)
+
+    def _next_batch(self, reader: Reader) -> bool:
         number = self._committed
         if not self.pending and not self._find_next(reader, number):
             return False
@@ -217,26 +234,28 @@ class Query:
     def _run_tasks(self, number: int, partitions: list[Any]) -> Output:
         """`width` of them at a time, turn by turn; a task that fails is tried again."""
         output: dict[Partition, list[Row]] = defaultdict(list)
+        stage = next(self._stages)
         waiting = deque(enumerate(partitions))
         running: deque[_Task] = deque()
         with mock.patch("tubemq_spark.source.partition.ROWS", ROWS_AT_ONCE):
             try:
                 while waiting or running:
                     while waiting and len(running) < self._width:
-                        running.append(_Task(*waiting.popleft(), self._retries, self._attempts, self.lost_at))
+                        task = _Task(*waiting.popleft(), self._retries, stage, self._attempts, self.lost_at)
+                        running.append(task)
                     running.rotate(-1)
                     task = running[-1]
                     if self._step_of(task, number):
                         continue
                     running.pop()
-                    self._remember(task, number)
+                    self._remember(task, number, whole=True)
                     for partition, rows in task.rows.items():
                         output[partition] += rows
-            except BaseException:
+            except BaseException as error:
                 # Spark kills the workers of a job that ends early.
                 for task in running:
                     self._remember(task, number)
-                    task.abandon()
+                    self._kill(task, getattr(error, "late", 0))
                 raise
         return output
 
@@ -246,9 +265,9 @@ class Query:
             if not task.step():
                 return False
             self.point(GIVEN)
-        except WorkerKilledError:
+        except WorkerKilledError as killed:
             self._remember(task, number)
-            task.abandon()
+            self._kill(task, killed.late)
             if not task.retry():
                 raise
         except TubeMQError:
@@ -257,7 +276,17 @@ class Query:
                 raise
         return True
 
-    def _remember(self, task: _Task, number: int) -> None:
+    def _kill(self, task: _Task, late: int) -> None:
+        task.abandon()
+        if late:
+            self._has_left_fetches = True
+            self.leave_fetch(task.stage, task.attempt, late)
+
+    def _remember(self, task: _Task, number: int, *, whole: bool = False) -> None:
+        """What a task gave out is the same each time. One that fails may have given out other rows, if it was disturbed
+        by a fetch of its predecessor: it fails because it notices that at its end."""
+        if self._has_left_fetches and not whole:
+            return
         for partition, rows in task.rows.items():
             self._compare_part(number, partition, rows, task.losses)
 
@@ -294,8 +323,9 @@ class _Task:
     """A task and its attempts."""
 
     def __init__(
-        self, number: int, partition: Any, retries: int, attempts: Iterator[int], lost_at: Sequence[float]
+        self, number: int, partition: Any, retries: int, stage: int, attempts: Iterator[int], lost_at: Sequence[float]
     ) -> None:
+        self.stage = stage
         self._number = number
         self._partition = partition
         self._retries = retries
@@ -306,7 +336,7 @@ class _Task:
 
     def _begin(self) -> None:
         self.rows: dict[Partition, list[Row]] = defaultdict(list)
-        self._attempt = next(self._attempts)
+        self.attempt = next(self._attempts)
         self._tries += 1
         self.losses = len(self._lost_at)
         self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
@@ -338,8 +368,8 @@ class _Task:
     def _context(self) -> Any:
         context = mock.Mock()
         context.partitionId.return_value = self._number
-        context.taskAttemptId.return_value = self._attempt
-        context.stageId.return_value = 0
+        context.taskAttemptId.return_value = self.attempt
+        context.stageId.return_value = self.stage
         context.attemptNumber.return_value = self._tries
         context.getLocalProperty.return_value = None
         return mock.patch("tubemq_spark.source.partition.TaskContext.get", return_value=context)

@@ -52,7 +52,15 @@ METHODS = ["partition_register", "partition_unregister", "get_message", "commit_
 LOUD = ["close_mid_frame", "close_connection", "delay", "fail", "fail_limit"]
 SENDER = "send_message"
 
-OUTSIDE = {"run", "forget_commit", "forget_offset"}  # for these no query may run
+_LATE = [0, 0, 1, 2]  # how late a fetch of a killed task ends, 0 for none
+OUTSIDE = {
+    "run",
+    "forget_commit",
+    "forget_offset",
+    "clock_step",
+    "plan_batch",
+    "use_batch",
+}  # for these no query may run
 Make = Callable[[random.Random], Event]
 
 
@@ -77,6 +85,11 @@ def _fault(r: random.Random) -> Event:
     method = SENDER if r.random() < 0.1 else r.choice(METHODS)
     nth, times = r.choice([1, 1, 2, 3, 6]), r.choice([1, 1, 2])
     return Event("fault", {"method": method, "how": how, "nth": nth, "times": times})
+
+
+def _late_fetch(r: random.Random) -> Event:
+    args = {"method": "get_message", "how": "end_late", "nth": r.choice([1, 2, 3, 6]), "times": 1}
+    return Event("fault", {**args, "fetches": r.choice([1, 2])})
 
 
 def _during(r: random.Random) -> Event:
@@ -119,8 +132,12 @@ EVENTS: list[tuple[Make, int, str]] = [
     (_produce, 4, "embedded"),
     (_run, 26, "both"),
     (_kind("stop"), 6, "both"),
-    (_kind("kill"), 10, "both"),
-    (_kind("kill_worker"), 8, "both"),
+    (_kind("kill", late=_LATE), 10, "both"),
+    (_kind("kill_worker", late=_LATE), 8, "both"),
+    (_kind("clock_step", seconds=[-3600.0, -60.0, 60.0]), 3, "embedded"),
+    (_kind("plan_batch"), 2, "embedded"),
+    (_kind("use_batch"), 4, "embedded"),
+    (_late_fetch, 2, "embedded"),
     (_crash, 5, "both"),
     (_start, 6, "embedded"),
     (_restart, 3, "both"),
@@ -214,7 +231,8 @@ def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:
 def _within(r: random.Random, makers: Sequence[Make], weights: Sequence[int]) -> list[Event]:
     """What comes about while the query runs, in the order of the moments of a micro-batch."""
     moments = sorted(r.choices(MOMENTS, k=r.choice([0, 1, 1, 2, 2, 3])), key=POINTS.index)
-    ends = [_kind(kind) for kind in ("kill", "kill", "kill_worker", "kill_worker", "stop")]
+    kills = [_kind(kind, late=_LATE) for kind in ("kill", "kill", "kill_worker", "kill_worker")]
+    ends = [*kills, _kind("stop")]
     chosen = [r.choice(ends) if r.random() < 0.4 else r.choices(makers, weights)[0] for _ in moments]
     found = (replace(make(r), at=at) for make, at in zip(chosen, moments, strict=True))
     return [replace(e, nth=r.choice([1, 1, 2, 3, 6]) if e.at == GIVEN else 1) for e in found if e.kind not in OUTSIDE]

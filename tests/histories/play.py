@@ -9,12 +9,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Any, Protocol, TypeVar
+from unittest import mock
 
 from tests.histories.calls import KilledError, StoppedError, WorkerKilledError
+from tests.histories.frame import Frame
 from tests.histories.ledger import BrokenError, Extent, Filters, Output, Positions, store_of
 from tests.histories.script import GIVEN, TYPES, Event, History
 from tests.histories.world import RIVAL, World
+from tubemq_spark.client import waiting
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -30,13 +34,14 @@ from tubemq_spark.protocol.metadata import Partition
 
 PATIENCE = 120.0  # seconds that an operation is tried for at the end, when everything is in service
 SLOW = 10.0  # seconds that an answer is waited for, where none are lost
+HASTE = 250.0  # of the servers' clock while a query waits for its own earlier run
 SILENT = ("drop_reply", "drop_request", "silence")
 
 # Which troubles explain that a run of the query ends with an error, besides losses, which are judged one by one.
 _EXPLAINS: dict[type[TubeMQError], set[str]] = {
     FencedError: {"advance", "fault"},
     PartitionOccupiedError: {"rival", "other query", "fault"},  # a claim may not be given back
-    PositionMovedError: {"move", "advance", "fault", "down", "kill"},
+    PositionMovedError: {"move", "advance", "fault", "down", "kill", "late"},
     TransportError: {"down", "fault", "master"},
     ServerError: {"down", "fault", "master"},
     ConfigError: {"empty master"},
@@ -57,6 +62,9 @@ _RANGE = re.compile(r"\[(\d+), (\d+)\)")
 _PARTITION = re.compile(r"\b(\d+):([a-z]\w*):(\d+)\b")
 
 
+Killed = TypeVar("Killed", KilledError, WorkerKilledError)
+
+
 class Query(Protocol):
     """As `calls.Query` and `spark.SparkQuery` are."""
 
@@ -66,6 +74,8 @@ class Query(Protocol):
     lost_at: Sequence[float]
     is_prompt: bool
     """Whether all that a call brings about is done when the call returns."""
+    clock: float
+    leave_fetch: Callable[[int, int, int], None]
 
     @property
     def running(self) -> bool: ...
@@ -130,6 +140,7 @@ class Player:
         self._query.point = self._at
         self._query.begins = world.ledger.begins
         self._query.lost_at = world.ledger.lost_at
+        self._query.leave_fetch = world.leave_fetch
         world.seen = lambda: self._query.logged
         self._times = 0  # that the query came to the point that the next event waits for
         self._queue: deque[Event] = deque(history.events)
@@ -137,11 +148,12 @@ class Player:
         self._troubles: set[str] = {"fault"} if self._silent else set()
         self._accepted: dict[str, str] = {}
         self._foreign_claims = False
+        self._frame = Frame()
 
     def play(self) -> None:
         """Raises `BrokenError`, or what should not have come up."""
         try:
-            with self._listening():
+            with self._listening(), self._waiting():
                 while self._queue:
                     self._act(self._queue.popleft())
                 self._finish()
@@ -176,11 +188,19 @@ class Player:
         elif event.kind == "kill":
             self._foreign_claims = self._foreign_claims or not query.logged
             if within:
-                raise KilledError
+                raise self._late(KilledError(), args)
             query.kill()
         elif event.kind == "kill_worker":
             if within == GIVEN:
-                raise WorkerKilledError
+                raise self._late(WorkerKilledError(), args)
+        elif event.kind == "plan_batch":
+            if not query.running and not self._frame.plan(self._options(self._pace.hurry)):
+                self._foreign_claims = True  # it may not have given them back
+        elif event.kind == "use_batch":
+            self._use_batch()
+        elif event.kind == "clock_step":
+            self._troubles.add("clock")
+            query.clock += args["seconds"]
         elif event.kind == "forget_commit":
             query.forget_commit()
         elif event.kind == "forget_offset":
@@ -189,6 +209,12 @@ class Player:
                 self._foreign_claims = self._foreign_claims or not query.logged
         else:
             self._world.change(event.kind, args, TYPES)
+
+    def _late(self, error: Killed, args: dict[str, Any]) -> Killed:
+        error.late = args.get("late", 0)
+        if error.late:
+            self._troubles.add("late")
+        return error
 
     # -- the query ----------------------------------------------------------------------------------------------------
 
@@ -216,6 +242,19 @@ class Player:
             self._foreign_claims = self._foreign_claims or not self._query.logged
             return False
         return True
+
+    def _use_batch(self) -> None:
+        """A batch read of the same group, planned maybe long before, leaves the group where it stands by now."""
+        if self._query.running:
+            return
+        stood = {partition: self._world.group_offset(partition) for partition in self._frame.partitions}
+        if not self._frame.read():
+            self._foreign_claims = True
+        elif not self._troubles & {"fault", "down"}:
+            stands = {partition: self._world.group_offset(partition) for partition in stood}
+            moved = {p: (at, stands[p]) for p, at in stood.items() if at not in (None, stands[p])}
+            if moved:
+                raise BrokenError(f"a batch read moved the group from (first) to (second): {moved}")
 
     def _check_idle(self) -> None:
         """A query that has just found nothing new has put the group where it must stand."""
@@ -253,7 +292,7 @@ class Player:
         ever = set(self._troubles)
         if not query.running or not self._run(100, False):  # else it goes on through all that happened
             query.stop()
-            self._troubles &= {"empty master"}
+            self._troubles &= {"empty master", "clock", "late"}
             query.options = {**self._options(PATIENCE), **self._accepted}
             if self._foreign_claims:
                 world.let_claims_expire()
@@ -348,6 +387,19 @@ class Player:
                 broker_id, topic, number = partition.groups()
                 first, end = map(int, ranges[-1])  # the range that was asked for may stand before it
                 self._world.ledger.report(Partition(int(broker_id), topic, int(number)), first, end, text)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """After a step of the clock a claim of the query's own may have to expire: the servers' time goes by quickly
+        then while the query waits for a partition."""
+
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds)
+            if "clock" in self._troubles:
+                self._world.pass_time(seconds * HASTE)
+
+        with mock.patch.object(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic)):
+            yield
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -134,6 +134,12 @@ class RealWorld:
     def let_claims_expire(self) -> None:
         time.sleep(CLAIM_TIMEOUT + 3)
 
+    def pass_time(self, seconds: float) -> None:
+        pass
+
+    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
+        pass
+
     def _send(self, targets: Sequence[Partition], count: int, size: int) -> None:
         seen = self.seen()
         free = [p for p in targets if not refused_refill(self.ledger, seen, store_of(p))]

@@ -24,7 +24,30 @@ _RUN = _event("run", batches=50, available_now=False)
 _CRASH = _event("crash", broker=0)
 _START = _event("start", broker=0)
 
+
+def _of_a_shared_store(name: str, *events: Event, retries: int = 0) -> History:
+    """On one broker, with a store of three partitions, one task after another."""
+    options, topics = {"startingOffsets": "earliest"}, {"a": TopicShape(3, 1)}
+    setting = Setting(1, 1, topics, {"transfer_size": 512}, options, retries=retries)
+    return History(name, setting, (_event("send", count=150, to=0, spread=3, size=60), *events))
+
+
+_SHARED = [
+    # The broker ends a fetch of a killed task when the driver has taken the partition over, or the next run has.
+    *(
+        _of_a_shared_store(f"{kind}, a fetch ends {late} fetches later", _RUN, _event(kind, GIVEN, late=late))
+        for kind in ("kill_worker", "kill")
+        for late in (1, 2)
+    ),
+    _of_a_shared_store("another try, a fetch ends later", _RUN, _event("kill_worker", GIVEN, late=2), retries=1),
+    # A batch DataFrame is planned, a stream moves the group, and the DataFrame is used.
+    _of_a_shared_store("a frame is used later", _event("plan_batch"), _RUN, _event("stop"), _event("use_batch")),
+    # A dead run began at a time that lies ahead by now.
+    _of_a_shared_store("the clock is set back", _RUN, _event("kill"), _event("clock_step", seconds=-3600.0), _RUN),
+]
+
 REGRESSIONS = [
+    *_SHARED,
     # The visit token of a plan dies before its tasks run, and while one of them does.
     _history(
         "visit token of a plan",

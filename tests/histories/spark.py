@@ -118,6 +118,8 @@ class SparkQuery:
         self._checkpoint = folder / "checkpoint"
         self.lost_at: Sequence[float] = ()
         self.is_prompt = False
+        self.clock = 0.0  # which nobody moves
+        self.leave_fetch: Callable[[int, int, int], None] = lambda stage, attempt, late: None
         self._begun: set[Partition] = set()
         self._most_committed = 0
         self.running = False

@@ -19,6 +19,7 @@ from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
+from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes
@@ -31,6 +32,7 @@ from tubemq_spark.testing.messages import StoredMessage
 HURRY = 0.3  # seconds that a producer tries
 PATIENCE = 60.0  # seconds that a rival tries to leave when everything is in service
 RIVAL = "rival"
+_FETCHED = 5  # entries, by a fetch that ends late
 GROUP = "readers"
 
 Seen = Callable[[], Positions]
@@ -86,6 +88,15 @@ class World(Protocol):
 
     def let_claims_expire(self) -> None: ...
 
+    def pass_time(self, seconds: float) -> None:
+        """For a server whose clock can be moved."""
+        ...
+
+    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
+        """A task was killed, and the broker ends a fetch of it when so many more fetches have begun. Where a server
+        cannot be made to do that nothing happens."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -136,8 +147,10 @@ def chosen(partitions: Sequence[Partition], args: dict[str, Any]) -> list[Partit
     return list(dict.fromkeys(pick(partitions, args["to"] + n) for n in range(args["spread"])))
 
 
-def put_fault(calls: Calls, how: str) -> None:
-    if how == "delay":
+def put_fault(calls: Calls, how: str, fetches: int) -> None:
+    if how == "end_late":
+        calls.end_late(fetches)
+    elif how == "delay":
         calls.delay(0.05)
     elif how == "fail":
         calls.fail(ErrCode.SERVICE_UNAVAILABLE, "by the history")
@@ -226,10 +239,11 @@ class EmbeddedWorld:
         elif kind == "switch_master":
             self.tubemq.switch_master(args["empty_for"])
         elif kind == "fault":
-            put_fault(self.tubemq.on(args["method"], nth=args["nth"], times=args["times"]), args["how"])
+            calls = self.tubemq.on(args["method"], nth=args["nth"], times=args["times"])
+            put_fault(calls, args["how"], args.get("fetches", 0))
         elif kind == "during":
-            calls = self.tubemq.on(args["method"], nth=args["nth"], times=1)
-            calls.run(lambda: self.change(args["what"], args["args"], types), after=args["after"])
+            call = self.tubemq.on(args["method"], nth=args["nth"], times=1)
+            call.run(lambda: self.change(args["what"], args["args"], types), after=args["after"])
         elif kind == "expire":
             self.expire(pick(topics, args["topic"]), args["keep"])
         elif kind == "flush":
@@ -375,6 +389,19 @@ class EmbeddedWorld:
 
     def let_claims_expire(self) -> None:
         self.tubemq.clock.advance(40.0)
+
+    def pass_time(self, seconds: float) -> None:
+        self.tubemq.clock.advance(seconds)
+
+    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
+        def book() -> None:
+            for server in self.tubemq._servers.brokers.values():
+                for key, claim in server.service.claims.items():
+                    holder = ClaimId.parse(claim.client_id)
+                    if holder is not None and (holder.stage, holder.attempt) == (stage, attempt):
+                        server.service.offsets.book_late(key, _FETCHED * UNIT, late)
+
+        self.tubemq._on_thread(book)
 
     def _settings(self) -> ClientSettings:
         return ClientSettings(

@@ -54,4 +54,4 @@ def test_all_scans_give_all_rows(master: str, tmp_path: Path) -> None:
 
 def each(rows: int) -> dict[str, object]:
     threads = [rows] * THREADS
-    return {"actions": [rows] * 2, "union": 2 * rows, "join": rows, "threads": threads, "cached": threads}
+    return {"count": rows, "union": 2 * rows, "join": rows, "threads": threads, "cached": threads}

@@ -78,6 +78,7 @@ class DriverClaims:
         self._claims: dict[Partition, _Claim] = {}
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread walks over
         self._stop_beating: Callable[[], None] | None = None
+        self._kept: set[Partition] = set()  # not to be given back at the end
         self._unsure: set[Partition] = set()  # taken from holders whose last fetches may be under way
         self._unknown: set[Partition] = set()  # whose topics their brokers do not know
         self._suspects: set[Partition] = set()  # which a heartbeat did not find with us; `ask` looks
@@ -268,6 +269,9 @@ class DriverClaims:
     def restore(self, positions: Mapping[Partition, int]) -> None:
         """Takes partitions back, from tasks that were killed too, and moves the group there, as far as the brokers
         answer at once. Raises nothing.
+
+        A claim that was taken from a killed task is not given back by `release`, so that the next run finds it and
+        verifies what it reads. It expires soon.
         """
         timeout = min(_PARTING_TIMEOUT, self._session.settings.rpc_timeout)
         missing: dict[Partition, int | None] = dict(positions)
@@ -275,6 +279,7 @@ class DriverClaims:
             self._try_once(missing, ReadStatus.NORMAL, self.new_waiting(), timeout)
             if missing:
                 self._try_to_take(missing, ReadStatus.NORMAL, timeout)
+        self._kept = {partition for partition in positions if self.is_doubtful(partition)}
 
     def doubt(self, partition: Partition) -> None:
         """A fetch of the driver's own, in a held partition, was not answered and may still come to its end."""
@@ -305,6 +310,7 @@ class DriverClaims:
             self._stop_beating = None
         with self._lock:
             held = [(partition, claim.client_id) for partition, claim in self._claims.items() if claim.held]
+            held = [(partition, name) for partition, name in held if partition not in self._kept]
             held += self._unanswered.items()
             for claim in self._claims.values():
                 claim.life.on(ClaimEvent.UNREGISTERED)

@@ -14,6 +14,7 @@ from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
 
 _EXPIRY_CHECK_PERIOD = 600.0
+_SLOWEST = 20.0  # seconds
 
 
 class Key(NamedTuple):
@@ -36,10 +37,11 @@ class _Record:
 
 @dataclass
 class _Late:
-    """What a get advances the cursor by when so many more gets have begun."""
+    """What a get advances the cursor by when so many more gets have begun, if they do until then."""
 
     advance: int
     gets: int
+    until: float
 
 
 class GroupOffsets:
@@ -106,14 +108,14 @@ class GroupOffsets:
 
     def book_late(self, key: Key, advance: int, gets: int) -> None:
         """As `book` in manual mode, but when so many more gets have begun: a worker of the broker is slow, and nothing
-        orders its booking and what others do meanwhile."""
-        self._late.setdefault(key, []).append(_Late(advance, gets))
+        orders its booking and what others do meanwhile. None is slow for as long as a claim lives."""
+        self._late.setdefault(key, []).append(_Late(advance, gets, self._clock.now() + _SLOWEST))
 
     def begin_get(self, key: Key) -> None:
         """Books what is due by now."""
         for late in self._late.get(key, []):
             late.gets -= 1
-            if late.gets == 0:
+            if late.gets == 0 and self._clock.now() < late.until:
                 self.book(key, late.advance, True, False)
 
     def commit(self, key: Key, consumed: bool) -> int:
@@ -169,6 +171,7 @@ class GroupOffsets:
         """What a start finds: the positions that were written down."""
         self._records = {}
         self._in_flight = {}
+        self._late = {}
         self._table = dict(self._durable)
 
     def _record(self, key: Key, start: int) -> _Record:
