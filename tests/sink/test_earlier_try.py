@@ -14,7 +14,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Task, batches, options, schema
 from tubemq_spark.sink.runs import RUNS
-from tubemq_spark.sink.write import Plan, plan, write_batches
+from tubemq_spark.sink.write import Plan, plan, ready_for_tasks, write_batches
 
 ROWS = [{"value": b"%d" % row} for row in range(400)]
 
@@ -32,9 +32,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Embedde
 @pytest.mark.parametrize("late", [0, 200], ids=["all of its rows", "half of its rows"])
 def test_it_stores_rows_after_the_new_run_has_planned(cluster: EmbeddedCluster, tmp_path: Path, late: int) -> None:
     def planned() -> Plan:
-        return plan(
-            options(cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path)), schema(ROWS), False
-        )
+        raw = options(cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path))
+        return ready_for_tasks(plan(raw, schema(ROWS), False))
 
     plans = [planned()]
 

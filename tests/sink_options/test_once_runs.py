@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,10 +16,11 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
-from tests.sink_options.bench import Cells, Task
+from tests.sink_options.bench import Cells, Task, batches, options, schema
 from tests.sink_options.test_once_traps import begin, once_each, rows
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.bookmarks import bookmark_group, plan_group
+from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.sink.note import Note, read_note, write_note
 from tubemq_spark.sink.runs import RUNS
@@ -78,6 +80,24 @@ def test_only_the_first_batch_of_a_run_looks_for_earlier_tries(start: Start) -> 
     assert fetches.fired == 0
     write(cluster, task.restarted(), rows("3", 5))
     assert fetches.fired > 0
+
+
+def test_a_commit_reads_no_bookmarks(start: Start) -> None:
+    """It moves them, by two calls for each partition; the plan makes four."""
+    cluster, task = start(partitions=3), Task()
+    some = rows("0", 5)
+    source = TubeMQDataSource(options(cluster, "demo", effectivelyOnce=True, checkpointLocation="/checkpoints/trap"))
+    claims = cluster.tubemq.on("partition_register").count()
+    writer = source.streamWriter(schema(some), False)
+    assert claims.fired == 0
+    copy = pickle.loads(pickle.dumps(writer))
+    assert pickle.loads(pickle.dumps(writer))._plan == pickle.loads(pickle.dumps(copy))._plan
+    assert claims.fired == 3 * 4
+    with task.running():
+        written = copy.write(batches(some, schema(some)))
+    before = claims.fired
+    source.streamWriter(schema(some), False).commit([written], 0)
+    assert claims.fired == before + 3 * 2
 
 
 def test_a_batch_that_was_begun_in_an_earlier_run_is_looked_for(start: Start) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import replace
 
+from tubemq_spark.client.deployed import add_topics
 from tubemq_spark.client.master import ConsumerSession, ProducerSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
@@ -26,10 +27,10 @@ _answers: dict[tuple[ClientSettings, str], tuple[float, frozenset[Partition]]] =
 def all_partitions(session: ProducerSession, group: str, topic: str, *, anew: bool = False) -> frozenset[Partition]:
     """As the master says, or said a moment ago; said now, if asked `anew`. `group` must be used for this topic alone.
 
-    Raises as `ProducerSession.add_topics` and `ConsumerSession.register`; unless asked anew not for a master that does
+    Raises as `deployed.add_topics` and `ConsumerSession.register`; unless asked anew not for a master that does
     not answer, when the partitions are known.
     """
-    session.add_topics([topic])
+    add_topics(session, [topic])
     if anew:
         session.refresh()
     listed = frozenset(one for one in session.cluster.partitions(topic) if session.lists(one))

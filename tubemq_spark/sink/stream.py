@@ -6,6 +6,7 @@ Spark makes a writer anew for each micro-batch, in more than one process: it hol
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tubemq_spark.sink.commit import Written, commit, note_abort
-from tubemq_spark.sink.write import Plan, plan, write_batches, write_rows
+from tubemq_spark.sink.write import Plan, plan, ready_for_tasks, write_batches, write_rows
 
 
 class TubeMQStreamRowWriter(DataSourceStreamWriter):
@@ -24,6 +25,12 @@ class TubeMQStreamRowWriter(DataSourceStreamWriter):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._plan}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark pickles the writer whose copies go to the tasks. It makes another one to commit the batch, and that one
+        needs no bookmarks, which take several calls for each partition."""
+        self._plan = ready_for_tasks(self._plan)
+        return {"_plan": self._plan}
 
     def write(self, iterator: Iterator[Row]) -> Written:
         return write_rows(self._plan, iterator)

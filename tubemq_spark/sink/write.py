@@ -66,16 +66,25 @@ def plan(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: 
     if options.receipts is not None:
         check_folder(options.receipts)
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
-    note = None if options.once is None else read_note(options.once.group)
-    written_to = frozenset[str]() if note is None else note.topics
-    bookmarks: Mapping[Partition, Bookmark] = {}
-    if topics or written_to:
+    if topics:
         with SESSIONS.lease(options.client) as session:
             add_topics(session, topics)
-            if options.once is not None:
-                bookmarks = planned_bookmarks(session, options.once, options.topic, written_to)
         options = replace(options, client=replace(options.client, are_proven=True))
-    return Plan(options, write_id, bookmarks, time.time_ns() // 1_000_000, note)
+    return Plan(options, write_id)
+
+
+def ready_for_tasks(planned: Plan) -> Plan:
+    """The plan with what tasks need to know of the moment before they begin, when the options say `effectivelyOnce`:
+    to be called once for each try of a batch. Raises as `plan`; `TransportError` when a broker does not answer."""
+    once = planned.options.once
+    if once is None or planned.made_at:
+        return planned
+    note = read_note(once.group)
+    bookmarks: Mapping[Partition, Bookmark] = {}
+    if planned.options.topic is not None or note.topics:
+        with SESSIONS.lease(planned.options.client) as session:
+            bookmarks = planned_bookmarks(session, once, planned.options.topic, note.topics)
+    return replace(planned, bookmarks=bookmarks, made_at=time.time_ns() // 1_000_000, note=note)
 
 
 def write_batches(planned: Plan, batches: Iterable[pa.RecordBatch]) -> Written:
