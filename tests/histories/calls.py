@@ -50,6 +50,10 @@ class WorkerKilledError(Exception):
     late = 0
 
 
+class _JobEndedError(Exception):
+    """Another task has ended the job."""
+
+
 class Reader(TubeMQStreamReader):
     """In this process, whose signals are not the reader's."""
 
@@ -64,7 +68,7 @@ class Query:
     given something out, `WorkerKilledError`. `lost_at` grows with what may make a repeated micro-batch another one.
     """
 
-    def __init__(self, options: dict[str, str], *, retries: int, width: int) -> None:
+    def __init__(self, options: dict[str, str], *, retries: int, width: int, scans: int = 1) -> None:
         self.options = options
         self.point: Point = lambda point: None
         self.begins: Callable[[Partition], None] = lambda partition: None
@@ -75,6 +79,9 @@ class Query:
         self._has_left_fetches = False
         self._retries = retries
         self._width = width
+        self._scans = scans
+        self._running: list[_Task] = []
+        self._failure: BaseException | None = None  # of a task that went on while another one waited
         self._reader: Reader | None = None
         self._offsets: list[str] = []  # the offset log
         self._committed = self._most_committed = 0  # entries of the commit log, now and ever
@@ -197,11 +204,15 @@ class Query:
             start = self._json(reader.initialOffset())
         else:
             start = self._offsets[number - 1]
-        partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
-        tasks = pickle.loads(pickle.dumps(partitions))
+        scans = []
+        for _ in range(self._scans):
+            partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
+            scans.append(pickle.loads(pickle.dumps(partitions)))
         self.point(PLANNED)
         losses = len(self.lost_at)
-        output = self._run_tasks(number, tasks)
+        output, *others = self._run_tasks(number, scans)
+        if losses == len(self.lost_at) and not all(same_rows(output, other) for other in others):
+            raise BrokenError(f"two scans of batch {number} gave other rows")
         self.point(READ)
         self._write(number, output, losses)
         self.point(WRITTEN)
@@ -231,33 +242,63 @@ class Query:
         for partition in {*end.positions, *(end.initial or {})} - known.keys():
             self.begins(partition)
 
-    def _run_tasks(self, number: int, partitions: list[Any]) -> Output:
-        """`width` of them at a time, turn by turn; a task that fails is tried again."""
-        output: dict[Partition, list[Row]] = defaultdict(list)
+    def _run_tasks(self, number: int, scans: list[list[Any]]) -> list[Output]:
+        """`width` of them at a time, turn by turn; a task that fails is tried again. The scans are one stage, as those
+        of a union are, and their tasks are mixed."""
+        output: list[dict[Partition, list[Row]]] = [defaultdict(list) for _ in scans]
         stage = next(self._stages)
-        waiting = deque(enumerate(partitions))
-        running: deque[_Task] = deque()
+        rows_of_tasks = [enumerate(tasks) for tasks in zip(*scans, strict=True)]
+        waiting = deque((scan, partition) for pairs in rows_of_tasks for scan, partition in pairs)
+        numbers = itertools.count()
+        self._running = []
         with mock.patch("tubemq_spark.source.partition.ROWS", ROWS_AT_ONCE):
             try:
-                while waiting or running:
-                    while waiting and len(running) < self._width:
-                        task = _Task(*waiting.popleft(), self._retries, stage, self._attempts, self.lost_at)
-                        running.append(task)
-                    running.rotate(-1)
-                    task = running[-1]
-                    if self._step_of(task, number):
-                        continue
-                    running.pop()
-                    self._remember(task, number, whole=True)
-                    for partition, rows in task.rows.items():
-                        output[partition] += rows
+                while waiting or self._running:
+                    while waiting and len(self._running) < self._width:
+                        scan, partition = waiting.popleft()
+                        task = _Task(next(numbers), partition, self._retries, stage, self._attempts, self.lost_at)
+                        task.batch, task.output = number, output[scan]
+                        self._running.append(task)
+                    self._advance(self._running[0])
             except BaseException as error:
                 # Spark kills the workers of a job that ends early.
-                for task in running:
+                error = self._failure or error
+                self._failure = None
+                for task in self._running:
                     self._remember(task, number)
                     self._kill(task, getattr(error, "late", 0))
-                raise
-        return output
+                raise error from None
+        return list(output)
+
+    def _advance(self, task: _Task) -> None:
+        """A step of the task, which is last in the row afterwards, or out of it when it has ended."""
+        self._running.remove(task)
+        self._running.append(task)
+        task.is_busy = True
+        try:
+            goes_on = self._step_of(task, task.batch)
+        finally:
+            task.is_busy = False
+        if goes_on:
+            return
+        self._running.remove(task)
+        self._remember(task, task.batch, whole=True)
+        for partition, rows in task.rows.items():
+            task.output[partition] += rows
+
+    def let_others_go_on(self) -> bool:
+        """A task waits for a partition, maybe for another scan to leave it: the next task that can go on does a step.
+        False when there is none."""
+        task = next((task for task in self._running if not task.is_busy), None)
+        if task is None:
+            return False
+        try:
+            self._advance(task)
+        except BaseException as error:
+            # It ends the job, and so the task that waits, which must not take it for an error of its own.
+            self._failure = self._failure or error
+            raise _JobEndedError from error
+        return True
 
     def _step_of(self, task: _Task, number: int) -> bool:
         """False when it has ended. One that fails or dies begins anew, as often as Spark tries."""
@@ -325,6 +366,9 @@ class _Task:
     def __init__(
         self, number: int, partition: Any, retries: int, stage: int, attempts: Iterator[int], lost_at: Sequence[float]
     ) -> None:
+        self.batch = 0
+        self.output: dict[Partition, list[Row]] = {}
+        self.is_busy = False
         self.stage = stage
         self._number = number
         self._partition = partition

@@ -181,6 +181,7 @@ def generate(name: str, server: str = "embedded", engine: str = "calls") -> Hist
         group_at=[r.randrange(40) for _ in range(4)] if options.get("startingOffsets") == "group" else [],
         retries=r.choice([0, 1, 3]),
         width=r.choice([1, 2, 3]),
+        scans=r.choice([1, 1, 2]) if engine == "calls" else 1,
     )
     possible = [(make, weight) for make, weight, where in EVENTS if where in ("both", server)]
     makers, weights = zip(*possible, strict=True)

@@ -77,6 +77,8 @@ class Query(Protocol):
     clock: float
     leave_fetch: Callable[[int, int, int], None]
 
+    def let_others_go_on(self) -> bool: ...
+
     @property
     def running(self) -> bool: ...
 
@@ -390,12 +392,15 @@ class Player:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """After a step of the clock a claim of the query's own may have to expire: the servers' time goes by quickly
-        then while the query waits for a partition."""
+        """While a task waits for a partition another one goes on, which may have it. After a step of the clock a claim
+        of the query's own may have to expire, and so may one of a scan that was killed: where nobody else can go on the
+        servers' time goes by quickly."""
 
         def sleep(seconds: float) -> None:
+            if self._query.let_others_go_on():
+                return
             time.sleep(seconds)
-            if "clock" in self._troubles:
+            if "clock" in self._troubles or self.history.setting.scans > 1:
                 self._world.pass_time(seconds * HASTE)
 
         with mock.patch.object(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic)):

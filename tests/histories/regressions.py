@@ -25,10 +25,10 @@ _CRASH = _event("crash", broker=0)
 _START = _event("start", broker=0)
 
 
-def _of_a_shared_store(name: str, *events: Event, retries: int = 0) -> History:
-    """On one broker, with a store of three partitions, one task after another."""
+def _of_a_shared_store(name: str, *events: Event, retries: int = 0, scans: int = 1) -> History:
+    """On one broker, with a store of three partitions; one task after another, or one of each scan."""
     options, topics = {"startingOffsets": "earliest"}, {"a": TopicShape(3, 1)}
-    setting = Setting(1, 1, topics, {"transfer_size": 512}, options, retries=retries)
+    setting = Setting(1, 1, topics, {"transfer_size": 512}, options, [], retries, scans, scans)
     return History(name, setting, (_event("send", count=150, to=0, spread=3, size=60), *events))
 
 
@@ -40,6 +40,9 @@ _SHARED = [
         for late in (1, 2)
     ),
     _of_a_shared_store("another try, a fetch ends later", _RUN, _event("kill_worker", GIVEN, late=2), retries=1),
+    # Both scans of a union want the same partition.
+    _of_a_shared_store("two scans", _RUN, scans=2),
+    _of_a_shared_store("two scans, one is killed", _RUN, _event("kill_worker", GIVEN, late=1), retries=3, scans=2),
     # A batch DataFrame is planned, a stream moves the group, and the DataFrame is used.
     _of_a_shared_store("a frame is used later", _event("plan_batch"), _RUN, _event("stop"), _event("use_batch")),
     # A dead run began at a time that lies ahead by now.

@@ -122,7 +122,9 @@ class Stage:
     def _maker(self, history: History, folder: Path) -> Callable[[dict[str, str], Callable[[], bool]], Query]:
         setting = history.setting
         if self.engine == "calls":
-            return lambda options, is_behind: calls.Query(options, retries=setting.retries, width=setting.width)
+            return lambda options, is_behind: calls.Query(
+                options, retries=setting.retries, width=setting.width, scans=setting.scans
+            )
         self.prepare()
         driver = self._driver
         assert driver is not None

@@ -50,7 +50,8 @@ class TopicShape:
 @dataclass(frozen=True)
 class Setting:
     """The cluster and the query. `config` are fields of `ServerConfig`, `options` those of the source but for who and
-    where; `retries` is how often Spark tries a task again, `width` how many tasks run side by side."""
+    where; `retries` is how often Spark tries a task again, `width` how many tasks run side by side, `scans` how often
+    each micro-batch is read at the same time."""
 
     brokers: int
     masters: int
@@ -61,6 +62,7 @@ class Setting:
     """Where an administrator put the group before the query began, in messages, partition by partition."""
     retries: int = 0
     width: int = 1
+    scans: int = 1
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,9 @@ class SparkQuery:
         self._most_committed = 0
         self.running = False
 
+    def let_others_go_on(self) -> bool:
+        return False  # Spark's tasks wait in processes of their own
+
     # -- what outlives a run ----------------------------------------------------------------------------------------
 
     @property
