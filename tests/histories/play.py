@@ -34,7 +34,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 PATIENCE = 120.0  # seconds that an operation is tried for at the end, when everything is in service
 SLOW = 10.0  # seconds that an answer is waited for, where none are lost
-HASTE = 250.0  # of the servers' clock while a query waits for its own earlier run
+HASTE = 1000.0  # of the servers' clock while a query waits for its own earlier run
 SILENT = ("drop_reply", "drop_request", "silence")
 
 # Which troubles explain that a run of the query ends with an error, besides losses, which are judged one by one.
