@@ -194,14 +194,14 @@ def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, pie
 def test_a_claim_whose_fetches_are_not_answered_is_left_to_the_successor(scene: Scene) -> None:
     given = threading.Event()
 
-    def break_third_fetch(step: str) -> None:
-        if step == "fetch" and scene.broker.log.count("fetch") == 2:
+    def break_fifth_fetch(step: str) -> None:
+        if step == "fetch" and scene.broker.log.count("fetch") == 4:
             given.wait(30)
             raise ConnectionError
 
-    scene.broker.script = break_third_fetch
+    scene.broker.script = break_fifth_fetch
     reader = scene.reader()
-    rows_of(islice(reader, 1))
+    rows_of(islice(reader, 2))
     given.set()
     reader.close()
     assert "release" not in scene.broker.log
@@ -227,7 +227,7 @@ def test_who_lost_its_claim_claims_nothing_any_more(scene: Scene, holder: str | 
 
 def test_after_a_stand_still_nothing_is_given_out_without_proof(scene: Scene, clock: SimpleNamespace) -> None:
     reader = scene.reader()
-    rows_of(islice(reader, 1))
+    rows_of(islice(reader, 2))  # some fetches are under way then
     assert "beat" not in scene.broker.log
     clock.advance += 3600
     rows_of(islice(reader, 1))

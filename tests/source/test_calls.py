@@ -61,3 +61,18 @@ def test_the_end_of_a_batch_is_looked_at_once_for_each_partition(partitions: int
         with counted(tubemq) as cost:
             assert stream.ask() != stream.start
         assert sum(cost.of_partitions.values()) <= most
+
+
+@pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 6), (30, 1, 7), (3, 10, 8)])
+def test_a_task_makes_few_calls_for_a_partition_with_little_to_read(partitions: int, stores: int, most: int) -> None:
+    """It takes the claim over, seeks, fetches what there is and once more what there is not, proves that nothing moved
+    and nothing went, and gives the claim back."""
+    with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, partitions, stores)
+        stream.read()
+        send_to_all(tubemq, partitions, stores)
+        end = stream.ask()
+        tasks = stream.driver.plan(stream.start, end)
+        with counted(tubemq) as cost:
+            assert sum(batch.num_rows for task in tasks for batch in task.read()) == partitions * stores
+        assert sum(cost.of_partitions.values()) <= most * partitions * stores

@@ -97,6 +97,7 @@ class Event(Enum):
 # reaches to `end` at least; the third time is for a reset to the very same position in between. While other partitions
 # fill the store there is no END to wait for.
 _PASSES_TO_END = 3
+_MANY = 30  # messages of a first reply that was most likely ended by its size: then more are behind it
 
 
 MOST_MISSING = 16
@@ -155,6 +156,7 @@ class ExactRange:
 
         self._leg_start: int  # where the last seek went, which is the group's confirmed position
         self._least_begin: int  # the next reply begins here or later
+        self._last_begin: int | None  # of the last reply since the seek
         self._fresh: bool  # nothing moved the cursor since the seek: the next reply begins just there
         self._passed: int  # how often a 404 moved the cursor since the seek
         self._span = ENTRIES_PER_READ * UNIT  # what one fetch gets on with, as seen last
@@ -226,7 +228,11 @@ class ExactRange:
             self._fail(f"a fetch began at {begin}, and the one before had come to {self._least_begin}")
             return
         self._fresh = False
-        self._span = max(UNIT, begin - self._least_begin + UNIT * len(messages))
+        if self._sole or (self._last_begin is None and len(messages) >= _MANY):
+            self._span = max(UNIT, begin - self._least_begin + UNIT * len(messages))
+        elif self._last_begin is not None:  # others have entries too: a reply tells how far the one before it got on
+            self._span = max(UNIT, begin - self._last_begin)
+        self._last_begin = begin
         self._least_begin = begin + UNIT * len(messages)  # each message has an entry of its own, at least
         self._on(Event.FETCHED, _Reply(begin, messages, max_offset))
 
@@ -275,6 +281,7 @@ class ExactRange:
         self._to_send = [Command(Action.ROLL_BACK, self._leg_start)] if roll_back else []
         self._to_send.append(Command(action, position))
         self._leg_start = self._least_begin = position
+        self._last_begin = None
         self._passed = 0
         self._fresh = True
         self._state = state
