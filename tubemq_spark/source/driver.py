@@ -30,6 +30,7 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.pace import Pace
 from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.plan import ADVICE_FOR_STREAMS, Ranges, lost_tails, ranges, store_of
+from tubemq_spark.source.sparse import without_messages
 from tubemq_spark.source.tasks import counted_stores, input_partitions
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class StreamDriver:
         self._answer: _Answer | None = None
         self._pace = Pace(options.heads_interval)
         self._checked: StreamOffset | None = None  # the last end of a batch that is known to have stood
+        self._empty: tuple[StreamOffset | None, frozenset[Partition]] = None, frozenset()  # in the batch with that end
 
     def __repr__(self) -> str:
         return f"<StreamDriver of query {self._query}: {self._claims!r}>"
@@ -158,7 +160,8 @@ class StreamDriver:
             whole = {partition: end for partition, end in ends.items() if end >= begin[partition]}
             ends = {**ends, **self._admission.end({p: begin[p] for p in whole}, whole, to_the_end=self._bounded)}
         first_look = self._checked is None
-        lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look)
+        empty = without_messages(self._session, claims, begin, ends)
+        lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look, empty=empty)
         self._accept_losses(lost_tails(begin, lost, heads), claims)
         ends = {**ends, **lost, **added}
         end = start
@@ -166,6 +169,7 @@ class StreamDriver:
             counted = counted_stores(self._session, ends)
             end = StreamOffset(start.query, ends, initial=first, marks=marks, counted=counted)
         self._checked = end
+        self._empty = end, empty
         return end, StreamOffset(start.query, {**heads, **added})
 
     def stop_at_the_next_ends(self) -> None:
@@ -239,6 +243,9 @@ class StreamDriver:
                 if not trouble.unserved:
                     raise
                 self._judge(trouble.unserved, begun, trouble)
+        looked_at, empty = self._empty
+        if looked_at == end:
+            to_read = {partition: positions for partition, positions in to_read.items() if partition not in empty}
         lenders = {partition: claims.client_id(partition) for partition in to_read}
         claims.lend(to_read)
         for partition, (position, _) in to_read.items():

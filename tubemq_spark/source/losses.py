@@ -91,9 +91,11 @@ def check(
     marks: Marks,
     *,
     idle_too: bool = False,
+    empty: Collection[Partition] = frozenset(),
 ) -> Checked:
     """For a batch [begin, ends), which is not read yet, of stores that end at `heads`; `marks` are those of `begin`.
-    Stores that the batch has nothing of are looked at with `idle_too`.
+    Stores that the batch has nothing of are looked at with `idle_too`. The partitions that are `empty` have no message
+    in the batch, nor behind it.
 
     `claims` must hold the partitions of `begin`. Raises `TransportError` when a broker stays away.
     """
@@ -104,10 +106,17 @@ def check(
     }
     batches = _with_flushed_ends(session, claims, batches)
     now = max(0, int(time.time()))  # a mark has no negative time
-    seen = _look(
+    seen = {
+        (partition, position): Seen(position, ())
+        for batch in batches.values()
+        for partition in batch.partitions
+        if partition in empty
+        for position in (batch.start, batch.end - UNIT)
+    }
+    seen |= _look(
         session,
         claims,
-        (place for item in batches.items() for place in _places(*item, now)),
+        (place for item in batches.items() for place in _places(*item, now) if place not in seen),
         {place for batch in batches.values() if batch.wants_marks for place in batch.last_entry},
     )
     seen |= _look(

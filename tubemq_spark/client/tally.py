@@ -1,0 +1,67 @@
+"""Counts the messages of held partitions between where their group stands and the end of their stores.
+
+The cursor of a held partition stands where its group does, so a fetch needs no seek. A roll-back in the same write puts
+the cursor back, and tells where the group stands and where the store ends afterwards. The group is not moved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tubemq_spark.client.calls import GroupCalls
+from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_log = logging.getLogger(__name__)
+
+_TOGETHER = 32  # partitions in one write: a fetch may bring a third of a megabyte, and all answers are kept
+
+
+class Tally(NamedTuple):
+    """One fetch found so many `messages`; the store ended at `end` after it."""
+
+    messages: int
+    end: int
+
+
+def tally(session: ConsumerSession, claims: DriverClaims, partitions: Sequence[Partition]) -> dict[Partition, Tally]:
+    """What one fetch of each partition finds; a partition is missing when its broker gave an unusual answer, which is
+    left to `DriverClaims.ask`. `claims` must hold the partitions."""
+    calls = GroupCalls(session.settings, session.group, session.token)
+    found: dict[Partition, Tally] = {}
+    for first in range(0, len(partitions), _TOGETHER):
+        part = partitions[first : first + _TOGETHER]
+        requests: list[Call] = []
+        for partition in part:
+            client_id = claims.client_id(partition)
+            assert client_id is not None, f"{partition} is not held"
+            broker = session.broker(partition)
+            requests.append(calls.fetch(broker, partition, client_id, escape=True))
+            requests.append(calls.roll_back(broker, partition, client_id))
+        outcomes = call_all(session.settings, requests)
+        for number, partition in enumerate(part):
+            asked, heard = requests[2 * number : 2 * number + 2], outcomes[2 * number : 2 * number + 2]
+            try:
+                got = answer(heard[0], broker_pb.GetMessageResponseB2C, asked[0].what)
+                back = answer(heard[1], broker_pb.CommitOffsetResponseB2C, asked[1].what)
+            except TransportError as trouble:
+                _log.info("%s", trouble)
+                continue
+            counted = _count(got, claims.standing(partition).group)
+            if counted is not None and back.errCode == ErrCode.SUCCESS:
+                found[partition] = Tally(counted, back.maxOffset)
+    return found
+
+
+def _count(got: broker_pb.GetMessageResponseB2C, group: int) -> int | None:
+    """The messages of a fetch that began where the group stands, None when it did not, or read nothing."""
+    if got.errCode == ErrCode.NOT_FOUND:
+        return 0
+    return len(got.messages) if got.errCode == ErrCode.SUCCESS and got.currOffset == group else None
