@@ -10,7 +10,7 @@ from tests.options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tests.options.conftest import Start
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol import time_search
-from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 # Positions
 
@@ -177,7 +177,7 @@ def test_a_time_is_not_looked_for_in_a_whole_topic_without_times(
 ) -> None:
     """A topic of a week would be read twice inside Spark's first question."""
     monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
-    tubemq = start({"t": 1})
+    tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
     fill(tubemq, "t", 2000)
     given = {"startingTimestamp": "2026-01-01T12:00:00Z"}
     with pytest.raises(ConfigError, match=r"1:t:0: the search for a time has read \d+ .* none has a \$msgTime\$"):

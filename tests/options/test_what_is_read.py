@@ -16,7 +16,7 @@ from tubemq_spark.protocol import time_search
 from tubemq_spark.protocol.message import encode_payload, filter_code
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.testing import EmbeddedTubeMQ
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 # Topics
 
@@ -169,7 +169,7 @@ def test_conditions_on_times_narrow_nothing_where_messages_have_none(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
-    tubemq = start({"t": 1})
+    tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
     fill(tubemq, "t", 2000)
     source = TubeMQDataSource(options(tubemq, "t", pushFilters="true"))
     reader = source.reader(source.schema())

@@ -242,12 +242,15 @@ class Search:
         step = -1 if backwards else 1
         for window in windows[::step]:
             for index in range(len(window.messages))[::step]:
-                time = self._time_of(window.messages[index])
-                if time is None:
-                    self.untimed += not self.has_times
-                else:
-                    self.has_times = True
+                time = self._time(window.messages[index])
+                if time is not None:
                     yield window.begin + index * UNIT, time
+
+    def _time(self, message: StoredMessage) -> int | None:
+        time = self._time_of(message)
+        self.has_times = self.has_times or time is not None
+        self.untimed += not self.has_times
+        return time
 
     def _sample(self, windows: Sequence[_Window], _: bool) -> None:
         if any(self._timed(windows)):
@@ -258,7 +261,7 @@ class Search:
     def _scan(self, windows: Sequence[_Window], over: bool) -> None:
         for begin, upto, messages in windows:
             for index, message in enumerate(messages):
-                time = self._time_of(message)
+                time = self._time(message)
                 if time is not None and time >= self._moment:
                     self._known = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}
                     # All that stands at the end or behind it counts as standing at the end.
