@@ -15,13 +15,15 @@ from tests.client.test_connection import SOON, connected, response, submit
 from tests.peers import Peer, reply_bytes, requests, silent
 from tubemq_spark.client import connection as connection_module
 from tubemq_spark.client.connection import Connection, connect
+from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.master import ConsumerSession, ProducerSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.consume import ClaimId
 from tubemq_spark.protocol.envelope import Response
-from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,6 +59,15 @@ def test_a_master_that_trickles_holds_nobody(ask: Callable[[ClientSettings], Non
         settings = ClientSettings((peer.address,), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
         with pytest.raises(TransportError, match=r"no master answered: .*did not answer in time"):
             ask(settings)
+
+
+def test_a_broker_that_trickles_holds_no_reader() -> None:
+    with Peer(trickling) as peer:
+        settings = ClientSettings((), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
+        wanted = RangeToRead(Broker(1, peer.address), Partition(1, "demo", 0), 0, 28, sole=True)
+        reader = PartitionReader(settings, "g", ClaimId("q", run=1, batch=1, task=0), wanted)
+        with pytest.raises(TransportError, match=r"1:demo:0 at broker 1 .* gave up .*did not answer in time"):
+            next(reader.pieces())
 
 
 def test_one_who_waits_for_several_replies_is_not_held_either() -> None:
