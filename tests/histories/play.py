@@ -231,7 +231,8 @@ class Player:
             if not self._query.running:
                 self._query.start(available_now)
             for _ in range(batches):
-                if not self._query.step():
+                # The partitions of a store take turns to be asked, and each shows where its own group stands.
+                if not any(self._query.step() for _ in range(1 + len(self._query.ends))):
                     self._check_idle()
                     break
                 self.stats["micro-batches"] += 1

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.counting import cluster, counted, send_to_all, streaming
+from tests.counting import TOPIC, cluster, counted, send_to_all, streaming
+from tubemq_spark.source.batch_plan import plan_batch
+from tubemq_spark.source.options import SourceOptions
 
 
 def steps_of(work: Callable[[], object]) -> int:
@@ -76,3 +78,31 @@ def test_a_task_makes_few_calls_for_a_partition_with_little_to_read(partitions: 
         with counted(tubemq) as cost:
             assert sum(batch.num_rows for task in tasks for batch in task.read()) == partitions * stores
         assert sum(cost.of_partitions.values()) <= most * partitions * stores
+
+
+def test_one_message_costs_few_calls_for_each_of_the_other_partitions_of_its_store() -> None:
+    """A fetch and a roll-back, and a register that moves the group."""
+    with cluster(40, 1) as tubemq, streaming(tubemq) as stream:
+        for _ in range(2):
+            send_to_all(tubemq, 40, 1)
+            stream.read()
+        stream.ask()
+        tubemq.send(TOPIC, b"message", 7)
+        with counted(tubemq) as cost:
+            stream.read()
+            stream.ask()
+        assert stream.rows == 81
+        assert sum(cost.of_partitions.values()) <= 3 * 40 + 25
+
+
+def test_the_plan_of_a_batch_read_claims_each_partition_once() -> None:
+    """And gives it back; the beginning of a store takes two calls."""
+    with cluster(3, 10) as tubemq:
+        send_to_all(tubemq, 3, 10)
+        raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
+        with counted(tubemq) as cost:
+            tasks = plan_batch(SourceOptions.read(raw, streaming=False))
+        assert cost.of_partitions == {"partition_register": 30 + 2 * 10, "partition_unregister": 30}
+        with counted(tubemq) as cost:
+            assert sum(batch.num_rows for task in tasks for batch in task.read()) == 30
+        assert sum(cost.of_partitions.values()) <= 8 * 30

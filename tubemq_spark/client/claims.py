@@ -322,10 +322,11 @@ class DriverClaims:
         self, missing: dict[Partition, int | None], read_status: ReadStatus, timeout: float | None = None
     ) -> tuple[dict[Partition, str], TransportError | None]:
         """One round for all of `missing`, from which the taken ones are removed: who holds others, what went wrong."""
-        client_id = str(self._claim)
         asked = list(missing.items())
+        # What is held moves under the name that it has: under a newer one the broker would refuse it at first.
+        names = {p: self._claims[p].client_id if self.holds(p) else str(self._claim) for p, _ in asked}
         calls = [
-            self._calls().register(self._broker(partition), partition, client_id, position, read_status)
+            self._calls().register(self._broker(partition), partition, names[partition], position, read_status)
             for partition, position in asked
         ]
         holders: dict[Partition, str] = {}
@@ -333,7 +334,7 @@ class DriverClaims:
         end: TubeMQError | None = None  # raised when all answers were heard, for the other claims are to be given back
         outcomes = call_all(self._session.settings, calls, timeout)
         for (partition, _), call, outcome in zip(asked, calls, outcomes, strict=True):
-            self._unanswered[partition] = client_id
+            self._unanswered[partition] = names[partition]
             try:
                 reply = answer(outcome, broker_pb.RegisterResponseB2C, call.what)
             except TransportError as error:
@@ -350,7 +351,7 @@ class DriverClaims:
                     claim.is_doubtful = partition in self._unsure or (claim.is_doubtful and not was_lent)
                     self._unsure.discard(partition)
                     claim.life.on(ClaimEvent.REGISTERED)
-                    claim.client_id = client_id
+                    claim.client_id = names[partition]
                     claim.standing = Standing(reply.currOffset, reply.maxOffset)
                     claim.said_at = time.monotonic()
                 self._unknown.discard(partition)
