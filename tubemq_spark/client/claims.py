@@ -156,11 +156,11 @@ class DriverClaims:
         stamina = Retries(_log, f"claiming partitions of group {self._session.group}", patience)
         while missing:
             trouble = self._try_once(missing, read_status, waiting)
-            if some and len(missing) < wanted:
-                return
             if trouble is None:
                 stamina.progress()
-            elif not stamina.failed(f"{trouble}; {len(missing)} partitions are missing"):
+            if some and len(missing) < wanted:
+                return
+            if trouble is not None and not stamina.failed(f"{trouble}; {len(missing)} partitions are missing"):
                 raise self._gave_up(trouble, missing, patience) from None
             waiting.pause()
 
