@@ -43,7 +43,7 @@ def test_a_task_tells_that_its_broker_is_away_and_when_it_is_back(
     fill(tubemq)
     query = Query(tubemq, "one")
     query.be_patient()
-    query.planned = lambda: tubemq.on("get_message", times=20).close_connection()
+    query.planned = lambda: tubemq.on("get_message", times=3).close_connection()
     query.run()
     assert query.rows == stored(tubemq, "one")
     down, up = warnings(caplog)
