@@ -21,7 +21,7 @@ ROWS: list[dict[str, Any]] = [{"value": b"%d" % n, "key": b"%d" % (n % 5)} for n
 
 def receipts(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of each file."""
-    return {file.name: pq.read_table(file).to_pylist() for file in sorted(folder.iterdir())}
+    return {file.name: pq.read_table(file).to_pylist() for file in sorted(folder.glob("*.parquet"))}
 
 
 def landed(cluster: Cluster, topic: str) -> dict[tuple[Any, ...], dict[str, Any]]:
