@@ -401,3 +401,21 @@ def test_a_store_that_loses_its_beginning_again_and_again(scene: Scene) -> None:
     with pytest.raises(DataLossError, match=r"retention removed .* Do this"):
         rows_of(scene.reader(fail=False))
     assert scene.broker.log.count("seek") < 30
+
+
+def test_a_broker_that_has_moved_is_looked_for(scene: Scene, clock: SimpleNamespace) -> None:
+    """But not for each broken connection."""
+    asked: list[Broker] = []
+    here, there = Broker(1, refused_address()), Broker(1, scene.broker.peer.address)
+
+    def find(broker: Broker) -> Broker:
+        asked.append(broker)
+        return broker if len(asked) == 1 else there
+
+    wanted = RangeToRead(here, PARTITION, scene.start, scene.end, scene.sole)
+    settings = ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=30.0)
+    begun = clock.advance
+    reader = PartitionReader(settings, "g", NEW, wanted, claim_timeout=0.0, find_broker=find)
+    assert rows_of(reader.pieces()) == scene.expected
+    assert asked == [here, here]
+    assert clock.advance - begun > 3.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +13,16 @@ from typing import Any
 import pytest
 
 from tests.interop.certificates import Authority, Certificate
-from tests.options.bench import Stream, bodies, fill, read_batch
+from tests.options.bench import Stream, bodies, fill, options, read, read_batch
 from tests.options.conftest import Start
+from tests.peers import refused_address
 from tests.waiting import wait_until
-from tubemq_spark.client import connection, pool
+from tubemq_spark.client import connection, consumer, pool
 from tubemq_spark.client.connection import Connection
+from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, master_certificate
-from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.protocol.metadata import Address, Broker
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, TLSFiles, authentication
 from tubemq_spark.testing.master import gate
@@ -37,6 +40,21 @@ def test_any_master_that_answers_will_do(start: Start) -> None:
     assert bodies(read_batch(tubemq, "t", tubemq_master=f"{first},{second}")) == sent
     with pytest.raises(TransportError, match=rf"no master answered: .*{first}"):
         read_batch(tubemq, "t", tubemq_master=first, tubemq_retry_maxElapsedMs=0)
+
+
+@pytest.mark.option("tubemq.master")
+def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DataFrame may be used long after it was planned, and the broker may run on another host by then."""
+    monkeypatch.setattr(consumer, "_LOOK_FOR_BROKER_AFTER", 0.0)
+    tubemq = start({"t": 2})
+    sent = fill(tubemq, "t", 20)
+    source = TubeMQDataSource(options(tubemq, "t"))
+    reader: Any = source.reader(source.schema())
+    old = Broker(1, refused_address())
+    tasks = [
+        replace(task, wanted=tuple(replace(one, broker=old) for one in task.wanted)) for task in reader.partitions()
+    ]
+    assert sorted(bodies(read(reader, tasks))) == sorted(sent)
 
 
 # Credentials

@@ -16,6 +16,7 @@ def forget_servers() -> None:
     if f"{__name__}.connection" not in sys.modules:
         return  # nothing was used here, so that nothing needs to be imported either
     from tubemq_spark.client.connection import forget_framings
+    from tubemq_spark.client.moved_brokers import MOVED_BROKERS
     from tubemq_spark.client.outage_log import OUTAGES
     from tubemq_spark.client.pool import POOL
     from tubemq_spark.client.sessions import SESSIONS
@@ -26,3 +27,4 @@ def forget_servers() -> None:
     forget_framings()
     OUTAGES.forget()  # another server may get the port
     TASK_TOKENS.forget()
+    MOVED_BROKERS.forget()

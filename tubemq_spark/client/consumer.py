@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -69,6 +69,7 @@ DEPTH = 4  # fetches in flight
 _STALE = 1.0  # seconds after which a proof of holding the claim is asked for again before anything is given out
 _FLUSH_PAUSE = 0.5  # seconds between two questions whether entries are in files, at least
 _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang on a broker that is away
+_LOOK_FOR_BROKER_AFTER = 3.0  # seconds without a connection: a restart takes longer, and a blip takes less
 _MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
 _MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
 _CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
@@ -144,8 +145,10 @@ class PartitionReader:
         token: VisitToken = NO_TOKEN,
         claim_timeout: float = 45.0,
         is_first: bool = True,
+        find_broker: Callable[[Broker], Broker] = lambda broker: broker,
     ) -> None:
-        """`is_first` says that no earlier attempt at this task can have left the group where it read."""
+        """`is_first` says that no earlier attempt at this task can have left the group where it read. `find_broker`
+        tells where a broker is that cannot be reached."""
         self._settings = settings
         self._calls = GroupCalls(settings, group, token)
         self._token = token
@@ -153,6 +156,9 @@ class PartitionReader:
         self._claim = claim
         self._client_id = str(claim)
         self._wanted = wanted
+        self._broker = wanted.broker
+        self._find_broker = find_broker
+        self._failing_since: float | None = None  # when the last connection failed that was followed by failures alone
         self._claim_timeout = claim_timeout
         self._waiting: Waiting | None = None  # for the partition, while somebody else holds it
         self._shown_token = token.value  # to the broker, with the last claim
@@ -263,7 +269,8 @@ class PartitionReader:
     def _read(self) -> Iterator[Piece]:
         while not self._range.done or self._complete:
             try:
-                with POOL.lease(self._wanted.broker.address, self._settings) as connection:
+                with POOL.lease(self._broker.address, self._settings) as connection:
+                    self._failing_since = None
                     yield from self._converse(connection)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._where}: {error}") from None
@@ -274,6 +281,18 @@ class PartitionReader:
                 self._count_rereading(error)
                 if not self._stamina.failed(error):
                     raise self._gave_up(str(error)) from None
+                self._follow()
+
+    def _follow(self) -> None:
+        """Looks for a broker that has been unreachable for a while."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since >= _LOOK_FOR_BROKER_AFTER:
+            found = self._find_broker(self._broker)
+            if found != self._broker:
+                _log.warning("%s: the broker has moved to %s", self._where, found.address)
+                self._broker, self._where = found, f"{self._wanted.partition} at {found}"
 
     def _count_rereading(self, cause: TransportError) -> None:
         """Count a reading that a broken connection ended. Fetches are progress for `_stamina`, so a connection that
@@ -519,7 +538,7 @@ class PartitionReader:
         answer: a sibling may leave between a claim that is refused and a seek that is not."""
         while self._group_found is None:
             handed_over = self._hand_over(connection)
-            call = self._calls.register(self._wanted.broker, self._wanted.partition, self._client_id)
+            call = self._calls.register(self._broker, self._wanted.partition, self._client_id)
             self._asked, self._shown_token = True, self._token.value
             serial_no = self._submit(connection, call)
             self._hear_hand_over(connection, handed_over)
@@ -536,7 +555,11 @@ class PartitionReader:
         if self._waiting is None:
             self._waiting = Waiting(self._claim, self._group, self._claim_timeout, self._settings.retry_for)
         if self._waiting.meet(self._where, holder):
-            connection.reply(self._submit(connection, self._release(holder)))
+            # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
+            claim = self._calls.register(self._broker, self._wanted.partition, self._client_id)
+            fetch = self._calls.fetch(self._broker, self._wanted.partition, self._client_id)
+            for serial_no in [self._submit(connection, call) for call in (self._release(holder), claim, fetch, fetch)]:
+                connection.reply(serial_no)
             self._may_be_moved = True
         self._unsure = self._unsure or self._waiting.is_unsure(self._where)
         self._waiting.pause()
@@ -571,7 +594,7 @@ class PartitionReader:
         if not self._asked:
             return
         self._asked = self._held = False
-        broker, partition = self._wanted.broker, self._wanted.partition
+        broker, partition = self._broker, self._wanted.partition
         position = self._where_to_leave()
         calls = [self._release(self._client_id)]
         try:
@@ -599,7 +622,7 @@ class PartitionReader:
     # Requests
 
     def _call(self, command: Command) -> Call:
-        broker, partition = self._wanted.broker, self._wanted.partition
+        broker, partition = self._broker, self._wanted.partition
         if command.action is Action.SEEK:
             return self._calls.register(
                 broker, partition, self._client_id, command.position, filters=self._wanted.filters
@@ -611,13 +634,13 @@ class PartitionReader:
         return self._calls.fetch(broker, partition, self._client_id, escape=self._pacing.esc_flow_ctrl)
 
     def _heartbeat(self) -> Call:
-        return self._calls.heartbeat(self._wanted.broker, self._client_id, [self._wanted.partition])
+        return self._calls.heartbeat(self._broker, self._client_id, [self._wanted.partition])
 
     def _call_now(self, calls: list[Call]) -> list[Response | Failure | TransportError | ProtocolError]:
         return call_all(self._settings, calls, timeout=min(_PARTING_TIMEOUT, self._settings.rpc_timeout))
 
     def _release(self, client_id: str) -> Call:
-        return self._calls.unregister(self._wanted.broker, self._wanted.partition, client_id)
+        return self._calls.unregister(self._broker, self._wanted.partition, client_id)
 
     def _submit(self, connection: Connection, call: Call) -> int:
         return connection.submit(call.service, call.method, call.message, self._settings.rpc_timeout)

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.client.moved_brokers import MOVED_BROKERS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.task_tokens import TASK_TOKENS, Member
 from tubemq_spark.protocol.consume import ClaimId, who_is
@@ -61,6 +62,7 @@ class TubeMQInputPartition(InputPartition):
             token=TASK_TOKENS.planned(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
             is_first=_is_first_attempt(),
+            find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
         )
         gathered: list[Piece] = []
         rows = size = 0
