@@ -908,3 +908,19 @@ def test_the_table_has_what_can_occur_and_nothing_else(monkeypatch: pytest.Monke
         test_a_group_that_is_moved_while_a_gap_is_looked_for(entry, "moved")
     test_the_broker_may_want_time_while_a_gap_is_looked_for()
     assert recorder.used == set(recorder)
+
+
+def test_a_range_that_was_read_to_its_end_waits_for_no_files_when_more_comes() -> None:
+    """The reader took the end of the range for that of the store, and others sent before it had proven that."""
+    store = SimulatedStore(Limits(memory_entries=100))
+    for _ in range(3):
+        store.append(OURS)
+    session = Session(store, 0, 3 * UNIT, sole=True, flushes=False)
+    while session.reader._state is not State.CLOSING:
+        session.step()
+    for _ in range(2):
+        store.append(OURS)
+    while not session.reader.done:
+        session.step()
+        assert session.reader.waits_for_files is None
+    assert sum(len(piece.messages) for piece in session.pieces) == 3

@@ -361,7 +361,8 @@ class ExactRange:
         if fence.messages:
             cut = index_of(fence.messages[0], messages)
             upto = self.end if self._bound == _AT_END.begin else self._bound
-            if self._sole and cut == len(messages) and upto > self._files_end:
+            is_short = cut == len(messages) < (self.end - begin) // UNIT
+            if self._sole and is_short and upto > self._files_end:
                 self._await_files(begin, upto)  # the first reading may have left out the message that is there
             else:
                 self._complete(messages[:cut], begin, self.end)
