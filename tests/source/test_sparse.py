@@ -169,3 +169,23 @@ def test_a_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) ->
     assert {wanted.partition.partition_id for task in tasks for wanted in task.wanted} == set(range(WIDE))
     assert [row for task in tasks for batch in task.read() for row in batch.column("value").to_pylist()] == [b"one"]
     again.driver.stop()
+
+
+def test_the_count_ends_early_where_more_comes(tubemq: EmbeddedTubeMQ) -> None:
+    """A store that others send to all the time is read as ever."""
+    tubemq.create_topic("wide", 100)
+    run = Run(tubemq)
+    for number in range(2):
+        for partition in range(100):
+            tubemq.send("wide", b"%d of %d" % (number, partition), partition)
+        run.read()
+    tubemq.send("wide", b"now", 3)
+    with (
+        tubemq.on("get_message", client="_driver_").count() as looks,
+        tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)),
+    ):
+        assert run.read() == set(range(100))
+    assert looks.fired <= 32 + 100 + 10
+    assert run.read() == {5}
+    assert sorted(run.bodies) == stored(tubemq)
+    run.driver.stop()

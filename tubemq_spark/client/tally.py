@@ -33,11 +33,13 @@ class Tally(NamedTuple):
 
 def tally(session: ConsumerSession, claims: DriverClaims, partitions: Sequence[Partition]) -> dict[Partition, Tally]:
     """What one fetch of each partition finds; a partition is missing when its broker gave an unusual answer, which is
-    left to `DriverClaims.ask`. `claims` must hold the partitions."""
+    left to `DriverClaims.ask`, or when its store has already got more than `claims` knew of. `claims` must hold the
+    partitions."""
     calls = GroupCalls(session.settings, session.group, session.token)
     found: dict[Partition, Tally] = {}
     for first in range(0, len(partitions), _TOGETHER):
-        part = partitions[first : first + _TOGETHER]
+        grown = {one.store for one, counted in found.items() if counted.end != claims.standing(one).end}
+        part = [one for one in partitions[first : first + _TOGETHER] if one.store not in grown]
         requests: list[Call] = []
         for partition in part:
             client_id = claims.client_id(partition)
