@@ -15,7 +15,7 @@ from tubemq_spark.client.claims import Standing
 from tubemq_spark.client.consumer import PartitionReader, RangeToRead
 from tubemq_spark.client.rounds import Call, answer, call_all
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consume import ClaimId, who_is
 from tubemq_spark.protocol.exact_range import MOST_MISSING, Piece
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
@@ -39,8 +39,9 @@ def new_query() -> str:
 
 
 def next_claim(query: str = "tests") -> ClaimId:
-    """A task's claim that is newer than those before."""
-    return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts))
+    """A task's claim that is newer than those before, with all parts that one may have."""
+    who = who_is("host-1.example", "application_17_0001", "My app", "clicks")
+    return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts), stage=7, reader="5f", who=who)
 
 
 def is_sole(cluster: Cluster, partition: Partition) -> bool:

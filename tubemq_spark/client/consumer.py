@@ -130,9 +130,9 @@ class PartitionReader:
 
     Iterating over `pieces()` raises `PartitionOccupiedError` when another consumer keeps the partition for longer than
     `claim_timeout` seconds (siblings are waited for without limit, see `Waiting`), `FencedError` when a newer attempt
-    took it over, `DataLossError` or `PositionMovedError`
-    when the range is not whole (see `ExactRange`), `TransportError` or `ServerError` when the broker stays away or
-    refuses for longer than the settings' `retry_for`. Only a range whose iteration ended without an error was read.
+    took it over, `DataLossError` or `PositionMovedError` when the range is not whole (see `ExactRange`),
+    `TransportError` or `ServerError` when the broker stays away or refuses for longer than the settings' `retry_for`.
+    Only a range whose iteration ended without an error was read.
     """
 
     def __init__(
