@@ -258,7 +258,7 @@ class PartitionReader:
         wanted = self._wanted
         return message_id is not None and stands_at(
             self._calls,
-            wanted.broker,
+            self._broker,
             wanted.partition,
             self._client_id,
             end - INDEX_MSG_UNIT_SIZE,
