@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.histories.script import FOUND, GIVEN, PLANNED, Event, History, Setting, TopicShape
+from tests.histories.script import COMMITTED, FOUND, GIVEN, PLANNED, Event, History, Setting, TopicShape
 
 
 def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:
@@ -49,7 +49,28 @@ _SHARED = [
     _of_a_shared_store("the clock is set back", _RUN, _event("kill"), _event("clock_step", seconds=-3600.0), _RUN),
 ]
 
+_LOST_TAIL = History(
+    # The first batch needs a mark of its first message, which is another partition's than the last one. The broker
+    # loses the end of it, and what it has kept must not come twice.
+    "lost tail of a shared store",
+    Setting(
+        1,
+        1,
+        {"a": TopicShape(1, 1), "b": TopicShape(3, 1)},
+        {"transfer_size": 512, "max_index_segment_entries": 40, "mem_cache_msg_count": 60},
+        {"startingOffsets": "earliest"},
+        width=3,
+    ),
+    (
+        _event("send", count=60, to=1, spread=1, size=60),
+        _event("send", count=3, to=6, spread=20, size=400),
+        _event("run", batches=5, available_now=False),
+        _event("crash", COMMITTED, broker=0),
+    ),
+)
+
 REGRESSIONS = [
+    _LOST_TAIL,
     *_SHARED,
     # The visit token of a plan dies before its tasks run, and while one of them does.
     _history(

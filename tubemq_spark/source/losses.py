@@ -117,7 +117,13 @@ def check(
         session,
         claims,
         (place for item in batches.items() for place in _places(*item, now) if place not in seen),
-        {place for batch in batches.values() if batch.wants_marks for place in batch.last_entry},
+        # Where a mark of the first message is wanted too, it must be known which first messages are of the batch.
+        {
+            place
+            for batch in batches.values()
+            if batch.wants_marks and batch.begins_at_a_mark(now)
+            for place in batch.last_entry
+        },
     )
     seen |= _look(
         session, claims, (place for item in batches.items() for place in _second_places(session, *item, seen, now))
