@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.histories.script import COMMITTED, FOUND, GIVEN, PLANNED, Event, History, Setting, TopicShape
+from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, Event, History, Setting, TopicShape
 
 
 def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:
@@ -69,8 +69,32 @@ _LOST_TAIL = History(
     ),
 )
 
+_LOST_BATCH = History(
+    # The last batch is lost before it is read, and began at a mark that turned out to be an old message.
+    "lost batch of a shared store",
+    Setting(
+        2,
+        1,
+        {"a": TopicShape(2, 1)},
+        {"transfer_size": 2048, "max_index_segment_entries": 8},
+        {"startingOffsets": "group", "failOnDataLoss": "false", "maxOffsetsPerTrigger": "60", "commitOffsets": "false"},
+        group_at=[17, 9, 33, 10],
+        retries=1,
+    ),
+    (
+        _event("run", batches=2, available_now=False),
+        _event("send", count=3, to=4, spread=20, size=60),
+        _event("advance", seconds=40.0),
+        _event("send", count=20, to=11, spread=2, size=60),
+        _event("run", batches=1, available_now=True),
+        _event("run", batches=2, available_now=False),
+        _event("crash", LOGGED, broker=1),
+    ),
+)
+
 REGRESSIONS = [
     _LOST_TAIL,
+    _LOST_BATCH,
     *_SHARED,
     # The visit token of a plan dies before its tasks run, and while one of them does.
     _history(

@@ -279,6 +279,7 @@ def _second_places(
         ends = [Mark(batch.end - UNIT, partition.partition_id, last, now) for partition, last in at_end.items()]
         if any(span_between(batch.newest, end) is None for end in ends):
             yield from ((partition, batch.start) for partition in batch.partitions)
+            yield from batch.last_entry  # to the end now, to know which first messages are of the batch
 
 
 def _is_the_only_one(session: ConsumerSession, batch: _Batch, seen: Mapping[Place, Seen]) -> bool:
