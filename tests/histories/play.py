@@ -43,7 +43,7 @@ _EXPLAINS: dict[type[TubeMQError], set[str]] = {
     PartitionOccupiedError: {"rival", "other query", "fault"},  # a claim may not be given back
     PositionMovedError: {"move", "advance", "fault", "down", "kill", "late"},
     TransportError: {"down", "fault", "master"},
-    ServerError: {"down", "fault", "master"},
+    ServerError: {"down", "fault", "master", "grow"},  # entries of a partition that is new are waited for, in memory
     ConfigError: {"empty master"},
 }
 _TROUBLES: dict[str, set[str]] = {
@@ -57,6 +57,7 @@ _TROUBLES: dict[str, set[str]] = {
     "move_group": {"move"},
     "kill": {"kill"},
     "kill_worker": {"kill"},
+    "grow": {"grow"},
 }
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
 _PARTITION = re.compile(r"\b(\d+):([a-z]\w*):(\d+)\b")
@@ -355,7 +356,14 @@ class Player:
 
     def _elsewhere(self, wanted: Positions) -> dict[Partition, tuple[int | None, int]]:
         found = {partition: (self._world.group_offset(partition), position) for partition, position in wanted.items()}
-        return {partition: (stands, position) for partition, (stands, position) in found.items() if stands != position}
+        extents = self._world.ledger.extents
+        first = {partition: extents.get(store_of(partition), Extent(0, 0)).first for partition in wanted}
+        return {
+            partition: (stands, position)
+            for partition, (stands, position) in found.items()
+            # A broker moves a group forwards to where retention has come, which is a loss for the next micro-batch.
+            if stands not in (position, max(position, first[partition]))
+        }
 
     # -- around -------------------------------------------------------------------------------------------------------
 
