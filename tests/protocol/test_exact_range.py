@@ -508,6 +508,35 @@ def looking_for_a_gap() -> Session:
     return session
 
 
+def counting_entries() -> Session:
+    """The next request to be handled is a fetch of the last entry. Others sent when the range was read, in memory."""
+    store = store_of(OURS, OURS, OURS, flushed=False)
+    session = Session(store, 0, 3 * UNIT, sole=True)
+    step_to(State.CLOSING, session)
+    store.append(OURS, 8, 8, 8)
+    step_to(State.COUNTING, session)
+    while {one.action for one in session.requests} != {Action.FETCH}:
+        session.step()
+    return session
+
+
+def step_to(state: State, session: Session) -> None:
+    while session.state is not state:
+        session.step()
+
+
+@pytest.mark.parametrize(("entry", "ends"), [(0, "moved"), (4, "moved"), (7, "moved"), (2, "done")])
+def test_a_group_that_is_moved_while_entries_are_counted(entry: int, ends: str) -> None:
+    session = counting_entries()
+    session.store.move_group(entry)
+    try:
+        rows = session.run()
+    except PositionMovedError:
+        assert ends == "moved"
+    else:
+        assert (rows, ends) == (session.expected, "done")
+
+
 @pytest.mark.parametrize(("entry", "ends"), [(0, "moved"), (5, "moved"), (7, "moved"), (10, "moved"), (2, "done")])
 def test_a_group_that_is_moved_while_a_gap_is_looked_for(entry: int, ends: str) -> None:
     session = looking_for_a_gap()
@@ -906,6 +935,8 @@ def test_the_table_has_what_can_occur_and_nothing_else(monkeypatch: pytest.Monke
         check(scenario(random.Random(seed), ("move", "crash", "interrupt", "flush")))
     for entry in (7, 10):
         test_a_group_that_is_moved_while_a_gap_is_looked_for(entry, "moved")
+    for entry in (4, 7):
+        test_a_group_that_is_moved_while_entries_are_counted(entry, "moved")
     test_the_broker_may_want_time_while_a_gap_is_looked_for()
     assert recorder.used == set(recorder)
 
@@ -924,3 +955,10 @@ def test_a_range_that_was_read_to_its_end_waits_for_no_files_when_more_comes() -
         session.step()
         assert session.reader.waits_for_files is None
     assert sum(len(piece.messages) for piece in session.pieces) == 3
+
+
+@pytest.mark.parametrize("seed", [55, 8580, 13191, 29166])
+def test_a_later_message_never_takes_the_place_of_one_that_was_too_long(seed: int) -> None:
+    """The reading from memory left out messages, and the flush before the cut brought them back."""
+    played = scenario(random.Random(seed), ("interrupt", "flush", "append"))
+    assert played.play() == played.session.expected

@@ -77,6 +77,7 @@ class State(Enum):
     OPENING = auto()  # sought the place to read from
     READING = auto()
     CUTTING = auto()  # looks for the first message at `end`, to cut the held reply there
+    COUNTING = auto()  # looks whether the last message of the held reply stands at the last entry before `end`
     FLUSHING = auto()  # waits until entries that gave no message are in files
     LOCATING = auto()  # looks for entries that hold no message
     VERIFYING = auto()  # a second reading differs from the first: is what was given out last still in the store?
@@ -360,14 +361,28 @@ class ExactRange:
         begin, messages, _ = self._held
         if fence.messages:
             cut = index_of(fence.messages[0], messages)
-            upto = self.end if self._bound == _AT_END.begin else self._bound
-            is_short = cut == len(messages) < (self.end - begin) // UNIT
-            if self._sole and is_short and upto > self._files_end:
-                self._await_files(begin, upto)  # the first reading may have left out the message that is there
-            else:
+            if not self._sole or cut < len(messages) or self._last_entry() <= self._files_end:
                 self._complete(messages[:cut], begin, self.end)
+            elif len(messages) == (self.end - begin) // UNIT:
+                # The first message at `end` may have been too long for the first reading, which then has later ones.
+                self._seek(self.end - UNIT, State.COUNTING)
+            else:  # the first reading may have left out the message that is there
+                self._await_files(begin, self._last_entry())
         elif fence.begin >= self._bound:
             self._complete(messages, begin, self.end)
+
+    def _last_entry(self) -> int:
+        """Where the entries end that the held reply may have left out messages of."""
+        return self.end if self._bound == _AT_END.begin else self._bound
+
+    def _count(self, found: _Reply) -> None:
+        """As many messages as entries are complete if the last one stands at the last entry."""
+        assert self._held is not None
+        begin, messages, _ = self._held
+        if found.messages and key_of(found.messages[0]) == key_of(messages[-1]):
+            self._complete(messages, begin, self.end)
+        elif found.messages or found.begin >= self.end:
+            self._await_files(begin, self._last_entry())
 
     # Completing pieces; FLUSHING waits for entries that gave no message, LOCATING finds those that have none
 
@@ -507,6 +522,12 @@ _HANDLERS: Mapping[tuple[State, Event], Callable[[ExactRange, _Reply], None]] = 
     (State.CUTTING, Event.PASSED): ExactRange._ignore,
     (State.CUTTING, Event.WAITED): ExactRange._ignore,
     (State.CUTTING, Event.ENDED): ExactRange._cut_at,
+    (State.COUNTING, Event.ROLLED_BACK): ExactRange._ignore,
+    (State.COUNTING, Event.SOUGHT): ExactRange._ignore,
+    (State.COUNTING, Event.FETCHED): ExactRange._count,
+    (State.COUNTING, Event.PASSED): ExactRange._ignore,
+    (State.COUNTING, Event.WAITED): ExactRange._ignore,
+    (State.COUNTING, Event.ENDED): ExactRange._count,
     (State.FLUSHING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.LOCATING, Event.ROLLED_BACK): ExactRange._ignore,
     (State.LOCATING, Event.SOUGHT): ExactRange._ignore,
