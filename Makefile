@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-release matrix check bench real-tubemq proto docs format java spark
+.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,9 +21,13 @@ help:  ## show this list
 demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show them and the lag, end by itself
 	$(PY) -m tubemq_spark.cli demo
 
-test: check  ## everything in `make check`, then all tests
+test: check  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
 	@scripts/need java $(if $(filter true,$(CI)),,optional)
-	$(PYTEST)
+	$(PYTEST) -m "not thorough"
+
+test-all: check  ## the same with the thorough tests: long histories, wide matrices, the wrap of message ids
+	@scripts/need java $(if $(filter true,$(CI)),,optional)
+	$(PYTEST) --durations=30
 
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }

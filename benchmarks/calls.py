@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from tests.counting import TOPIC, Cost, cluster, counted, send_to_all, streaming
-from tubemq_spark.source.batch_plan import plan_batch
+from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition import TubeMQInputPartition
 
 _SPARK_ASKS_EVERY = 0.012  # seconds, at most
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.common import Job, Runner, arguments, cluster, compare, jobs, spark_session
 from tests.interop.java_client import JavaClient
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tubemq_spark.client import forget_servers
-from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 TOPIC = "demo"
@@ -72,7 +72,7 @@ class Stream:
         options = replace(SourceOptions.read(raw, streaming=True), starting="earliest")
         if asks_always:
             options = replace(options, heads_interval=0.0)
-        self.driver = StreamDriver(options)
+        self.driver = MicroBatchPlanner(options)
         self.start = self.driver.initial()
         self.rows = 0
 

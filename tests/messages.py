@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.clusters import Cluster
-from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
@@ -68,8 +68,8 @@ def send(
     while pending:
         part = [pending.popleft() for _ in range(min(_ROUND, len(pending)))]
         calls = [_send_call(cluster, partition, body, attributes, flag) for partition, body in part]
-        for (partition, body), outcome in zip(part, call_all(settings(cluster), calls), strict=True):
-            reply = answer(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
+        for (partition, body), outcome in zip(part, send_requests(settings(cluster), calls), strict=True):
+            reply = unwrap_reply(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
             if reply.errCode == ErrCode.SERVER_RECEIVE_OVERFLOW and time.monotonic() < deadline:
                 pending.append((partition, body))  # nothing is stored while the broker writes its memory down
                 continue
@@ -95,7 +95,9 @@ def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[t
     return [(targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)]
 
 
-def _send_call(cluster: Cluster, partition: Partition, body: bytes, attributes: bytes, flag: int | None) -> Call:
+def _send_call(
+    cluster: Cluster, partition: Partition, body: bytes, attributes: bytes, flag: int | None
+) -> ServerRequest:
     data, usual_flag = encode_payload(body, attributes)
     message = broker_pb.SendMessageRequestP2B(
         clientId="tests",
@@ -107,4 +109,4 @@ def _send_call(cluster: Cluster, partition: Partition, body: bytes, attributes: 
         sentAddr=0x7F000001,
     )
     address = broker(cluster, partition.broker_id).address
-    return Call(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending to {partition}")
+    return ServerRequest(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, f"sending to {partition}")

@@ -19,9 +19,9 @@ from types import TracebackType
 
 from tests import messages, reading
 from tests.clusters import Cluster
-from tubemq_spark.client.consumer import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 
 _END = "end"
 

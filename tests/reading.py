@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, cast
 from tests import messages
 from tests.clusters import Cluster
 from tests.messages import Sent
-from tubemq_spark.client.calls import GroupCalls
-from tubemq_spark.client.claims import Standing
-from tubemq_spark.client.consumer import PartitionReader, RangeToRead
-from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.consume import ClaimId, who_is
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
 from tubemq_spark.protocol.exact_range import MOST_MISSING, Piece
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
@@ -98,8 +98,8 @@ def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[
     ]
 
 
-def calls(cluster: Cluster, group: str) -> GroupCalls:
-    return GroupCalls(messages.settings(cluster), group)
+def calls(cluster: Cluster, group: str) -> GroupRequests:
+    return GroupRequests(messages.settings(cluster), group)
 
 
 def register(
@@ -114,12 +114,12 @@ def unregister(cluster: Cluster, group: str, partition: Partition, client_id: st
     return _registration(cluster, calls(cluster, group).unregister(broker, partition, client_id))
 
 
-def look(cluster: Cluster, group: str, partition: Partition) -> Standing:
+def look(cluster: Cluster, group: str, partition: Partition) -> GroupPosition:
     """Where the group stands and where the store ends. The partition must be free, and is free again afterwards."""
     reply = register(cluster, group, partition, OBSERVER)
     assert reply.errCode == 200, f"{partition} is not free: {reply.errCode} {reply.errMsg}"
     assert unregister(cluster, group, partition, OBSERVER).errCode == 200
-    return Standing(reply.currOffset, reply.maxOffset)
+    return GroupPosition(reply.currOffset, reply.maxOffset)
 
 
 def end_of(sent: Sequence[Sent]) -> int:
@@ -127,6 +127,6 @@ def end_of(sent: Sequence[Sent]) -> int:
     return sent[-1].position + UNIT if sent else 0
 
 
-def _registration(cluster: Cluster, call: Call) -> broker_pb.RegisterResponseB2C:
-    (outcome,) = call_all(messages.settings(cluster), [call])
-    return answer(outcome, broker_pb.RegisterResponseB2C, call.what)
+def _registration(cluster: Cluster, call: ServerRequest) -> broker_pb.RegisterResponseB2C:
+    (outcome,) = send_requests(messages.settings(cluster), [call])
+    return unwrap_reply(outcome, broker_pb.RegisterResponseB2C, call.what)

@@ -11,7 +11,7 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from tests.clusters import Cluster
 from tests.messages import broker, partitions, settings
-from tubemq_spark.client.rounds import Call, answer, call_one
+from tubemq_spark.client.net.rpc import ServerRequest, send_request, unwrap_reply
 from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, split_payload
@@ -40,8 +40,8 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
     client = group = f"stored_{uuid.uuid4().hex[:12]}"
     address = broker(cluster, partition.broker_id).address
 
-    def call(method: Method, message: Message) -> Call:
-        return Call(address, ServiceType.BROKER_READ, method, message, f"reading {partition}")
+    def call(method: Method, message: Message) -> ServerRequest:
+        return ServerRequest(address, ServiceType.BROKER_READ, method, message, f"reading {partition}")
 
     def claim(op_type: OpType) -> int:
         message = broker_pb.RegisterRequestC2B(
@@ -56,8 +56,8 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
             qryPriorityId=READ_EVERYTHING,
             authInfo=broker_pb.AuthorizedInfo(visitAuthorizedToken=UNKNOWN_ID),
         )
-        outcome = call_one(settings(cluster), call(Method.PARTITION_REGISTER, message))
-        reply = answer(outcome, broker_pb.RegisterResponseB2C, f"{op_type.name} of {partition}")
+        outcome = send_request(settings(cluster), call(Method.PARTITION_REGISTER, message))
+        reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, f"{op_type.name} of {partition}")
         assert reply.errCode == ErrCode.SUCCESS, reply
         return reply.maxOffset
 
@@ -70,8 +70,8 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
     )
     begun = claim(OpType.REGISTER) > 0  # a store that nobody has written to gives no end
     while begun:
-        outcome = call_one(settings(cluster), call(Method.GET_MESSAGE, get))
-        reply = answer(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")
+        outcome = send_request(settings(cluster), call(Method.GET_MESSAGE, get))
+        reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")
         if "reached maxOffset" in reply.errMsg:
             break
         assert reply.errCode in (ErrCode.SUCCESS, ErrCode.NOT_FOUND), reply

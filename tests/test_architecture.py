@@ -17,13 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # What each part of tubemq_spark may import of the others; `""` is tubemq_spark/__init__.py itself.
-LEAVES = {"errors", "options", "shown"}
+LEAVES = {"errors", "options", "peer_text"}
 ARROWS = {
-    "errors": {"shown"},
-    "shown": set[str](),
-    "bare_log": set[str](),
-    "options": {"errors", "shown"},
-    "compression": {"errors", "shown"},
+    "errors": {"peer_text"},
+    "peer_text": set[str](),
+    "default_logging": set[str](),
+    "options": {"errors", "peer_text"},
+    "compression": {"errors", "peer_text"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
     "source": LEAVES | {"compression", "protocol", "client"},
@@ -32,15 +32,15 @@ ARROWS = {
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"protocol", "client", "testing"},
-    "": LEAVES | {"bare_log", "datasource", "sink"},
+    "": LEAVES | {"default_logging", "datasource", "sink"},
 }
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # Who may import what is not everybody's: a module, or a package with all below it.
 SOCKET_USERS = (
-    "tubemq_spark.client.connection",
-    "tubemq_spark.client.tls_socket",
+    "tubemq_spark.client.net.connection",
+    "tubemq_spark.client.net.tls_socket",
     "tubemq_spark.testing.loop",
     "tubemq_spark.testing.server",
     "tubemq_spark.testing.tls",
@@ -121,24 +121,28 @@ def test_module_respects_the_arrows(module: str) -> None:
         ("tubemq_spark.protocol.frame", "from time import monotonic", "time.monotonic"),
         ("tubemq_spark.protocol.frame", "def f():\n    import threading as t", "threading"),
         ("tubemq_spark.protocol.frame", "import struct, selectors", "selectors"),
-        ("tubemq_spark.protocol.frame", "from tubemq_spark.client import pool", "tubemq_spark.client.pool"),
-        ("tubemq_spark.protocol.frame", "from ..client.pool import Pool", "tubemq_spark.client.pool.Pool"),
+        ("tubemq_spark.protocol.frame", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
+        ("tubemq_spark.protocol.frame", "from ..client.net.pool import Pool", "tubemq_spark.client.net.pool.Pool"),
         ("tubemq_spark.protocol.frame", "from .. import client", "tubemq_spark.client"),
         ("tubemq_spark.protocol.frame", "import tubemq_spark", "tubemq_spark"),
-        ("tubemq_spark.client.pool", "import ssl", "ssl"),
-        ("tubemq_spark.client.pool", "try:\n    import pyspark.sql\nexcept ImportError: pass", "pyspark.sql"),
-        ("tubemq_spark.client.pool", "from tubemq_spark import source", "tubemq_spark.source"),
+        ("tubemq_spark.client.net.pool", "import ssl", "ssl"),
+        ("tubemq_spark.client.net.pool", "try:\n    import pyspark.sql\nexcept ImportError: pass", "pyspark.sql"),
+        ("tubemq_spark.client.net.pool", "from tubemq_spark import source", "tubemq_spark.source"),
         ("tubemq_spark.client.connection_pool", "import socket", "socket"),
         ("tubemq_spark.source.stream", "from tubemq_spark.sink.commit import A", "tubemq_spark.sink.commit.A"),
         ("tubemq_spark.source.stream", "import socket", "socket"),
-        ("tubemq_spark.sink.stream", "if TYPE_CHECKING:\n    from ..source import plan", "tubemq_spark.source.plan"),
+        (
+            "tubemq_spark.sink.stream",
+            "if TYPE_CHECKING:\n    from ..source import range_planner",
+            "tubemq_spark.source.range_planner",
+        ),
         ("tubemq_spark.sink.stream", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
         ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
         ("tubemq_spark.options", "import time", "time"),
         ("tubemq_spark.testing.broker", "import time", "time"),
-        ("tubemq_spark.testing.server", "from tubemq_spark.client import pool", "tubemq_spark.client.pool"),
+        ("tubemq_spark.testing.server", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
         ("pyspark_tubemq", "import pyspark", "pyspark"),
-        ("pyspark_tubemq", "from tubemq_spark.source import plan", "tubemq_spark.source.plan"),
+        ("pyspark_tubemq", "from tubemq_spark.source import range_planner", "tubemq_spark.source.range_planner"),
     ],
 )
 def test_a_violation_is_caught(module: str, source: str, caught: str) -> None:
@@ -146,8 +150,8 @@ def test_a_violation_is_caught(module: str, source: str, caught: str) -> None:
 
 
 def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
-    assert list(imports("tubemq_spark.client", "from .pool import Pool", is_package=True)) == [
-        "tubemq_spark.client.pool.Pool"
+    assert list(imports("tubemq_spark.client.net", "from .pool import Pool", is_package=True)) == [
+        "tubemq_spark.client.net.pool.Pool"
     ]
 
 
@@ -155,8 +159,8 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
     ("module", "source"),
     [
         ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
-        ("tubemq_spark.client.connection", "import socket, ssl, time"),
-        ("tubemq_spark.client.connection", "from tubemq_spark.protocol.frame import Frame"),
+        ("tubemq_spark.client.net.connection", "import socket, ssl, time"),
+        ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),
         ("tubemq_spark.datasource", "from tubemq_spark.sink import stream"),
         ("pyspark_tubemq", "from tubemq_spark.datasource import TubeMQDataSource"),

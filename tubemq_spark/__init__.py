@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tubemq_spark import bare_log
+from tubemq_spark import default_logging as bare_log
 
 if TYPE_CHECKING:
     from tubemq_spark.sink.restore import restore

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pyarrow as pa
 
 from tubemq_spark.errors import ConfigError, ProtocolError
-from tubemq_spark.shown import shown
+from tubemq_spark.peer_text import shown
 
 MAX_PLAIN = 256 << 20
 """The longest body that the sink compresses, in bytes."""

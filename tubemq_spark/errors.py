@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from tubemq_spark.shown import escaped
+from tubemq_spark.peer_text import escaped
 
 
 class TubeMQError(Exception):

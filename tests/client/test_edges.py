@@ -14,16 +14,16 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.peers import Peer, answering, echo, message_reply, refused_address, reply_bytes, requests, silent
-from tubemq_spark.client import connection as connection_module
-from tubemq_spark.client import master as master_module
-from tubemq_spark.client import pool as pool_module
-from tubemq_spark.client.connection import Connection, connect
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.master_client import ConsumerSession, ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.master import ConsumerSession, ProducerSession
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.rounds import Call, call_all
+from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.client.net import pool as pool_module
+from tubemq_spark.client.net.connection import Connection, connect
+from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests
+from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
@@ -121,16 +121,16 @@ def test_a_server_that_is_hard_to_reach_takes_no_time_from_the_calls_to_others(
             passed += 1000.0
         return connect(address, framing, timeout, tls)
 
-    def call(address: Address) -> Call:
+    def call(address: Address) -> ServerRequest:
         message = master_pb.CloseRequestP2M(clientId="me")
-        return Call(address, ServiceType.MASTER, Method.PRODUCER_CLOSE, message, "asking")
+        return ServerRequest(address, ServiceType.MASTER, Method.PRODUCER_CLOSE, message, "asking")
 
     monkeypatch.setattr(pool_module, "connect", slow_connect)
     monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
     monkeypatch.setattr(connection_module, "_GRACE", -1.0)
     settings = ClientSettings(masters=(), framing=Framing.STANDARD, rpc_timeout=PATIENCE)
     with Peer(answering(echo)) as alive:
-        answered, refused = call_all(settings, [call(alive.address), call(refused_address())])
+        answered, refused = send_requests(settings, [call(alive.address), call(refused_address())])
     assert isinstance(answered, Response)
     assert isinstance(refused, TransportError)
 

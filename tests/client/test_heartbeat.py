@@ -12,9 +12,9 @@ from tests.clusters.embedded import embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tests.waiting import wait_until
-from tubemq_spark.client import master
+from tubemq_spark.client.cluster import master_client as master
+from tubemq_spark.client.cluster.master_client import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT, Heartbeat
-from tubemq_spark.client.master import ProducerSession
 from tubemq_spark.errors import TransportError
 
 SHORT = 0.01  # seconds

@@ -1,7 +1,8 @@
 """When the message ids of a real server tell old messages from new ones.
 
-Where their wave turns (see `tubemq_spark.protocol.marks`) they do not, and a query leaves out what it cannot tell;
-tests/source/test_losses.py plays that with the clock of an embedded server. Tests of crashes keep away from it.
+Where their wave turns (see `tubemq_spark.protocol.log_fingerprint`) they do not, and a query leaves out what it cannot
+tell; tests/source/test_truncation_check.py plays that with the clock of an embedded server. Tests of crashes keep away
+from it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from tests import messages
 from tests.clusters import Cluster
 from tests.waiting import wait_until
-from tubemq_spark.protocol.marks import SECOND
+from tubemq_spark.protocol.log_fingerprint import SECOND
 
 _HALF_A_WAVE = (1 << 41) / 1e9  # seconds in which ids rise, or fall
 _AROUND_A_TURN = 75.0  # seconds in which they do not tell, and some more

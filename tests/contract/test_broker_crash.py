@@ -16,12 +16,14 @@ from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
-from tubemq_spark.client import backoff, claims, consumer
-from tubemq_spark.client.claims import DriverClaims
+from tubemq_spark.client import clock as backoff
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer import driver_claims as claims
+from tubemq_spark.client.consumer import partition_reader as consumer
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.heartbeat import Heartbeat
-from tubemq_spark.client.master import ConsumerSession
 from tubemq_spark.errors import DataLossError
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.protocol.metadata import Partition
 

@@ -14,9 +14,10 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tubemq_spark.client import consumer, waiting
+from tubemq_spark.client.consumer import claim_conflict as waiting
+from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.exact_range import Piece
 from tubemq_spark.protocol.metadata import Partition
 

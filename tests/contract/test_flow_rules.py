@@ -12,10 +12,10 @@ from tests import messages
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.clusters.real import RealCluster
-from tubemq_spark.client import master as master_module
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.heartbeat import Heartbeat
-from tubemq_spark.client.master import ConsumerSession
-from tubemq_spark.protocol.flow import DataLimit, EmptyWait, FetchPause, Limits
+from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, Limits
 
 PATIENCE = 60.0
 ONE = json.dumps(

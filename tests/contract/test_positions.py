@@ -13,11 +13,11 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
-from tubemq_spark.client.claims import DriverClaims, Standing
-from tubemq_spark.client.master import ConsumerSession
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
 pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
@@ -51,7 +51,7 @@ class Scene:
         """Where the group stands; all partitions must be free."""
         return {partition: self.look(partition).group for partition in self.partitions}
 
-    def look(self, partition: Partition) -> Standing:
+    def look(self, partition: Partition) -> GroupPosition:
         return reading.look(self.cluster, self.group, partition)
 
     def all_at(self, position: int) -> dict[Partition, int | None]:

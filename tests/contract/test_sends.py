@@ -11,7 +11,7 @@ from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.messages import partitions, settings
 from tests.stored import stored_in
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
 
 pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)

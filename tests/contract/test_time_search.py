@@ -13,10 +13,10 @@ import pytest
 from tests import messages, reading
 from tests.clusters import Cluster, Layout
 from tests.reading import UNIT
-from tubemq_spark.client.claims import DriverClaims
-from tubemq_spark.client.master import ConsumerSession
-from tubemq_spark.client.time_search import find_positions
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.time_search import find_positions
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 from tubemq_spark.protocol.metadata import Partition
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.faults.kinds import UNHURRIED
-from tubemq_spark.client.rounds import Call, answer, call_one
+from tubemq_spark.client.net.rpc import ServerRequest, send_request, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.write import Plan, write_batches
-from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.sink.task_writer import Plan, write_batches
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 TOPICS = {"one": 1, "pair": 2}  # a partition with a store of its own, and two that share theirs
@@ -70,8 +70,8 @@ def send_unreadable(tubemq: EmbeddedTubeMQ, topic: str, partition: int = 0) -> N
     message = broker_pb.SendMessageRequestP2B(
         clientId="bench", topicName=topic, partitionId=partition, data=b"x", flag=1, checkSum=-1, sentAddr=1
     )
-    call = Call(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, "sending")
-    assert answer(call_one(settings(tubemq), call), broker_pb.SendMessageResponseB2P, call.what).success
+    call = ServerRequest(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, "sending")
+    assert unwrap_reply(send_request(settings(tubemq), call), broker_pb.SendMessageResponseB2P, call.what).success
 
 
 def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
@@ -113,7 +113,7 @@ class Query:
 
     def run(self) -> None:
         """Reads all that is there and stops. Raises what the query fails with; the next run goes on from the logs."""
-        driver = StreamDriver(self._options)
+        driver = MicroBatchPlanner(self._options)
         try:
             start = self._offset(self._committed - 1) if self._committed else driver.initial()
             while True:
@@ -127,7 +127,7 @@ class Query:
         finally:
             driver.stop()
 
-    def _run_batch(self, driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> StreamOffset:
+    def _run_batch(self, driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> StreamOffset:
         tasks = pickle.loads(pickle.dumps(driver.plan(start, end)))
         self.planned()
         rows = [row for task in tasks for row in self._run_task(task)]

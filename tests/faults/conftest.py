@@ -9,7 +9,11 @@ import pytest
 from tests.faults.bench import SMALL_FETCHES, TOPICS
 from tests.faults.kinds import UNHURRIED
 from tests.faults.unanswered import patience
-from tubemq_spark.client import claims, connection, consumer, forget_servers, link
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer import driver_claims as claims
+from tubemq_spark.client.consumer import partition_reader as consumer
+from tubemq_spark.client.net import connection
+from tubemq_spark.client.producer import broker_channel as link
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.bench import GROUP, RETRY_FOR, Query, fill, stored
-from tubemq_spark.client import pacing
+from tubemq_spark.client.consumer import fetch_throttle as pacing
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing import EmbeddedTubeMQ
 

@@ -11,8 +11,8 @@ import pytest
 from tests.faults.bench import Query, fill, options, stored
 from tubemq_spark.client import outage_log
 from tubemq_spark.errors import TransportError
-from tubemq_spark.source.batch_plan import plan_batch
-from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ADDRESS = r"127\.0\.0\.1:\d+"
@@ -74,7 +74,7 @@ def test_messages_that_are_not_there_yet_are_no_outage(
 
 
 def test_a_driver_tells_that_a_broker_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
-    driver = StreamDriver(options(tubemq, retry_for=30.0))
+    driver = MicroBatchPlanner(options(tubemq, retry_for=30.0))
     try:
         start = driver.latest(driver.initial())
         for method in ("partition_register", "commit_offset"):
@@ -90,7 +90,7 @@ def test_a_driver_tells_that_a_broker_is_away(tubemq: EmbeddedTubeMQ, caplog: py
 
 def test_a_driver_tells_that_the_master_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     tubemq.on("consumer_register_v2", times=5).close_connection()
-    StreamDriver(options(tubemq, retry_for=30.0, are_proven=True)).stop()
+    MicroBatchPlanner(options(tubemq, retry_for=30.0, are_proven=True)).stop()
     down, up = warnings(caplog)
     assert re.fullmatch(rf"asking the master {ADDRESS} fails: no master answered: .*{UNTIL}", down)
     assert re.fullmatch(rf"asking the master {ADDRESS} works again, after \d+ s", up)
@@ -105,7 +105,7 @@ def test_a_plan_tells_that_its_claims_wait(tubemq: EmbeddedTubeMQ, caplog: pytes
 
 def test_with_the_whole_cluster_away_the_time_to_retry_is_spent_once(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
-    driver = StreamDriver(options(tubemq, retry_for=0.5))
+    driver = MicroBatchPlanner(options(tubemq, retry_for=0.5))
     try:
         start = driver.latest(driver.initial())
         tubemq.stop_broker(1)

@@ -34,7 +34,7 @@ from tubemq_spark.errors import (
     TransportError,
 )
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.source import partition as partition_module
+from tubemq_spark.source import input_partition as partition_module
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 Event = Callable[[EmbeddedTubeMQ], None]

@@ -14,18 +14,19 @@ import pytest
 from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
 from tests.faults.bench import settings as usual
 from tests.sink_options.bench import Task, Writing, schema
-from tubemq_spark.client import consumer, forget_servers
-from tubemq_spark.client.bookmarks import Bookmark, move_bookmarks, read_bookmarks
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer import partition_reader as consumer
+from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
+from tubemq_spark.client.consumer.partition_scan import scan_partition
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.look import look
-from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.write import Plan, write_batches
-from tubemq_spark.source.batch_plan import plan_batch
-from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.sink.task_writer import Plan, write_batches
+from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROTATION = 240.0  # seconds between two tokens
@@ -89,7 +90,7 @@ def test_a_stream_reads_on_across_rotations(tubemq: EmbeddedTubeMQ, moment: str)
 
 
 def test_an_idle_stream_goes_on_after_rotations(tubemq: EmbeddedTubeMQ) -> None:
-    driver = StreamDriver(options(tubemq, **CALM))
+    driver = MicroBatchPlanner(options(tubemq, **CALM))
     try:
         start = driver.latest(driver.initial())
         rotate(tubemq)
@@ -146,7 +147,7 @@ def test_a_task_writes_on_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
 
 def test_effectively_once_across_rotations(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try finds what stands, and the bookmarks move."""
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
     tubemq_settings = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/rotating"}
     rows = [{"value": b"%d" % number} for number in range(30)]
     task = Task()
@@ -180,7 +181,7 @@ def test_looks_and_bookmarks_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
         for number in range(3):
             tubemq.send("one", b"%d" % number)
             rotate(tubemq)
-            assert len(list(look(session, "base", place, 0))) == number + 1
+            assert len(list(scan_partition(session, "base", place, 0))) == number + 1
             rotate(tubemq)
             move_bookmarks(session, "base", number, [place])
         assert read_bookmarks(session, "base", [place])[place] == Bookmark(28 * 3, 28 * 2, 28 * 3)

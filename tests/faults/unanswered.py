@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from unittest import mock
 from weakref import WeakKeyDictionary
 
-from tubemq_spark.client.connection import Connection
-from tubemq_spark.client.link import Link
+from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.testing import Fault
@@ -73,13 +73,17 @@ def patience() -> Iterator[None]:
     with (
         mock.patch.object(Connection, "_submit", _submit),
         mock.patch.object(Connection, "reply", _reply),
-        mock.patch.object(Link, "silent_after", _silent_after),
+        mock.patch.object(BrokerChannel, "silent_after", _silent_after),
     ):
         yield
     _rules.clear()
 
 
-_submit_as_ever, _reply_as_ever, _silent_after_as_ever = Connection._submit, Connection.reply, Link.silent_after
+_submit_as_ever, _reply_as_ever, _silent_after_as_ever = (
+    Connection._submit,
+    Connection.reply,
+    BrokerChannel.silent_after,
+)
 
 
 def _submit(connection: Connection, request: Request) -> int:
@@ -108,7 +112,7 @@ def _reply(connection: Connection, serial_no: int) -> Response | Failure:
     return _reply_as_ever(connection, serial_no)
 
 
-def _silent_after(link: Link) -> float:
+def _silent_after(link: BrokerChannel) -> float:
     usual = _silent_after_as_ever(link)
     known = _calls.get(link.connection, {})
     calls = [known.get(serial_no) for serial_no in link._unanswered]

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from tests.histories.ledger import BrokenError, Output, Row, is_start_of, same_rows
 from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, READ, WRITTEN
-from tubemq_spark.client.consumer import PartitionReader
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.pool import POOL
+from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset
@@ -190,7 +190,7 @@ class Query:
             raise
 
     def _step(self, reader: Reader) -> bool:
-        with mock.patch("tubemq_spark.source.driver.time.time_ns", self._time_ns):
+        with mock.patch("tubemq_spark.source.micro_batch_planner.time.time_ns", self._time_ns):
             return self._next_batch(reader)
 
     def _time_ns(self) -> int:
@@ -251,7 +251,7 @@ class Query:
         waiting = deque((scan, partition) for pairs in rows_of_tasks for scan, partition in pairs)
         numbers = itertools.count()
         self._running = []
-        with mock.patch("tubemq_spark.source.partition.ROWS", ROWS_AT_ONCE):
+        with mock.patch("tubemq_spark.source.input_partition.ROWS", ROWS_AT_ONCE):
             try:
                 while waiting or self._running:
                     while waiting and len(self._running) < self._width:
@@ -416,7 +416,7 @@ class _Task:
         context.stageId.return_value = self.stage
         context.attemptNumber.return_value = self._tries
         context.getLocalProperty.return_value = None
-        return mock.patch("tubemq_spark.source.partition.TaskContext.get", return_value=context)
+        return mock.patch("tubemq_spark.source.input_partition.TaskContext.get", return_value=context)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Partition, Row]]:

@@ -7,7 +7,7 @@ import pickle
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.batch import TubeMQReader
-from tubemq_spark.source.partition import TubeMQInputPartition
+from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.schema import SPARK_SCHEMA
 
 _OPTIONS = ("tubemq.", "subscribe", "assign")

@@ -18,7 +18,8 @@ from tests.histories.frame import Frame
 from tests.histories.ledger import BrokenError, Extent, Filters, Output, Positions, store_of
 from tests.histories.script import GIVEN, TYPES, Event, History
 from tests.histories.world import RIVAL, World
-from tubemq_spark.client import claims, waiting
+from tubemq_spark.client.consumer import claim_conflict as waiting
+from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,

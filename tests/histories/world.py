@@ -11,15 +11,15 @@ from typing import Any, Protocol
 from tests.histories.ledger import CRASH, ITSELF, RETENTION, Entry, Extent, Ledger, Positions, Row, Store, store_of
 from tests.histories.script import Setting, TopicShape
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.calls import GroupCalls
-from tubemq_spark.client.producer import Producer
-from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes
@@ -114,10 +114,10 @@ class Rivals:
         self.held: list[Partition] = []
 
     def come(self, partition: Partition) -> bool:
-        calls = GroupCalls(self._settings(), self._group, self._token)
+        calls = GroupRequests(self._settings(), self._group, self._token)
         call = calls.register(self._broker(partition.broker_id), partition, RIVAL)
         try:
-            reply = answer(call_all(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
+            reply = unwrap_reply(send_requests(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
         except TubeMQError:
             self.held.append(partition)  # it may have been heard
             return True
@@ -127,16 +127,16 @@ class Rivals:
 
     def leave(self, timeout: float = 1.0) -> None:
         """Where it cannot be heard it goes on holding, and leaves the next time; `timeout` is in seconds."""
-        calls = GroupCalls(self._settings(), self._group, self._token)
+        calls = GroupRequests(self._settings(), self._group, self._token)
         asked = [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held]
-        outcomes = call_all(self._settings(), asked, timeout)
+        outcomes = send_requests(self._settings(), asked, timeout)
         left = map(self._has_left, asked, outcomes)
         self.held = [partition for partition, is_free in zip(self.held, left, strict=True) if not is_free]
 
     @staticmethod
-    def _has_left(call: Call, outcome: Response | Failure | TransportError | ProtocolError) -> bool:
+    def _has_left(call: ServerRequest, outcome: Response | Failure | TransportError | ProtocolError) -> bool:
         try:
-            reply = answer(outcome, pb.RegisterResponseB2C, call.what)
+            reply = unwrap_reply(outcome, pb.RegisterResponseB2C, call.what)
         except TubeMQError:
             return False
         return reply.errCode in (ErrCode.SUCCESS, ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION)

@@ -21,7 +21,7 @@ from tests.interop.java_client import JavaClient
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.sending import connect
 from tubemq_spark.sink.commit import commit
-from tubemq_spark.sink.write import plan, write_batches
+from tubemq_spark.sink.task_writer import plan, write_batches
 
 TASKS = 4
 FLUSHED, KILLED, RESTARTED, ROWS = 5_000, 10_000, 16_000, 25_000  # of each task: what happens after so many

@@ -15,7 +15,7 @@ from tests.golden import capture
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import envelope
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.consume import holder_in, not_found_kind
+from tubemq_spark.protocol.consumer_lifecycle import holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import (
     Failure,
     Request,

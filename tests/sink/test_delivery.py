@@ -16,13 +16,13 @@ from tests.sink_options.bench import Task, Writing, own, schema
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.bookmarks import Bookmark, read_bookmarks
-from tubemq_spark.client.master import ProducerSession
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.keys import KeyMap
+from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.run_cache import RUNS
 
 KEYS = [b"key %d" % number for number in range(60)]
 OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
@@ -59,7 +59,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         found = read_bookmarks(session, base, there, retry_for, **how)
         return found | read_bookmarks(session, base, gone, retry_for, within=within, **how)
 
-    monkeypatch.setattr("tubemq_spark.sink.once.read_bookmarks", read)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.read_bookmarks", read)
     return brokers
 
 
@@ -120,8 +120,8 @@ def test_a_batch_does_without_a_broker_that_is_away(
     cluster: EmbeddedCluster, away: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
-    monkeypatch.setattr("tubemq_spark.sink.once.AWAY_AFTER", 0.2)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.AWAY_AFTER", 0.2)
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
     task = Task()
     for batch in range(2):
@@ -152,7 +152,7 @@ def test_a_batch_does_without_a_broker_that_is_away(
 
 def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """For its tasks may have been tried before, and rows of theirs stand at the one that is away."""
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
     once: dict[str, Any] = {
         "effectivelyOnce": True,
         "checkpointLocation": Task().query,
@@ -176,7 +176,7 @@ def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster, mo
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])
 def test_dead_letters_are_written_again(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
     """By each try of the task or batch; their names say that they are the same."""
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
     cluster.create("dead", TopicSpec(partitions=1))
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
     if once:

@@ -13,8 +13,8 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Task, batches, options, schema
-from tubemq_spark.sink.runs import RUNS
-from tubemq_spark.sink.write import Plan, plan, ready_for_tasks, write_batches
+from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.task_writer import Plan, plan, ready_for_tasks, write_batches
 
 ROWS = [{"value": b"%d" % row} for row in range(400)]
 
@@ -22,7 +22,7 @@ ROWS = [{"value": b"%d" % row} for row in range(400)]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.0)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.0)
     RUNS.forget()
     with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
         yield running

@@ -17,7 +17,7 @@ from tests.sending import bodies_in, connections_to, counted
 from tests.sink_options.bench import Task, Writing, schema
 from tests.waiting import wait_until
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.run_cache import RUNS
 
 BATCHES = 1000
 WARM = 20  # batches after which there is all that there ever will be
@@ -62,7 +62,7 @@ def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
 @pytest.mark.parametrize("once", [False, True], ids=["stamped", "once"])
 def test_nothing_grows(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, once: bool) -> None:
     """Each tenth task fails, in the middle of its rows or at a bad one, and is tried again."""
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.0)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.0)
     registered, closed = counted(cluster, "producer_register"), counted(cluster, "producer_close")
     given = {"effectivelyOnce": True, "checkpointLocation": str(tmp_path)} if once else {"stampRows": True}
     task = Task()

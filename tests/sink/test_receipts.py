@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink import folder as folder_module
+from tubemq_spark.sink import output_dir as folder_module
 from tubemq_spark.sink import receipts as receipts_module
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.receipts import SCHEMA, Receipts, check_folder, write_receipts

@@ -19,7 +19,7 @@ from tests.clusters.servers import BOTH, running
 from tests.messages import partitions, settings
 from tests.real.topics import TopicSpec
 from tests.stored import stored_in
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
@@ -53,13 +53,13 @@ def by_older_spark() -> type[TubeMQDataSource]:
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             from tubemq_spark.sink.batch import TubeMQRowWriter
-            from tubemq_spark.sink.write import plan
+            from tubemq_spark.sink.task_writer import plan
 
             return TubeMQRowWriter(plan(self.options, schema, overwrite, write_id="a write"))
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-            from tubemq_spark.sink.write import plan
+            from tubemq_spark.sink.task_writer import plan
 
             return TubeMQStreamRowWriter(plan(self.options, schema, overwrite))
 

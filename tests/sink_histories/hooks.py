@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tubemq_spark.client.connection import Connection
+from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.protocol.envelope import Request
 
 # What befalls the process, and when: before the call is written, when it is written, when its answer has come. A cut

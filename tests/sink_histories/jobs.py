@@ -27,8 +27,9 @@ from pyspark.sql.types import (
 
 from tests.sink_histories.hooks import CALLS, Hook
 from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
-from tubemq_spark.client import doubts
-from tubemq_spark.sink import once, standing
+from tubemq_spark.client.producer import unresolved_sends as doubts
+from tubemq_spark.sink import deduplicator as once
+from tubemq_spark.sink import stored_rows as standing
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 
 _FIELDS: Mapping[str, tuple[DataType, pa.DataType]] = {
@@ -102,13 +103,13 @@ class Begin:
 
     def do(self) -> None:
         os.environ["SPARK_LOCAL_DIRS"] = self.folder
-        once.Once._look = _counted(once.Once._look)  # type: ignore[method-assign]
+        once.Deduplicator._look = _counted(once.Deduplicator._look)  # type: ignore[method-assign]
         if self.once_settling is not None:
             once.SETTLING = self.once_settling
         if self.doubts_settling is not None:
             doubts.SETTLING = self.doubts_settling
         if self.blind:
-            standing.Found.add = lambda *_: None  # type: ignore[method-assign]
+            standing.StoredRows.add = lambda *_: None  # type: ignore[method-assign]
 
 
 _LOOKS = [0]  # for earlier tries, in the present job

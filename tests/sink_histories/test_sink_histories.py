@@ -25,7 +25,7 @@ from tests.sink_histories.script import ONCE, PLAIN, STAMPED, Event, History, Se
 from tests.sink_histories.world import DEAD, Message
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.producer import Producer
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.sink.commit import Written

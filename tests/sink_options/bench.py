@@ -33,7 +33,7 @@ from tests.stored import Stored, stored_in
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-from tubemq_spark.sink.write import Plan
+from tubemq_spark.sink.task_writer import Plan
 
 Cells = Mapping[str, Any]
 """A row by its columns."""
@@ -102,7 +102,7 @@ class Task:
         context = SimpleNamespace(
             partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=told.get
         )
-        with mock.patch("tubemq_spark.sink.origin.TaskContext.get", return_value=context):
+        with mock.patch("tubemq_spark.sink.task_context.WriteTaskContext.get", return_value=context):
             yield
 
 

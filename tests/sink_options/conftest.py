@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Cluster
-from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.run_cache import RUNS
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """All that an earlier try has sent was answered here. Runs of other tests are forgotten, as in a new process."""
     RUNS.forget()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 0.05)
-    monkeypatch.setattr("tubemq_spark.client.doubts.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
+    monkeypatch.setattr("tubemq_spark.client.producer.unresolved_sends.SETTLING", 0.05)
     monkeypatch.setattr("tubemq_spark.sink.commit.AWAY_AFTER", 30.0)  # who is slow is not away
     yield
     RUNS.forget()

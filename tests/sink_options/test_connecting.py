@@ -1,4 +1,4 @@
-"""The client's options, where rows are written: that they reach the sink. What each does is in tests/options."""
+"""The client's options, where rows are written: that they reach the sink. What each does is in tests/source_options."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.sink_options.bench import bodies, save
-from tubemq_spark.client import connection, forget_servers
-from tubemq_spark.client.connection import Connection
+from tubemq_spark.client import forget_servers
 from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.client.net import connection
+from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 
 ROWS = [{"value": b"%03d" % n} for n in range(100)]

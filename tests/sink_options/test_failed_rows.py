@@ -18,7 +18,7 @@ from tests.clusters import Cluster
 from tests.sink_options.bench import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.write import write_batches
+from tubemq_spark.sink.task_writer import write_batches
 
 LONG = 1 << 20  # bytes that a topic takes, unless it says otherwise
 

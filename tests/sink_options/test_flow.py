@@ -10,8 +10,8 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.sink_options.bench import Writing, batches, bodies, save, schema
-from tubemq_spark.client.link import Link
-from tubemq_spark.sink.write import write_batches
+from tubemq_spark.client.producer.broker_channel import BrokerChannel
+from tubemq_spark.sink.task_writer import write_batches
 
 ROWS = [{"value": b"%04d" % n} for n in range(400)]
 
@@ -21,13 +21,13 @@ ROWS = [{"value": b"%04d" % n} for n in range(400)]
 def test_no_more_sends_are_unanswered(cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Of each connection; and as many as that are."""
     seen = []
-    submit = Link.submit
+    submit = BrokerChannel.submit
 
-    def count(link: Link, *args: Any) -> None:
+    def count(link: BrokerChannel, *args: Any) -> None:
         submit(link, *args)
         seen.append(link.unanswered)
 
-    monkeypatch.setattr(Link, "submit", count)
+    monkeypatch.setattr(BrokerChannel, "submit", count)
     save(cluster, ROWS, demo, tubemq_producer_maxInFlight=most)
     assert len(seen) == 400
     assert max(seen) == most

@@ -15,7 +15,7 @@ from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task
 from tests.sink_options.test_once_runs import Start, new_workers, start
 from tests.sink_options.test_once_traps import begin, once_each, rows
-from tubemq_spark.client.bookmarks import bookmark_group, plan_group
+from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
@@ -103,7 +103,7 @@ def test_a_task_that_has_no_rows_any_more_looks_as_well(start: Start, shared: bo
 def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
     start: Start, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 0)  # what the bookmarks say, and nothing more
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)  # what the bookmarks say, and nothing more
     cluster, task = start(), Task()
     places = ["/checkpoints/x", spelling, "file:////checkpoints/x"]
     for batch, (here, there) in enumerate([(places[0], places[1]), (places[1], places[2]), (places[2], places[0])]):
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
 @pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
 def test_the_groups_of_earlier_releases_are_known(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """These were named after the folder as it is spelled."""
-    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 0)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)
     cluster, task = start(), Task()
     former = f"spark_sink_{sha256(folder.encode()).hexdigest()[:16]}"
     first, second = rows("0", 5), rows("1", 20)
@@ -164,7 +164,7 @@ def forget_groups(cluster: EmbeddedCluster, group: str) -> None:
 @pytest.fixture
 def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluster, Task]:
     """A batch that was left half done, and whose groups are gone. Others wrote before, between and after."""
-    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 3)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
     cluster, task = start(), Task()
     for number in range(50):
         cluster.tubemq.send("demo", b"before %d" % number)
@@ -211,7 +211,7 @@ def test_where_too_much_stands_before_it_the_task_fails(begun: tuple[EmbeddedClu
 
 def test_a_query_that_has_just_begun_needs_no_proof(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its messages stand behind the bookmark, and none of an earlier batch before it."""
-    monkeypatch.setattr("tubemq_spark.sink.earlier.MARGIN", 3)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
     cluster, task = start(partitions=3), Task()
     for number in range(50):
         cluster.tubemq.send("demo", b"before %d" % number)

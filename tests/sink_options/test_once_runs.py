@@ -19,11 +19,11 @@ from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task, batches, options, schema
 from tests.sink_options.test_once_traps import begin, once_each, rows
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.bookmarks import bookmark_group, plan_group
+from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.note import Note, read_note, write_note
-from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.commit_note import CommitNote, read_commit_note, write_commit_note
+from tubemq_spark.sink.run_cache import RUNS
 
 Start = Callable[..., EmbeddedCluster]
 
@@ -126,7 +126,7 @@ def test_a_topic_that_is_gone_is_done_without(start: Start) -> None:
     cluster.tubemq.delete_topic("rare")
     for batch in (1, 2):
         task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
-    assert read_note(group_of(cluster)).topics == {"often"}
+    assert read_commit_note(group_of(cluster)).topics == {"often"}
 
 
 @pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])
@@ -165,7 +165,7 @@ def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkey
         stood.append(standing(cluster, plan_group(group), "demo"))
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
-    monkeypatch.setattr("tubemq_spark.sink.once.time", clock)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.time", clock)
     assert sum(writing.write(some, task.restarted()).rows.values()) == 5
     assert stood == [0]
     assert standing(cluster, plan_group(group), "demo") == 10 * UNIT
@@ -237,49 +237,49 @@ def test_a_send_in_doubt_is_looked_for_behind_the_plan(start: Start) -> None:
 
 
 def test_a_note_is_read_by_other_processes(tmp_path: object) -> None:
-    note = Note("query", "run", 7, frozenset({"a", "b"}))
-    assert read_note("some") == Note()
-    write_note("some", note)
-    assert read_note("some") == note
-    assert read_note("other") == Note()
+    note = CommitNote("query", "run", 7, frozenset({"a", "b"}))
+    assert read_commit_note("some") == CommitNote()
+    write_commit_note("some", note)
+    assert read_commit_note("some") == note
+    assert read_commit_note("other") == CommitNote()
     assert note.is_before("query", "run", 8)
     for other in (("query", "run", 7), ("query", "run", 6), ("query", "another", 8), ("another", "run", 8)):
         assert not note.is_before(*other)
-    assert not Note("query", None, 7).is_before("query", None, 8)
+    assert not CommitNote("query", None, 7).is_before("query", None, 8)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
 def test_a_damaged_note_is_none(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    write_note("some", Note("query", "run", 7))
+    write_commit_note("some", CommitNote("query", "run", 7))
     (file,) = tmp_path.iterdir()
     file.write_text(text, "latin-1")
-    assert read_note("some") == Note()
+    assert read_commit_note("some") == CommitNote()
     assert "is damaged and not used" in caplog.text
 
 
 def test_without_a_folder_of_spark_it_is_in_one_of_the_users_own(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note = Note("query", "run", 7)
+    note = CommitNote("query", "run", 7)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nowhere"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    write_note("some", note)
-    assert read_note("some") == note
+    write_commit_note("some", note)
+    assert read_commit_note("some") == note
     (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)  # others could write what they like
-    assert read_note("some") == Note()
-    write_note("some", note)
+    assert read_commit_note("some") == CommitNote()
+    write_commit_note("some", note)
     os.rename(folder, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", folder)
     (tmp_path / "elsewhere").chmod(0o700)
-    assert read_note("some") == Note()
+    assert read_commit_note("some") == CommitNote()
 
 
 def test_a_note_that_cannot_be_written_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    write_note("some", Note())
+    write_commit_note("some", CommitNote())
     (file,) = tmp_path.iterdir()
     file.unlink()
     file.mkdir()
-    write_note("some", Note("query", "run", 7))
+    write_commit_note("some", CommitNote("query", "run", 7))
     assert "cannot be written, the next batch will look for earlier tries" in caplog.text

@@ -17,15 +17,16 @@ from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task, Writing, schema
-from tubemq_spark.client import forget_servers, whole_topic
-from tubemq_spark.client.bookmarks import bookmark_group
-from tubemq_spark.client.calls import GroupCalls
-from tubemq_spark.client.look import look_group
-from tubemq_spark.client.rounds import call_all
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster import topic_partitions as whole_topic
+from tubemq_spark.client.consumer.bookmarks import bookmark_group
+from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.partition_scan import scan_group
+from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import DataLossError
-from tubemq_spark.protocol.consume import ClaimId
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.runs import RUNS
+from tubemq_spark.sink.run_cache import RUNS
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 
@@ -115,8 +116,12 @@ def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, m
     writing = begin(cluster, second, tubemq_retry_maxElapsedMs=1000)
     writing.write(second, task)
     # Another worker, whose master has a shorter list by now, for a broker is away.
-    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)}))
-    monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one.broker_id == 1)
+    monkeypatch.setattr(
+        "tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
+    )
+    monkeypatch.setattr(
+        "tubemq_spark.client.cluster.master_client.ProducerSession.lists", lambda _, one: one.broker_id == 1
+    )
     cluster.stop_broker(2)
     with pytest.raises(Exception, match="2:demo:0"):
         writing.write(second, task.again())
@@ -212,8 +217,8 @@ def test_tries_wait_once_for_all_their_topics(start: Start, monkeypatch: pytest.
         now[0] += seconds
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr("tubemq_spark.sink.once.time", clock)
-    monkeypatch.setattr("tubemq_spark.sink.once.SETTLING", 3.0)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.time", clock)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 3.0)
     writing.write(some, task)
     assert now == [1003.0]
     assert writing.write(some, task.again()).stood == 12
@@ -228,8 +233,8 @@ def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None
     assert options is not None
     ahead = time.time_ns() // 1_000_000 + 20_000
     killed = str(ClaimId(f"look-{task.query}-0", ahead, 0, 0, 1))
-    calls = GroupCalls(settings(cluster), f"{look_group(options.group)}x")  # by another process, in its group
-    call_all(settings(cluster), [calls.register(broker(cluster, 1), Partition(1, "demo", 0), killed, 0)])
+    calls = GroupRequests(settings(cluster), f"{scan_group(options.group)}x")  # by another process, in its group
+    send_requests(settings(cluster), [calls.register(broker(cluster, 1), Partition(1, "demo", 0), killed, 0)])
     assert writing.write(some, task.again()).stood == 2
     once_each(cluster, some)
 
@@ -242,8 +247,8 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
     writing.commit([writing.write(first, task)], 0)
     cluster.stop_broker(2)
     left = frozenset({Partition(1, "demo", 0)})
-    monkeypatch.setattr("tubemq_spark.sink.once.all_partitions", lambda *_, **__: left)
-    monkeypatch.setattr("tubemq_spark.client.master.ProducerSession.lists", lambda _, one: one in left)
+    monkeypatch.setattr("tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: left)
+    monkeypatch.setattr("tubemq_spark.client.cluster.master_client.ProducerSession.lists", lambda _, one: one in left)
     task = task.next().restarted()
     assert begin(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}
 

@@ -17,7 +17,7 @@ from tests.stored import stored_in
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
 from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.write import write_batches
+from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROWS = [{"value": b"%03d" % n} for n in range(600)]
@@ -177,7 +177,7 @@ def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
     own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, failed_rows: str, once: bool
 ) -> None:
     """The worker is new, and was never told of the topic. Rows of a topic that is unknown are left out all the same."""
-    monkeypatch.setattr("tubemq_spark.client.master._LISTS_FILL_UP", 0.0)
+    monkeypatch.setattr("tubemq_spark.client.cluster.master_client._LISTS_FILL_UP", 0.0)
     task = Task()
     topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))
     for broker, name in enumerate((topic, lone), start=1):

@@ -14,8 +14,8 @@ from tests.faults.bench import PATIENT, Query, Row
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.exact_range import MOST_MISSING
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.offset import StreamOffset
-from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 FIRST = Partition(1, "one", 0)

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.inlong_packs import frame, group, header, pack_3, pack_4, pack_grouped, sized
-from tests.source.test_rows import HERE, MINUTE, batch_of, message
+from tests.source.test_row_maker import HERE, MINUTE, batch_of, message
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.source.rows import BYTES, ROWS, RowFormat, RowMaker
+from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
 from tubemq_spark.source.schema import SPARK_SCHEMA, arrow_schema, spark_schema
 
 ONE, OTHER = "groupId=g&streamId=s&dt=1709251140123", "bid=b&t=202402292359"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.marks import Mark
+from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset, positions_from_json
 
@@ -23,7 +23,9 @@ positions = st.dictionaries(partitions, st.integers(0, 2**56).map(lambda n: n * 
 numbers = st.integers(0, 2**63 - 1)
 stores = st.tuples(st.integers(0, 10**9), topics, st.integers(0, 10**9))
 marks = st.dictionaries(
-    stores, st.lists(st.builds(Mark, numbers, numbers, numbers, numbers), min_size=1, max_size=3).map(tuple), max_size=3
+    stores,
+    st.lists(st.builds(Fingerprint, numbers, numbers, numbers, numbers), min_size=1, max_size=3).map(tuple),
+    max_size=3,
 )
 counted = st.dictionaries(topics, st.frozensets(st.integers(0, 10**9), max_size=3), max_size=3)
 offsets = st.builds(StreamOffset, st.text(max_size=16), positions, st.none() | positions, marks, st.none() | counted)
@@ -68,7 +70,11 @@ def test_what_was_decided_has_another_shape(counted: Any) -> None:
 
 
 def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:
-    marks = {(2, "b", 0): (Mark(0, 1, 7, 0), Mark(28, 0, 9, 5)), (1, "b", 1): (Mark(0, 10_000, 8, 0),), (9, "a", 0): ()}
+    marks = {
+        (2, "b", 0): (Fingerprint(0, 1, 7, 0), Fingerprint(28, 0, 9, 5)),
+        (1, "b", 1): (Fingerprint(0, 10_000, 8, 0),),
+        (9, "a", 0): (),
+    }
     text = json.dumps(StreamOffset("q", {}, marks=marks).to_json(), separators=(",", ":"))
     assert text == '{"v":1,"query":"q","offsets":{},"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}}}'
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from tests.clusters import Cluster
 from tests.messages import broker, settings
 from tests.reading import calls, register, unregister
-from tubemq_spark.client.rounds import Call, answer, call_all
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition
@@ -56,8 +56,8 @@ class ServerBalanced:
 
     def _ask(self, method: Method, message: Any, kind: Any) -> Any:
         address = settings(self._cluster).masters[0]
-        call = Call(address, ServiceType.MASTER, method, message, "a server-balanced consumer")
-        return answer(call_all(settings(self._cluster), [call])[0], kind, call.what)
+        call = ServerRequest(address, ServiceType.MASTER, method, message, "a server-balanced consumer")
+        return unwrap_reply(send_requests(settings(self._cluster), [call])[0], kind, call.what)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def foreign_claim(cluster: Cluster, group: str, partition: Partition) -> Iterato
     beat = calls(cluster, group).heartbeat(broker(cluster, partition.broker_id), client_id, [partition])
     assert register(cluster, group, partition, client_id).errCode == 200
     try:
-        with _again_and_again(lambda: call_all(settings(cluster), [beat])):
+        with _again_and_again(lambda: send_requests(settings(cluster), [beat])):
             yield client_id
     finally:
         unregister(cluster, group, partition, client_id)

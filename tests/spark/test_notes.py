@@ -26,12 +26,12 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
             return "tubemq_telling"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.note import read_note
+            from tubemq_spark.sink.commit_note import read_commit_note
             from tubemq_spark.sink.options import SinkOptions
 
             once = SinkOptions.from_options(self.options).once
             assert once is not None
-            note = read_note(once.group)
+            note = read_commit_note(once.group)
             with open(said, "a") as file:
                 print(json.dumps([os.environ["SPARK_LOCAL_DIRS"], note.run, note.batch]), file=file)
             return super().streamWriter(schema, overwrite)

@@ -28,7 +28,7 @@ from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, 
 from tests.spark.test_restart import ROOT
 from tubemq_spark import restore
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.sink.write import plan, write_batches
+from tubemq_spark.sink.task_writer import plan, write_batches
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 ROWS, TASKS = 5000, 2  # of each task of the retried write
@@ -127,7 +127,7 @@ def by_rows(spark: SparkSession) -> str:
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-            from tubemq_spark.sink.write import plan as planned
+            from tubemq_spark.sink.task_writer import plan as planned
 
             return TubeMQStreamRowWriter(planned(self.options, schema, overwrite))
 

@@ -116,7 +116,7 @@ def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
         "import sys\n\n"
         "def test_it():\n"
         "    ours = {name for name in sys.modules if name.startswith(('tubemq_spark', 'pyspark'))}\n"
-        f"    assert ours == {{'tubemq_spark', 'tubemq_spark.bare_log', {PLUGIN!r}}}\n"
+        f"    assert ours == {{'tubemq_spark', 'tubemq_spark.default_logging', {PLUGIN!r}}}\n"
         "    assert not {'google.protobuf', 'pyarrow', 'ssl'} & sys.modules.keys()\n"
     )
     assert passed(run_pytest(tmp_path)) == 1
@@ -125,9 +125,9 @@ def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
 USES_THE_CLIENT = """
 import threading
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.connection import connect
-from tubemq_spark.client.pool import POOL
-from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.net.connection import connect
+from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -179,7 +179,7 @@ def test_a_client_that_nobody_uses_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n"
         "def test_one(tubemq):\n    pass\n\n"
-        "def test_two():\n    assert 'tubemq_spark.client.connection' not in sys.modules\n"
+        "def test_two():\n    assert 'tubemq_spark.client.net.connection' not in sys.modules\n"
     )
     assert passed(run_pytest(tmp_path)) == 2
 

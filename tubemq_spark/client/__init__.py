@@ -15,12 +15,12 @@ def forget_servers() -> None:
     """
     if f"{__name__}.connection" not in sys.modules:
         return  # nothing was used here, so that nothing needs to be imported either
-    from tubemq_spark.client.connection import forget_framings
-    from tubemq_spark.client.moved_brokers import MOVED_BROKERS
+    from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
+    from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS
+    from tubemq_spark.client.net.connection import forget_framings
+    from tubemq_spark.client.net.pool import POOL
     from tubemq_spark.client.outage_log import OUTAGES
-    from tubemq_spark.client.pool import POOL
-    from tubemq_spark.client.sessions import SESSIONS
-    from tubemq_spark.client.task_tokens import TASK_TOKENS
+    from tubemq_spark.client.producer.session_pool import SESSIONS
 
     SESSIONS.close()  # over connections that go back to the pool
     POOL.close()

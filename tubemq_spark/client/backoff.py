@@ -1,13 +1,14 @@
-"""How long to go on and how long to wait in between."""
+"""Retries: how long to wait between attempts, and when to stop."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 
 
 def delays(first: float = 0.05, ceiling: float = 1.0) -> Iterator[float]:
-    """Seconds to wait before each next try, doubling up to `ceiling`; sleeping is the caller's."""
+    """Yield the seconds to wait before each next attempt, doubling up to `ceiling`. The caller sleeps."""
     delay = first
     while True:
         yield delay
@@ -15,45 +16,46 @@ def delays(first: float = 0.05, ceiling: float = 1.0) -> Iterator[float]:
 
 
 class Deadline:
-    """A moment on the monotonic clock, `seconds` from now."""
+    """A point in time, `seconds` from now."""
 
-    def __init__(self, seconds: float) -> None:
-        self._moment = time.monotonic() + seconds
+    def __init__(self, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds until then, never below 0."""
-        return max(0.0, self._moment - time.monotonic())
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self._end - self._clock.monotonic())
 
     @property
     def passed(self) -> bool:
-        return time.monotonic() >= self._moment
+        return self._clock.monotonic() >= self._end
 
     def pause(self, seconds: float) -> None:
-        """Sleeps for so long, but not beyond the moment by more than a trifle."""
-        time.sleep(min(seconds, max(self.left, 0.001)))
+        """Sleep for `seconds`, or until the deadline if that comes first."""
+        self._clock.sleep(min(seconds, max(self.left, 0.001)))
 
 
-class Stamina:
-    """Waits longer and longer between tries, until `seconds` went by without progress."""
+class RetryBackoff:
+    """Pauses between attempts that grow, until `seconds` have passed without progress."""
 
-    def __init__(self, seconds: float, first: float = 0.05, ceiling: float = 1.0) -> None:
-        self._seconds, self._first, self._ceiling = seconds, first, ceiling
+    def __init__(self, seconds: float, first: float = 0.05, ceiling: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._seconds, self._first, self._ceiling, self._clock = seconds, first, ceiling, clock
         self.progress()
 
     @property
     def left(self) -> float:
-        """Seconds until the time is up, never below 0."""
+        """Seconds until the retries end, never negative."""
         return self._deadline.left
 
     def progress(self) -> None:
-        """Something worked: the time and the delays begin anew."""
-        self._deadline = Deadline(self._seconds)
+        """Start the time and the pauses again, because an attempt got further than the ones before."""
+        self._deadline = Deadline(self._seconds, self._clock)
         self._delays = delays(self._first, self._ceiling)
 
     def pause(self, at_least: float = 0.0) -> bool:
-        """Sleeps before the next try; False, at once, when the time is up."""
+        """Sleep before the next attempt and return True, or return False at once if the time is over."""
         if self._deadline.passed:
             return False
-        time.sleep(min(max(next(self._delays), at_least), max(self._deadline.left, 0.001)))
+        self._clock.sleep(min(max(next(self._delays), at_least), max(self._deadline.left, 0.001)))
         return True

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from tubemq_spark.client.backoff import Stamina
+from tubemq_spark.client.backoff import RetryBackoff
 
 FIRST_AFTER = 5.0  # seconds; shorter outages are the business of nobody
 AGAIN_AFTER = 60.0  # seconds between two warnings about one outage
@@ -87,8 +87,8 @@ OUTAGES = OutageLog()
 
 
 class Retries:
-    """Tries at `what`, a part of a sentence such as `reading 1:demo:0`, as `Stamina` counts them. Where they fail for
-    long the log tells.
+    """Tries at `what`, a part of a sentence such as `reading 1:demo:0`, as `RetryBackoff` counts them. Where they fail
+    for long the log tells.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Retries:
     ) -> None:
         self._log = log
         self._what = what
-        self._stamina = Stamina(seconds, first, ceiling)
+        self._stamina = RetryBackoff(seconds, first, ceiling)
         self._since = time.monotonic()
 
     def __repr__(self) -> str:
@@ -109,11 +109,11 @@ class Retries:
         OUTAGES.worked(self._log, self._what)
 
     def pause(self, at_least: float = 0.0) -> bool:
-        """As `Stamina.pause`, after something that is no failure."""
+        """As `RetryBackoff.pause`, after something that is no failure."""
         return self._stamina.pause(at_least)
 
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
-        """Notes that a try failed with `problem`, and pauses as `Stamina.pause` does."""
+        """Notes that a try failed with `problem`, and pauses as `RetryBackoff.pause` does."""
         left = self._stamina.left
         OUTAGES.failed(self._log, self._what, lambda: f"{self._what} fails: {problem}", left, self._since)
         return self._stamina.pause(at_least)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tubemq_spark.client.tls import TlsSettings
-from tubemq_spark.client.tls_socket import tls_context
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.client.net.tls_socket import tls_context
+from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import Option, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials
@@ -129,7 +131,7 @@ CLIENT_OPTIONS: tuple[Option[Any], ...] = (
 class ClientSettings:
     """Plain values, for they travel to the executors. Times are in seconds; `framing` None means: find out; `tls` None
     means: do without. `are_proven` when a master has answered to them before, in whatever process: who asks the masters
-    for the first time is then as patient as later.
+    for the first time is then as patient as later. `timings` and `clock` are no options; tests replace them.
     """
 
     masters: tuple[Address, ...]
@@ -141,6 +143,8 @@ class ClientSettings:
     shared_connections: bool = True
     tls: TlsSettings | None = None
     are_proven: bool = field(default=False, compare=False)
+    timings: Timings = DEFAULT_TIMINGS
+    clock: Clock = SYSTEM_CLOCK
 
     @property
     def default_broker_port(self) -> int:

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from tubemq_spark.errors import ProtocolError
+from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import PROTOCOL_VERSION
 from tubemq_spark.protocol.fields import check_fields, missing_in
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
-from tubemq_spark.shown import shown
 
 M = TypeVar("M", bound=Message)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum, auto
 
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TubeMQError
+from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.envelope import Failure
-from tubemq_spark.shown import shown
 
 
 class ErrCode(IntEnum):

@@ -46,9 +46,9 @@ from typing import NamedTuple
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError, TubeMQError
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.located import Located
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, Piece, StoredMessage, index_of, key_of
+from tubemq_spark.protocol.gap_search import GapSearch
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pieces import Given, Piece, StoredMessage, index_of, key_of
 
 __all__ = ["Action", "Command", "Event", "ExactRange", "NotFound", "Piece", "State", "StoredMessage"]
 
@@ -143,10 +143,10 @@ class ExactRange:
         self._depth = depth
 
         self._ready: list[Piece] = []
-        self._given = Given()
+        self._given = DeliveredLog()
         self._held: _Reply | None = None  # the last reply, whose end is not known yet
         self._bound: int  # CUTTING: no message of the held reply stands here or behind
-        self._located: Located  # LOCATING
+        self._located: GapSearch  # LOCATING
         self._ahead: int  # VERIFYING: messages up to the wanted one
         self._missing = 0  # entries without a message, up to where the reading has come
         self._files_end = -1  # what the present reading has met before this came from files
@@ -398,7 +398,7 @@ class ExactRange:
             if upto == self.end:
                 self._close()
         elif self._counts and len(messages) < entries:
-            self._located = Located(messages, begin, upto, MOST_MISSING - self._missing)
+            self._located = GapSearch(messages, begin, upto, MOST_MISSING - self._missing)
             self._locate_next()
         else:
             piece = Piece(messages, range(begin, upto, UNIT) if self._counts else None, begin, upto)

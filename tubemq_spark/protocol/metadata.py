@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
+from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import BROKER_PORT, MASTER_PORT, STORE_PARTITION_BASE
-from tubemq_spark.shown import shown
 
 # The most that is taken from a master. The largest known clusters have 1500 brokers, and a topic of 1000 partitions is
 # a large one. A master that lists more is broken, or no master: its lists would fill this process's memory.

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tubemq_spark.sink.commit import Written, commit, note_abort
-from tubemq_spark.sink.write import Plan, plan, write_batches, write_rows
+from tubemq_spark.sink.task_writer import Plan, plan, write_batches, write_rows
 
 
 class TubeMQRowWriter(DataSourceWriter):

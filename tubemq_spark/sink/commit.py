@@ -13,13 +13,13 @@ from itertools import chain
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from tubemq_spark.client.bookmarks import move_bookmarks
-from tubemq_spark.client.master import ProducerSession
-from tubemq_spark.client.sessions import SESSIONS
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.consumer.bookmarks import move_bookmarks
+from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.note import Note, read_note, write_note
-from tubemq_spark.sink.once import AWAY_AFTER
+from tubemq_spark.sink.commit_note import CommitNote, read_commit_note, write_commit_note
+from tubemq_spark.sink.deduplicator import AWAY_AFTER
 from tubemq_spark.sink.options import OnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
 
@@ -106,7 +106,7 @@ def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written
     if options.topic is not None:
         topics.add(options.topic)
     # Those of earlier batches too: each of the two groups would else lag behind in topics that few batches write to.
-    last = read_note(once.group)
+    last = read_commit_note(once.group)
     earlier = set(last.topics)
     try:
         with SESSIONS.lease(options.client) as session:
@@ -120,8 +120,8 @@ def _move_bookmarks(options: SinkOptions, once: OnceOptions, batch: int, written
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
         _log.warning("%s: not all bookmarks could be moved: %s", _name(batch), error)
-    note = Note(written[0].id, written[0].run, batch) if written else last
-    write_note(once.group, replace(note, topics=frozenset(earlier | topics)))
+    note = CommitNote(written[0].id, written[0].run, batch) if written else last
+    write_commit_note(once.group, replace(note, topics=frozenset(earlier | topics)))
 
 
 def _partitions(session: ProducerSession, topic: str) -> list[Partition]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from tubemq_spark.client.producer import MAX_BYTES
+from tubemq_spark.client.producer.producer import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import ONLY_OF_THE_SOURCE, Option, boolean, check_names, not_blank, one_of, whole_number
-from tubemq_spark.sink.checkpoint import normal_path
+from tubemq_spark.sink.checkpoint_path import normal_path
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.folder import Folder
+from tubemq_spark.sink.output_dir import OutputDir
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Receipts:
 
 def check_folder(folder: str) -> None:
     """Makes the folder if it is not there; `ConfigError` when that or writing to it fails, or its scheme is unknown."""
-    Folder(folder, "receipts").check()
+    OutputDir(folder, "receipts").check()
 
 
 def write_receipts(folder: str, spark_id: str, batch: int | None, parts: Iterable[bytes]) -> str:
@@ -103,7 +103,7 @@ def write_receipts(folder: str, spark_id: str, batch: int | None, parts: Iterabl
         raise ValueError(f"{spark_id!r} cannot name a file")
     name = f"{spark_id}.parquet" if batch is None else f"{spark_id}-{batch:010d}.parquet"
     try:
-        files = Folder(folder, "receipts")
+        files = OutputDir(folder, "receipts")
         before = files.read(name)
         standing = {} if before is None else _tasks_of(before, files.shown(name))
         files.write(name, _file(spark_id, batch, _tasks(parts, standing)))

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tubemq_spark.sink.commit import Written, commit, note_abort
-from tubemq_spark.sink.write import Plan, plan, ready_for_tasks, write_batches, write_rows
+from tubemq_spark.sink.task_writer import Plan, plan, ready_for_tasks, write_batches, write_rows
 
 
 class TubeMQStreamRowWriter(DataSourceStreamWriter):

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tubemq_spark.source.batch_plan import plan_batch
+from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.marks import Mark, Marks
+from tubemq_spark.protocol.log_fingerprint import Fingerprint, Marks
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.shown import shown
 
 VERSION = 1
 
@@ -151,11 +151,11 @@ def _marks_to_json(marks: Marks) -> dict[str, dict[str, list[list[int]]]]:
 def _marks_from_json(data: Any) -> Marks:
     """`ValueError` for any other shape than `_marks_to_json` gives."""
     try:
-        marks: dict[tuple[int, str, int], tuple[Mark, ...]] = {}
+        marks: dict[tuple[int, str, int], tuple[Fingerprint, ...]] = {}
         for topic, keys in data.items():
             for key, listed in keys.items():
                 store = partition_from_text(topic, key)  # a store is named as a partition is
-                found = tuple(Mark(*mark) for mark in listed)
+                found = tuple(Fingerprint(*mark) for mark in listed)
                 if any(type(number) is not int or number < 0 for mark in found for number in mark):
                     raise ValueError(f"{_quoted(listed)} is no list of marks")
                 marks[store.broker_id, topic, store.partition_id] = found

@@ -28,7 +28,7 @@ from tubemq_spark.options import (
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import partition_from_text, positions_from_json
-from tubemq_spark.source.rows import MAX_UNPACKED
+from tubemq_spark.source.row_maker import MAX_UNPACKED
 
 _log = logging.getLogger(__name__)
 

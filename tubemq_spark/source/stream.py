@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tubemq_spark.source.driver import StreamDriver
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.partition import TubeMQInputPartition
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 try:
@@ -45,7 +45,7 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=True)
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
-        self._driver: StreamDriver | None = None
+        self._driver: MicroBatchPlanner | None = None
         self._reached: StreamOffset | None = None  # the end of what Spark planned last
         self._start: _Known | None = None  # what Spark told last
         self._end: _Known | None = None  # what it was told last
@@ -98,9 +98,9 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.stop()
             self._driver = None
 
-    def _started(self) -> StreamDriver:
+    def _started(self) -> MicroBatchPlanner:
         if self._driver is None:
-            self._driver = StreamDriver(self._options)
+            self._driver = MicroBatchPlanner(self._options)
             self._stop_on_termination()
         return self._driver
 

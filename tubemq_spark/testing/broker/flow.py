@@ -6,7 +6,7 @@ The other types of rules, and all rules of groups, are the clients' business.
 from __future__ import annotations
 
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.flow import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
+from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
 from tubemq_spark.testing.clock import Clock
 
 __all__ = ["FIRST_READ", "DataLimit", "Pace", "parse_data_limits"]

@@ -16,9 +16,9 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank
+from tubemq_spark.testing.master.access_check import Gate
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
-from tubemq_spark.testing.master.gate import Gate
 from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.replies import DeclinedError, answering, bad_request
 

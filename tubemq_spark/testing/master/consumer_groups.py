@@ -17,9 +17,9 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import RefusalError, bad_shape
 from tubemq_spark.testing.java import hash_order, split
+from tubemq_spark.testing.master.access_check import Gate
 from tubemq_spark.testing.master.balance import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.master.gate import Gate
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.replies import DeclinedError, answering
 

@@ -9,7 +9,7 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.checks import Field, producer_topics, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.master.gate import Gate
+from tubemq_spark.testing.master.access_check import Gate
 from tubemq_spark.testing.master.heartbeats import Heartbeats
 from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.replies import DeclinedError, answering

@@ -24,10 +24,10 @@ from tubemq_spark.testing.checks import (
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank, trim
+from tubemq_spark.testing.master.access_check import Gate
 from tubemq_spark.testing.master.balance import Shares, bound_shares, change, first_shares, next_shares
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
-from tubemq_spark.testing.master.gate import Gate
 from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.replies import answering, bad_request
 

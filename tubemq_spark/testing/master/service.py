@@ -14,9 +14,9 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Handler, Service, on_message
+from tubemq_spark.testing.master.access_check import Gate
 from tubemq_spark.testing.master.client_balance import ClientBalance
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
-from tubemq_spark.testing.master.gate import Gate
 from tubemq_spark.testing.master.lists import Lists
 from tubemq_spark.testing.master.producers import Producers
 from tubemq_spark.testing.master.server_balance import ServerBalance

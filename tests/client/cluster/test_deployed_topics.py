@@ -1,0 +1,148 @@
+"""Topics and partitions whose brokers are down when a producer meets them first: they are waited for, and not wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tubemq_spark.client import outage_log
+from tubemq_spark.client.cluster import deployed_topics as deployed
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.deployed_topics import layouts_of
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.errors import ConfigError, TransportError
+
+HEARTBEAT = "producer_heartbeat"
+TOPICS = {"both": TopicSpec(partitions=3), "lone": TopicSpec(partitions=3, brokers=(2,))}
+PATIENCE, SHORT = 60.0, 0.3  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of new masters are not waited for, and questions come one soon after the other."""
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.0)
+    monkeypatch.setattr(deployed, "_LONGEST_PAUSE", 0.05)
+
+
+@pytest.fixture(params=["standard", "prefixed"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
+    framing: Literal["standard", "prefixed"] = request.param
+    with embedded_cluster(topics=TOPICS, brokers=2, framing=framing) as running:
+        yield running
+
+
+def back(cluster: EmbeddedCluster, after: int = 6) -> Callable[[], int]:
+    """Broker 2 comes back with that many heartbeats; gives whether it has."""
+    fault = cluster.tubemq.on(HEARTBEAT, nth=after, times=1).run(lambda: cluster.start_broker(2))
+    return lambda: fault.fired
+
+
+def test_a_topic_whose_only_broker_comes_back(cluster: EmbeddedCluster) -> None:
+    cluster.stop_broker(2)
+    is_back = back(cluster)
+    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        producer.send("both", b"a")
+        producer.send("lone", b"b")
+    assert is_back()
+    assert bodies_in(cluster) == {b"a": 1, b"b": 1}
+
+
+def test_a_topic_whose_only_broker_stays_away(cluster: EmbeddedCluster) -> None:
+    cluster.stop_broker(2)
+    with Producer(settings(cluster, retry_for=SHORT)) as producer:
+        producer.send("both", b"a")
+        producer.flush()
+        with pytest.raises(
+            TransportError,
+            match=r"^row 7 cannot be sent, and 1 of 1 messages so far are acknowledged: the master did not list topic "
+            r"lone .* within 0.3 s; it is deployed on broker 2 at .*, which is down \(.*refused\)\. Start the brok.*$",
+        ):
+            producer.send("lone", b"b", row=7)
+
+
+def test_a_topic_that_is_closed_is_not_unknown(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.close_topic("lone")
+    with (
+        Producer(settings(cluster, retry_for=SHORT)) as producer,
+        pytest.raises(TransportError, match=r"deployed on broker 2 at .*, which runs\. Start .* where it is closed"),
+    ):
+        producer.send("lone", b"b")
+
+
+def test_an_unknown_topic_is_unknown_while_brokers_are_down(cluster: EmbeddedCluster) -> None:
+    cluster.stop_broker(2)
+    beats = counted(cluster, HEARTBEAT)
+    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        for row in range(20):
+            with pytest.raises(
+                ConfigError, match=rf"^row {row}: the master .* knows no topic nope that takes messages"
+            ):
+                producer.send("nope", b"b", row=row)
+    assert beats.fired == 2
+    assert cluster.tubemq.claims() == {}
+
+
+def test_topics_that_consumers_may_not_read_are_waited_for(cluster: EmbeddedCluster) -> None:
+    """The master does not tell then where they are."""
+    cluster.tubemq.authorize("lone", "others")
+    assert layouts_of(settings(cluster), "lone") is None
+    cluster.stop_broker(2)
+    with (
+        Producer(settings(cluster, retry_for=SHORT)) as producer,
+        pytest.raises(TransportError, match=r"topic lone .*the master does not tell whether it is deployed"),
+    ):
+        producer.send("lone", b"b")
+
+
+def test_a_target_whose_broker_comes_back(cluster: EmbeddedCluster) -> None:
+    cluster.stop_broker(2)
+    is_back = back(cluster)
+    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        producer.send("both", b"a", target=(2, 1))
+    assert is_back()
+    assert [message.partition for message in cluster.tubemq.messages("both")] == [1]
+
+
+def test_a_target_whose_broker_stays_away(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster, retry_for=SHORT)) as producer:
+        producer.send("both", b"a")
+        cluster.stop_broker(2)
+        cluster.create("both", TopicSpec(partitions=4))
+        with pytest.raises(
+            TransportError,
+            match=r"^row 1 cannot be sent to partition 3 on broker 2, and .*: .* partition 2:both:3 among",
+        ):
+            producer.send("both", b"good", row=1, target=(2, 3))
+        cluster.start_broker(2)
+        producer.send("both", b"good", row=1, target=(2, 3))
+    assert bodies_in(cluster)[b"good"] == 1
+
+
+@pytest.mark.parametrize("target", [(2, 3), (3, 0)], ids=str)
+def test_a_wrong_target_is_wrong_while_brokers_are_down(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
+    cluster.stop_broker(2)
+    with (
+        Producer(settings(cluster, retry_for=PATIENCE)) as producer,
+        pytest.raises(ConfigError, match=r"^row 0: topic both has no partition . on a broker .;"),
+    ):
+        producer.send("both", b"wrong", row=0, target=target)
+
+
+def test_the_wait_is_told(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
+    cluster.stop_broker(2)
+    back(cluster)
+    with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        producer.send("lone", b"b")
+    told = [message for message in caplog.messages if "topic lone" in message]
+    assert len(told) == 2
+    assert told[0].startswith("topic lone takes no messages now; it is deployed on broker 2 at ")
+    assert "it is tried again until" in told[0]
+    assert told[1].startswith("topic lone works again")

@@ -1,0 +1,144 @@
+"""Lists of a master that no cluster has: they are refused before they fill the memory, and the error shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.client.cluster.test_master_client import Master, session
+from tests.peers import Peer, answering, message_reply
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.constants import Framing, Method
+from tubemq_spark.protocol.envelope import Request
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+
+pytestmark = pytest.mark.timeout(60)
+
+BROKER = "1:127.0.0.1:8123"
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    POOL.close()
+
+
+def many(one: str, count: int) -> str:
+    return "demo#" + ",".join(one.format(number) for number in range(count))
+
+
+REFUSED = {
+    "partitions of a broker": (
+        [BROKER],
+        ["demo#1:10000:10000:1"],
+        "'1:10000:10000:1' in 'demo#1:10000:10000:1' counts 100000000 partitions of a topic on one broker; at most "
+        "10000 are taken",
+    ),
+    "partitions of a topic": (
+        [BROKER],
+        [many("{}:10:1000:1", 11)],
+        "it lists 110000 partitions of topic demo; at most 100000 are taken",
+    ),
+    "a topic in many texts": (
+        [BROKER],
+        [f"demo#{number}:10:1000:1" for number in range(11)],
+        "it lists 110000 partitions of topic demo; at most 100000 are taken",
+    ),
+    "partitions of all topics": (
+        [BROKER],
+        [many("{}:10:1000:1", 9).replace("demo", f"demo{number}") for number in range(3)],
+        "it lists 270000 partitions, such as 'demo0, demo1, demo2'; at most 200000 are taken",
+    ),
+    "brokers of a topic": (
+        [BROKER],
+        [many("{}:0:0:1", 10_001)],
+        "it lists 10001 brokers, such as 'demo#0:0:0:1,",
+    ),
+    "layouts without partitions": (
+        [BROKER],
+        [many("{}:0:0:1", 10_000)] * 21,
+        "it lists 210000 partitions, such as 'demo#0:0:0:1,",
+    ),
+    "brokers": (
+        [f"{number}:127.0.0.1:8123" for number in range(10_001)],
+        ["demo#1:1:1:1"],
+        "it lists 10001 brokers, such as '0:127.0.0.1:8123'; at most 10000 are taken",
+    ),
+    "a host that is none": (
+        ["1:one\x1b[2J:8123"],
+        ["demo#1:1:1:1"],
+        r"'1:one\x1b[2J:8123' names a host that cannot be one",
+    ),
+    "a very long host": (
+        [f"1:{'h' * 70_000}:8123"],
+        ["demo#1:1:1:1"],
+        "… (70007 characters)' names a host that cannot be one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_reader_refuses_lists_that_cannot_be(case: str) -> None:
+    brokers, topics, expected = REFUSED[case]
+    master = Master(lists=(brokers, topics))
+    with master.peer, session(master.address) as consumer:
+        with pytest.raises(ProtocolError) as caught:
+            consumer.register()
+        told = str(caught.value)
+        assert f"the master {master.address} sent lists that cannot be used: " in told
+        assert expected in told
+        assert told.isprintable()
+        assert len(told) < 1200
+        assert told.endswith("names the masters of a TubeMQ cluster, and what they list")
+
+
+def test_a_large_cluster_is_taken() -> None:
+    brokers = [f"{number}:127.0.0.1:8123" for number in range(2_000)]
+    master = Master(lists=(brokers, [many("{}:2:10:1", 2_000)]))
+    with master.peer, session(master.address) as consumer:
+        consumer.register()
+        assert len(consumer.cluster.partitions("demo")) == 40_000
+
+
+def test_ever_new_brokers_are_not_gathered_without_end() -> None:
+    """Each answer alone is one that a cluster might give."""
+    master = Master(lists=([BROKER], ["demo#1:10:1000:1"]))
+    with master.peer, session(master.address) as consumer:
+        consumer.register()
+        for number in range(2, 11):
+            master.lists = ([f"{number}:127.0.0.1:8123"], [f"demo#{number}:10:1000:1"])
+            consumer.refresh()
+        assert len(consumer.cluster.partitions("demo")) == 100_000
+        master.lists = (["11:127.0.0.1:8123"], ["demo#11:10:1000:1"])
+        with pytest.raises(ProtocolError, match="it lists 110000 partitions of topic demo; at most 100000 are taken"):
+            consumer.refresh()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "topics", "expected"),
+    [
+        ([BROKER], ["demo#1:10000:10000"], "counts 100000000 partitions of a topic on one broker"),
+        ([BROKER], [many("{}:10:1000", 11)], "it lists 110000 partitions of topic demo"),
+        ([f"{number}:127.0.0.1:8123" for number in range(10_001)], [], "it lists 10001 brokers"),
+    ],
+)
+def test_a_writer_refuses_lists_that_cannot_be(brokers: list[str], topics: list[str], expected: str) -> None:
+    def reply(request: Request) -> Message:
+        if request.method == Method.PRODUCER_REGISTER:
+            return pb.RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=brokers)
+        if request.method == Method.PRODUCER_HEARTBEAT:
+            return pb.HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=topics)
+        return pb.CloseResponseM2P(success=True, errCode=200, errMsg="")
+
+    with Peer(answering(lambda request: message_reply(request, reply(request)))) as peer:
+        producer = ProducerSession(ClientSettings(masters=(peer.address,), framing=Framing.STANDARD, retry_for=30.0))
+        with pytest.raises(
+            ProtocolError, match=f"the master {peer.address} sent lists that cannot be used: .*{expected}"
+        ):
+            producer.add_topics(["demo"])
+        producer.close()

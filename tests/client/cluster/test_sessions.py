@@ -1,0 +1,337 @@
+"""Sessions at masters that fail, stand by, forget and change over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from tests import messages
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import counted
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.testing import Calls, ServerConfig
+
+REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
+STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
+GROUP = "g"
+TOPICS = {"demo": TopicSpec(partitions=3, stores=2)}
+DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
+PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_GRACE", 0.05)
+    monkeypatch.setattr(master_module, "_FIRST_CONTACT", PATIENCE)
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
+
+
+@pytest.fixture
+def beating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions send heartbeats all the time."""
+    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """One master."""
+    with embedded_cluster(topics=TOPICS, brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def pair() -> Iterator[EmbeddedCluster]:
+    """Two masters, the first of which is the active one."""
+    with embedded_cluster(topics=TOPICS, brokers=1, masters=2) as running:
+        yield running
+
+
+@contextmanager
+def session(
+    cluster: EmbeddedCluster,
+    *,
+    topics: tuple[str, ...] = ("demo",),
+    filters: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    **others: Any,
+) -> Iterator[ConsumerSession]:
+    """One that is not registered yet, and is closed at the end."""
+    made = ConsumerSession(replace(messages.settings(cluster), retry_for=PATIENCE, **others), GROUP, topics, filters)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Heard:
+    """Calls of a method, at whatever master or at one."""
+
+    def __init__(self, cluster: EmbeddedCluster, method: str, master: int | None = None) -> None:
+        self._called = threading.Condition()
+        self.fault = cluster.tubemq.on(method, master=master).run(self._notify)
+
+    def wait_for_more(self, count: int) -> None:
+        """Until `count` came after this moment; all but the last of them are answered then."""
+        with self._called:
+            enough = self.fault.fired + count
+            assert self._called.wait_for(lambda: self.fault.fired >= enough, timeout=PATIENCE), self.fault
+
+    def _notify(self) -> None:
+        with self._called:
+            self._called.notify_all()
+
+
+def clients(cluster: EmbeddedCluster) -> list[str]:
+    return cluster.members(GROUP).clients
+
+
+# One master
+
+
+def test_registering_tells_where_the_partitions_are(cluster: EmbeddedCluster) -> None:
+    closes = counted(cluster, CLOSE)
+    with session(cluster) as consumer:
+        consumer.register()
+        assert consumer.cluster.partitions("demo") == DEMO
+        assert consumer.broker(DEMO[0]) == messages.broker(cluster, 1)
+        assert not consumer.cluster.is_sole(DEMO[0])
+        assert cluster.members(GROUP) == (["demo"], "client-rebalance", [consumer.client_id])
+        assert repr(consumer) == f"<ConsumerSession {consumer.client_id} REGISTERED at {cluster.master}>"
+        consumer.close()
+        consumer.close()
+    assert closes.fired == 1
+    assert clients(cluster) == []
+
+
+@pytest.mark.usefixtures("beating")
+def test_the_last_visit_token_is_shown_to_brokers() -> None:
+    config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
+    with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
+        beats = Heard(cluster, BEAT)
+        consumer.register()
+        token = consumer.broker_authorization().visitAuthorizedToken
+        cluster.tubemq.clock.advance(1000.0)
+        beats.wait_for_more(3)
+        assert consumer.broker_authorization().visitAuthorizedToken > token
+
+
+def test_a_topic_that_appears_a_little_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By release 1.2; later ones refuse a topic that they do not know."""
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+    with embedded_cluster(topics=TOPICS, brokers=1, framing="prefixed") as cluster:
+
+        def appear() -> None:
+            cluster.create("late", TopicSpec(partitions=1))
+            cluster.tubemq.clock.advance(5.0)  # beyond a round of balance, which makes the lists
+
+        late = cluster.tubemq.on(META, nth=2, times=1).run(appear)
+        with session(cluster, topics=("late",)) as consumer:
+            consumer.register()
+            assert consumer.cluster.partitions("late") == [Partition(1, "late", 0)]
+        assert late.fired == 1
+
+
+@pytest.mark.parametrize(
+    ("framing", "said"),
+    [("prefixed", "knows no topic dmeo: check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
+    ids=["1.2", "2.5"],
+)
+def test_a_topic_that_does_not_appear(framing: Any, said: str) -> None:
+    with (
+        embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster,
+        session(cluster, topics=("demo", "dmeo")) as consumer,
+    ):
+        with pytest.raises(ConfigError, match=f"{cluster.master}.*{said}"):
+            consumer.register()
+        assert clients(cluster) == []  # it has said good-bye
+
+
+def test_a_broker_that_no_list_names(cluster: EmbeddedCluster) -> None:
+    new = Partition(2, "demo", 0)
+    with session(cluster) as consumer:
+        consumer.register()
+        with pytest.raises(ConfigError, match=f"knows no broker 2, which has {new}"):
+            consumer.broker(new)
+        assert cluster.tubemq.add_broker() == 2
+        assert consumer.broker(new) == messages.broker(cluster, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "advice"),
+    [
+        (424, ConfigError, "in use by consumers of another kind .server-side balance.: stop them or use another"),
+        (425, ConfigError, "in use with other topics: stop those consumers, or use another tubemq.group"),
+        (431, ConfigError, "check the topic's name, or have it created"),
+        (415, AuthError, "check tubemq.user and tubemq.password, and that this machine's clock is right"),
+        (450, AuthError, "have the group authorised for the topic"),
+        (400, ServerError, ""),
+        (777, ServerError, ""),
+    ],
+)
+def test_a_refusal_says_what_to_do(cluster: EmbeddedCluster, code: int, kind: type[TubeMQError], advice: str) -> None:
+    refusal = cluster.tubemq.on(REGISTER).fail(code, "as the test said")
+    said = f"registering group g for demo at the master {cluster.master} failed with {code} [A-Z_]+: as the test said.*"
+    with session(cluster) as consumer, pytest.raises(kind, match=said + advice):
+        consumer.register()
+    assert refusal.fired == 1
+
+
+def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
+    """All members of a group have the same, and a group may be held to some."""
+    cluster.tubemq.authorize("demo", GROUP)
+    cluster.tubemq.restrict("demo", GROUP, "a", "b")
+    with session(cluster) as unfiltered, session(cluster, filters={"demo": ("a", "c")}) as beyond:
+        for refused in (unfiltered, beyond):
+            with pytest.raises(AuthError, match="455 CONSUME_CONTENT_FORBIDDEN"):
+                refused.register()
+    with session(cluster, filters={"demo": ("a",)}) as consumer, session(cluster, filters={"demo": ("b",)}) as other:
+        consumer.register()
+        with pytest.raises(ConfigError, match=r"426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
+            other.register()
+        assert clients(cluster) == [consumer.client_id]
+
+
+def test_a_broker_given_for_a_master(cluster: EmbeddedCluster) -> None:
+    (address,) = parse_master_addresses(cluster.broker_address(1))
+    said = f"{address} answers like a TubeMQ broker.*masters listen on 8715"
+    with session(cluster, masters=(address,)) as consumer, pytest.raises(ConfigError, match=said):
+        consumer.register()
+
+
+def test_an_exception_of_the_master_is_not_retried(cluster: EmbeddedCluster) -> None:
+    exception = cluster.tubemq.on(REGISTER).throw("java.lang.reflect.InvocationTargetException")
+    with (
+        session(cluster) as consumer,
+        pytest.raises(ServerError, match="InvocationTargetException: no further text"),
+    ):
+        consumer.register()
+    assert exception.fired == 1
+
+
+def test_a_master_that_is_not_ready_is_waited_for(cluster: EmbeddedCluster) -> None:
+    refusals = cluster.tubemq.on(REGISTER, times=2).fail(201)
+    with session(cluster) as consumer:
+        consumer.register()
+        assert clients(cluster) == [consumer.client_id]
+    assert refusals.fired == 2
+
+
+# Several masters
+
+
+@pytest.mark.parametrize("reason", ["stands by", "refuses", "is silent", "closes"])
+def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
+    pair.tubemq.switch_master()
+    first = pair.tubemq.on(REGISTER, master=1)
+    faults = {"is silent": Calls.silence, "closes": Calls.close_connection}
+    asked = faults[reason](first) if reason in faults else first.count()
+    if reason == "refuses":
+        pair.tubemq.stop_master(1)
+    metas = counted(pair, META)
+    with session(pair, rpc_timeout=2.0 if reason == "is silent" else 10.0) as consumer:
+        consumer.register()
+        consumer.refresh()
+        assert clients(pair) == [consumer.client_id]
+    assert asked.fired == (reason != "refuses")
+    assert metas.fired == 2  # and none of them at the first
+
+
+def test_no_master_at_all(pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "_FIRST_CONTACT", 0.2)
+    pair.tubemq.switch_master()
+    pair.tubemq.stop_master(2)
+    standby, gone = pair.master.split(",")
+    said = (
+        f"no master answered: .* at the master {standby}: not in service .StandbyException.; "
+        f".* at the master {gone}: cannot connect.* Check option 'tubemq.master' and that the master runs"
+    )
+    with session(pair) as consumer, pytest.raises(TransportError, match=said):
+        consumer.register()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the old one ends", "the old one stands by"])
+def test_a_session_moves_to_the_next_master_and_registers_there(pair: EmbeddedCluster, ends: bool) -> None:
+    closes = pair.tubemq.on(CLOSE, master=2).count()
+    with session(pair) as consumer:
+        consumer.register()
+        pair.tubemq.switch_master()
+        if ends:
+            pair.tubemq.stop_master(1)
+        consumer.refresh()
+        assert clients(pair) == [consumer.client_id]
+        assert repr(consumer).endswith(f"REGISTERED at {pair.master.split(',')[1]}>")
+    assert closes.fired == 1
+    assert clients(pair) == []
+
+
+def test_a_session_that_the_master_forgot_registers_again(cluster: EmbeddedCluster) -> None:
+    registers, metas = counted(cluster, REGISTER), counted(cluster, META)
+    with session(cluster) as consumer:
+        consumer.register()
+        cluster.tubemq.clock.advance(60.0)
+        assert clients(cluster) == []
+        consumer.refresh()
+        assert clients(cluster) == [consumer.client_id]
+    assert (registers.fired, metas.fired) == (2, 3)
+
+
+def test_a_master_that_comes_back_in_time_is_found(cluster: EmbeddedCluster) -> None:
+    """For long, once a session was registered: a failover takes its time."""
+    standing_by = cluster.tubemq.on(META, nth=2, times=3).throw(STANDBY)
+    with session(cluster) as consumer:
+        consumer.register()
+        assert consumer.refresh().partitions("demo") == DEMO
+    assert standing_by.fired == 3
+
+
+# Heartbeats
+
+
+@pytest.mark.usefixtures("beating")
+def test_a_registered_session_beats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
+    beats = Heard(cluster, BEAT)
+    with session(cluster) as consumer:
+        consumer.register()
+        for _ in range(5):
+            beats.wait_for_more(2)
+            cluster.tubemq.clock.advance(20.0)  # less than the timeout of 30
+        assert clients(cluster) == [consumer.client_id]
+        consumer.close()
+        after = beats.fault.fired
+        assert clients(cluster) == []
+    assert beats.fault.fired == after
+
+
+@pytest.mark.usefixtures("beating")
+def test_a_beat_that_finds_the_session_forgotten_registers_again(cluster: EmbeddedCluster) -> None:
+    beats, registers = Heard(cluster, BEAT), counted(cluster, REGISTER)
+    with session(cluster) as consumer:
+        consumer.register()
+        beats.wait_for_more(1)
+        cluster.tubemq.clock.advance(60.0)
+        beats.wait_for_more(4)
+        assert clients(cluster) == [consumer.client_id]
+        assert registers.fired == 2
+
+
+@pytest.mark.usefixtures("beating")
+def test_beats_survive_the_loss_of_a_master(pair: EmbeddedCluster) -> None:
+    first, second = Heard(pair, BEAT, master=1), Heard(pair, BEAT, master=2)
+    with session(pair) as consumer:
+        consumer.register()
+        first.wait_for_more(1)
+        pair.tubemq.switch_master()
+        pair.tubemq.stop_master(1)
+        second.wait_for_more(2)
+        assert clients(pair) == [consumer.client_id]

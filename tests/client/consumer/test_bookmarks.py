@@ -1,0 +1,141 @@
+"""Bookmarks at servers that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests import messages, reading
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.reading import UNIT
+from tests.real.topics import TopicSpec
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
+from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.metadata import Partition
+
+TOPIC = "demo"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics={TOPIC: TopicSpec(partitions=3)}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
+    yield running
+    running.tubemq.clear_faults()
+
+
+@pytest.fixture
+def session(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
+    session = ProducerSession(messages.settings(cluster))
+    session.add_topics([TOPIC])
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def partitions(cluster: EmbeddedCluster) -> list[Partition]:
+    found = messages.partitions(cluster, TOPIC)
+    messages.send(cluster, messages.numbered(found, 2 * len(found)))
+    return found
+
+
+def ends(cluster: EmbeddedCluster, partitions: list[Partition]) -> dict[Partition, int]:
+    return {p: reading.look(cluster, "ends", p).end for p in partitions}
+
+
+def held(cluster: EmbeddedCluster, group: str) -> list[object]:
+    return [key for key in cluster.tubemq.claims() if key[0].startswith(group)]
+
+
+@pytest.mark.parametrize(("call", "nth"), [("register", 1), ("register", 6), ("unregister", 1), ("unregister", 6)])
+@pytest.mark.parametrize("how", ["close_connection", "close_mid_frame", "drop_request", "drop_reply"])
+def test_calls_that_get_lost_are_made_again(
+    cluster: EmbeddedCluster,
+    session: ProducerSession,
+    partitions: list[Partition],
+    group: str,
+    call: str,
+    nth: int,
+    how: str,
+) -> None:
+    """A read makes 6 calls of each kind at a broker, a commit 3."""
+    if how.startswith("drop"):
+        session.settings = replace(session.settings, rpc_timeout=0.3)
+    begin = ends(cluster, partitions)
+    with getattr(cluster.tubemq.on(f"partition_{call}", broker=1, nth=nth, times=1), how)() as fault:
+        first = read_bookmarks(session, group, partitions)
+    assert fault.fired == 1
+    assert first == {p: Bookmark(end, end, end) for p, end in begin.items()}
+    messages.send(cluster, messages.numbered(partitions, len(partitions)))
+    with getattr(cluster.tubemq.on(f"partition_{call}", broker=2, nth=min(nth, 3), times=1), how)() as fault:
+        move_bookmarks(session, group, 1, partitions)
+    assert fault.fired == 1
+    moved = ends(cluster, partitions)
+    assert read_bookmarks(session, group, partitions) == {p: Bookmark(begin[p], moved[p], moved[p]) for p in partitions}
+    assert moved == {p: end + 3 * UNIT for p, end in begin.items()}
+    assert held(cluster, group) == []
+
+
+@pytest.mark.parametrize("code", [403, 410, 500, 503])
+def test_what_may_pass_is_waited_for(
+    cluster: EmbeddedCluster, session: ProducerSession, partitions: list[Partition], group: str, code: int
+) -> None:
+    with cluster.tubemq.on("partition_register", nth=3, times=2).fail(code, "just now") as fault:
+        marks = read_bookmarks(session, group, partitions)
+    assert fault.fired == 2
+    assert marks == {p: Bookmark(end, end, end) for p, end in ends(cluster, partitions).items()}
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        (415, AuthError, "check tubemq.user"),
+        (400, ServerError, "failed with 400 BAD_REQUEST: no"),
+    ],
+)
+def test_what_does_not_pass_is_an_error_at_once(
+    cluster: EmbeddedCluster,
+    session: ProducerSession,
+    partitions: list[Partition],
+    group: str,
+    code: int,
+    error: type[TubeMQError],
+    says: str,
+) -> None:
+    with (
+        cluster.tubemq.on("partition_register", partition=1, nth=1).fail(code, "no") as fault,
+        pytest.raises(error, match=f":{TOPIC}:1 for group {group}_0 at broker 1 at .*{says}"),
+    ):
+        read_bookmarks(session, group, partitions)
+    assert fault.fired == 4  # two groups at two brokers, once
+    cluster.tubemq.clear_faults()
+    assert held(cluster, group) == []
+
+
+def test_a_broker_that_does_not_answer_is_given_up(
+    cluster: EmbeddedCluster, partitions: list[Partition], group: str
+) -> None:
+    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.2, retry_for=0.3))
+    session.add_topics([TOPIC])
+    with (
+        cluster.tubemq.on("partition_register", broker=2).drop_request(),
+        pytest.raises(TransportError, match=r"at broker 2 .*gave up after 0\.3 s, with 3 of 6 partitions") as raised,
+    ):
+        move_bookmarks(session, group, 4, partitions)
+    assert raised.value.unserved == {p for p in partitions if p.broker_id == 2}
+    at = {p: reading.look(cluster, bookmark_group(group, 4), p).group for p in partitions if p.broker_id == 1}
+    assert at == ends(cluster, list(at))
+
+    with (
+        cluster.tubemq.on("partition_register", broker=2).drop_request(),
+        pytest.raises(TransportError, match=r"gave up after 0 s"),
+    ):
+        read_bookmarks(session, group, partitions, retry_for=0.0)
+    session.close()

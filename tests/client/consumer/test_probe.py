@@ -1,0 +1,140 @@
+"""Looks at positions: what they show, at a broker that fails as well, and where the group stands afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.messages import partitions
+from tests.real.topics import TopicSpec
+from tests.sending import settings
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import ProbeResult, probe_positions
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+
+GROUP = "g"
+SOLE, FULL, THIN = Partition(1, "sole", 0), Partition(1, "pair", 0), Partition(1, "pair", 1)
+HERE = 4 * UNIT  # where the group stands
+OTHERS = 9000  # messages of FULL between two of THIN: more than one fetch passes over
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(
+        topics={"sole": TopicSpec(partitions=1), "pair": TopicSpec(partitions=2), "empty": TopicSpec(partitions=1)},
+        brokers=1,
+    ) as running:
+        for number in range(30):
+            running.tubemq.send("sole", b"%d" % number)
+        running.tubemq.expire("sole", keep=20)
+        running.tubemq.send("pair", b"thin", 1)
+        for number in range(OTHERS):
+            running.tubemq.send("pair", b"%d" % number, 0)
+        running.tubemq.send("pair", b"thin again", 1)
+        yield running
+
+
+@dataclass
+class Driver:
+    cluster: EmbeddedCluster
+    session: ConsumerSession
+    claims: DriverClaims
+
+    def probe_positions(self, partition: Partition, *positions: int) -> dict[int, ProbeResult]:
+        seen = probe_positions(self.session, self.claims, {partition: positions})
+        for each in partitions(self.cluster, partition.topic):
+            stands = self.cluster.group_offset(GROUP, each.topic, each.broker_id, each.partition_id)
+            assert stands == self.claims.standing(each).group
+        return {position: found for (_, position), found in seen.items()}
+
+    def ids(self, partition: Partition) -> list[int]:
+        messages = self.cluster.tubemq.messages(partition.topic)
+        return [message.message_id for message in messages if message.partition == partition.partition_id]
+
+
+@pytest.fixture
+def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
+    session = ConsumerSession(settings(cluster), GROUP, ["sole", "pair", "empty"])
+    session.register()
+    claims = DriverClaims(session, ClaimId("q", run=1, batch=1), claim_timeout=1.0)
+    claims.take({SOLE: 14 * UNIT, FULL: HERE, THIN: HERE, Partition(1, "empty", 0): None})
+    yield Driver(cluster, session, claims)
+    cluster.tubemq.clear_faults()
+    claims.release()
+    session.close()
+    forget_servers()
+
+
+def test_the_first_messages_from_a_position_on(driver: Driver) -> None:
+    ids = driver.ids(SOLE)  # the first one stands at 10
+    seen = driver.probe_positions(SOLE, 12 * UNIT, 29 * UNIT)
+    assert seen == {12 * UNIT: ProbeResult(12 * UNIT, tuple(ids[2:4])), 29 * UNIT: ProbeResult(29 * UNIT, (ids[19],))}
+    assert seen[12 * UNIT].first == ids[2]
+
+
+def test_at_the_end_there_is_nothing(driver: Driver) -> None:
+    assert driver.probe_positions(SOLE, 30 * UNIT) == {30 * UNIT: ProbeResult(30 * UNIT, ())}
+
+
+def test_a_store_that_is_too_short_shows(driver: Driver) -> None:
+    (seen,) = driver.probe_positions(SOLE, 99 * UNIT).values()
+    assert seen == ProbeResult(30 * UNIT, ())
+    assert seen.first is None
+
+
+def test_what_retention_removed_shows(driver: Driver) -> None:
+    assert driver.probe_positions(SOLE, 3 * UNIT)[3 * UNIT] == ProbeResult(10 * UNIT, tuple(driver.ids(SOLE)[:2]))
+
+
+def test_an_empty_store(driver: Driver) -> None:
+    assert driver.probe_positions(Partition(1, "empty", 0), 0) == {0: ProbeResult(0, ())}
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_other_partitions_messages_are_passed_over(driver: Driver, flushed: bool) -> None:
+    if flushed:
+        driver.cluster.tubemq.flush("pair")
+    first, again = driver.ids(THIN)
+    assert {position: found.first for position, found in driver.probe_positions(THIN, 0, UNIT, 2 * UNIT).items()} == {
+        0: first,
+        UNIT: again,
+        2 * UNIT: again,
+    }
+
+
+def restart(cluster: EmbeddedCluster) -> None:
+    cluster.stop_broker(1)
+    cluster.start_broker(1)
+
+
+def lose_a_reply(driver: Driver) -> None:
+    driver.session.settings = replace(driver.session.settings, rpc_timeout=0.5)
+    driver.cluster.tubemq.on("get_message", times=1).drop_reply()
+
+
+FAULTS: dict[str, Callable[[Driver], object]] = {
+    "a broken connection": lambda d: d.cluster.tubemq.on("get_message", times=1).close_connection(),
+    "a lost reply": lose_a_reply,
+    "a broker that is busy": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(503),
+    "a limit": lambda d: d.cluster.tubemq.on("get_message", times=1).fail(452),
+    "a claim that ended": lambda d: d.cluster.tubemq.clock.advance(60),
+    "a broker that was started anew": lambda d: restart(d.cluster),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_look_that_fails_once_is_taken_again(driver: Driver, fault: Callable[[Driver], object]) -> None:
+    fault(driver)
+    assert driver.probe_positions(SOLE, 12 * UNIT)[12 * UNIT].first == driver.ids(SOLE)[2]
+
+
+def test_what_cannot_be_told_is_left_out(driver: Driver) -> None:
+    with driver.cluster.tubemq.on("get_message").fail(503):
+        assert driver.probe_positions(SOLE, 12 * UNIT) == {}

@@ -1,0 +1,252 @@
+"""Looking for times at a broker that fails at chosen moments, and what becomes of the group meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests import reading
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.messages import partitions
+from tests.real.topics import TopicSpec
+from tests.sending import counted, settings
+from tubemq_spark.client import clock as backoff
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer import time_search
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.time_search import find_positions
+from tubemq_spark.client.net.rpc import send_requests
+from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.constants import Method
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.envelope import Response
+from tubemq_spark.protocol.message import format_msg_time
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.testing import Calls, Fault
+
+GROUP = "g"
+FIRST_MINUTE = datetime(2026, 3, 1, tzinfo=timezone.utc)
+PARTITION = Partition(1, "sole", 0)
+MESSAGES, A_MINUTE, EXPIRED = 6000, 100, 50
+HERE = 400 * UNIT
+
+
+def minute(number: int) -> datetime:
+    return FIRST_MINUTE + timedelta(minutes=number)
+
+
+def moment(number: int) -> int:
+    return int(minute(number).timestamp()) * 1_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A topic of one partition, with `A_MINUTE` messages each minute, of which every third has no time and the oldest
+    have expired."""
+    with embedded_cluster(topics={"sole": TopicSpec(partitions=1)}, brokers=1) as running:
+        for number in range(MESSAGES):
+            text = format_msg_time(minute(number // A_MINUTE)) if number % 3 else None
+            running.tubemq.send("sole", b"%d" % number, msg_time=text)
+        running.tubemq.expire("sole", keep=MESSAGES - EXPIRED)
+        yield running
+
+
+def expected(number: int) -> int:
+    first = max(number * A_MINUTE, EXPIRED)
+    return min(first + (first % 3 == 0), MESSAGES) * UNIT
+
+
+@dataclass
+class Driver:
+    cluster: EmbeddedCluster
+    session: ConsumerSession
+    claims: DriverClaims
+
+    def find(self, moments: Mapping[Partition, int], zone: tzinfo = timezone.utc) -> dict[Partition, int]:
+        return find_positions(self.session, self.claims, moments, self.claims.earliest(moments), zone)
+
+    def find_minute(self, number: int) -> int:
+        return self.find({PARTITION: moment(number)})[PARTITION]
+
+    def position(self) -> int | None:
+        return self.cluster.group_offset(GROUP, PARTITION.topic, 1, 0)
+
+
+@pytest.fixture
+def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
+    with driving(cluster, [PARTITION]) as driver:
+        yield driver
+    cluster.tubemq.clear_faults()
+
+
+class driving:  # noqa: N801
+    """A driver that holds all of these, and stands at `HERE`."""
+
+    def __init__(self, cluster: EmbeddedCluster, held: list[Partition], retry_for: float = 30.0) -> None:
+        topics = sorted({partition.topic for partition in held})
+        session = ConsumerSession(settings(cluster, retry_for=retry_for), GROUP, topics)
+        self.driver = Driver(cluster, session, DriverClaims(session, ClaimId(reading.new_query(), 1, 1), 0.0))
+        self.held = held
+
+    def __enter__(self) -> Driver:
+        self.driver.session.register()
+        self.driver.claims.take(dict.fromkeys(self.held, HERE))
+        return self.driver
+
+    def __exit__(self, *error: object) -> None:
+        self.driver.claims.release()
+        self.driver.session.close()
+
+
+@pytest.mark.parametrize("number", [-5, 0, 1, 17, 30, 59, 60, 1000])
+def test_the_first_message_that_is_not_earlier(cluster: EmbeddedCluster, driver: Driver, number: int) -> None:
+    fetches = counted(cluster, "get_message")
+    assert driver.find_minute(number) == expected(number)
+    assert driver.position() == HERE
+    assert fetches.fired < 20
+    assert driver.claims.holds(PARTITION)
+
+
+def test_a_moment_counts_from_its_minute_on(driver: Driver) -> None:
+    assert driver.find({PARTITION: moment(17) + 59_999_999}) == {PARTITION: expected(17)}
+
+
+def test_times_are_in_the_zone_of_the_producer(driver: Driver) -> None:
+    """Where the clock is ahead, the same text means an earlier moment."""
+    zone = ZoneInfo("Asia/Kolkata")
+    ahead = FIRST_MINUTE - timedelta(hours=5, minutes=30)
+    wanted = int((ahead + timedelta(minutes=17)).timestamp()) * 1_000_000
+    assert driver.find({PARTITION: wanted}, zone) == {PARTITION: expected(17)}
+
+
+def test_many_partitions_at_once(cluster: EmbeddedCluster) -> None:
+    """More than go into one write, several of them to a store, at different times."""
+    rng = random.Random(7)
+    cluster.create("many", TopicSpec(partitions=5, stores=8))
+    held = partitions(cluster, "many")
+    first: dict[Partition, dict[int, int]] = {partition: {} for partition in held}
+    for number in range(40):
+        for partition in rng.choices(held, k=20):
+            text = format_msg_time(minute(number))
+            sent = cluster.tubemq.send("many", b"x", partition.partition_id, msg_time=text)
+            first[partition].setdefault(number, sent.offset)
+    wanted = {partition: rng.randrange(40) for partition in held}
+    with driving(cluster, held) as driver:
+        found = driver.find({partition: moment(number) for partition, number in wanted.items()})
+        assert found == {
+            partition: min(
+                (at for at_minute, at in first[partition].items() if at_minute >= number),
+                default=driver.claims.standing(partition).end,
+            )
+            for partition, number in wanted.items()
+        }
+        for partition in held:
+            stands = cluster.group_offset(GROUP, "many", 1, partition.partition_id)
+            assert stands == driver.claims.standing(partition).group
+
+
+def test_no_partitions(driver: Driver) -> None:
+    assert driver.find({}) == {}
+
+
+FAULTS: dict[str, Callable[[Calls], Fault]] = {
+    "closed": Calls.close_connection,
+    "reply lost": Calls.close_mid_frame,
+    "503": lambda calls: calls.fail(503),
+    "452": lambda calls: calls.fail(452),
+    "not flushed": lambda calls: calls.fail(404, "exceed max file offset"),
+    "passed": lambda calls: calls.fail(404, "Can't found Message by index!"),
+}
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fetch_that_fails_is_made_again(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
+    fired = FAULTS[fault](cluster.tubemq.on("get_message", nth=nth, times=1))
+    assert driver.find_minute(31) == expected(31)
+    assert fired.fired == 1
+    assert driver.position() == HERE
+
+
+@pytest.mark.parametrize("nth", [3, 4, 5, 6], ids=["there", "back", "there again", "back again"])
+@pytest.mark.parametrize("fault", ["closed", "reply lost", "503"])
+def test_a_seek_that_fails_is_made_again(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
+    """The first two look for the earliest position."""
+    fired = FAULTS[fault](cluster.tubemq.on("partition_register", nth=nth, times=1))
+    assert driver.find_minute(31) == expected(31)
+    assert fired.fired == 1
+    assert driver.position() == HERE
+
+
+@pytest.mark.parametrize("code", [411, 412])
+def test_a_lost_claim_is_said_at_once(cluster: EmbeddedCluster, driver: Driver, code: int) -> None:
+    lost = cluster.tubemq.on("get_message", nth=2).fail(code, "the broker's words")
+    with pytest.raises(
+        TransportError, match=rf"reading {PARTITION} at broker 1.* claim was lost \({code} the broker's"
+    ):
+        driver.find_minute(31)
+    assert lost.fired <= 2, "those of one write"
+    assert driver.position() == HERE
+
+
+def test_somebody_else_who_got_the_partition_is_left_alone(cluster: EmbeddedCluster, driver: Driver) -> None:
+    earliest = driver.claims.earliest([PARTITION])
+    cluster.tubemq.clock.advance(36)
+    assert reading.register(cluster, GROUP, PARTITION, "stranger", 7 * 100 * UNIT).errCode == 200
+    with pytest.raises(TransportError, match=r"claim was lost \(410"):
+        find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+    assert driver.position() == 7 * 100 * UNIT
+    assert reading.unregister(cluster, GROUP, PARTITION, "stranger").errCode == 200
+
+
+@pytest.mark.parametrize("method", ["get_message", "partition_register"])
+def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Driver, method: str) -> None:
+    earliest = driver.claims.earliest([PARTITION])
+    refusal = cluster.tubemq.on(method).fail(400)
+    with pytest.raises(ServerError, match=f"{PARTITION}.* at broker 1 .* failed with 400"):
+        find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+    assert refusal.fired <= 2
+
+
+def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster) -> None:
+    with (
+        driving(cluster, [PARTITION], retry_for=0.5) as driver,
+        cluster.tubemq.on("get_message").fail(503, "closed for reading"),
+    ):
+        with pytest.raises(TransportError, match=r"503 closed for reading; gave up looking for a time after 0\.5 s"):
+            driver.find_minute(31)
+        assert driver.position() == HERE
+
+
+@pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2), (2**31 - 1, 300.0)])
+def test_a_limited_group_waits_as_long_as_it_takes(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: int, wait: float
+) -> None:
+    earliest = driver.claims.earliest([PARTITION])
+    limit = broker_pb.GetMessageResponseB2C(success=False, errCode=452, errMsg="limited", minLimitTime=told)
+    waits: list[float] = []
+
+    def limiting(*args: Any) -> list[Any]:
+        outcomes = send_requests(*args)
+        if sum(waits) < 3 * driver.session.settings.retry_for:
+            outcomes[1] = Response(Method.GET_MESSAGE, limit.SerializeToString())
+        return outcomes
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits), sleep=waits.append)
+    driver.session.settings = replace(driver.session.settings, retry_for=max(wait, driver.session.settings.retry_for))
+    monkeypatch.setattr(time_search, "call_all", limiting)
+    monkeypatch.setattr(backoff, "time", clock)
+    found = find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+    assert found == {PARTITION: expected(31)}
+    assert waits == pytest.approx([wait] * len(waits))
+    assert [record.levelname for record in caplog.records if "limited" in record.message].count("WARNING") == 1

@@ -1,0 +1,189 @@
+"""Which connections are used again."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pytest
+
+from tests.faults.bench import Query, write
+from tests.peers import Peer, answering, echo, refused_address
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, choose
+from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+A, B = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
+STANDARD = Framing.STANDARD
+SETTINGS = ClientSettings(masters=(), framing=STANDARD)
+TLS = TlsSettings()
+
+
+@dataclass(frozen=True)
+class Used:
+    """What `choose` looks at."""
+
+    idle_since: float
+
+
+@pytest.mark.parametrize(
+    ("oldest", "kept"),
+    [
+        (0.0, {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}),
+        (3.0, {(A, STANDARD, None): [5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}),
+        (4.5, {(A, STANDARD, None): [5.0]}),
+        (9.0, {}),
+    ],
+)
+def test_what_was_idle_for_too_long_is_dropped(oldest: float, kept: dict[Key, list[float]]) -> None:
+    idle = {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}
+    given = cast(Idle, {key: [Used(moment) for moment in moments] for key, moments in idle.items()})
+    keep, drop = choose(given, oldest)
+    assert {key: [used.idle_since for used in connections] for key, connections in keep.items()} == kept
+    assert sorted(used.idle_since for used in drop) == sorted(
+        {moment for moments in idle.values() for moment in moments} - {m for moments in kept.values() for m in moments}
+    )
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer(answering(echo)) as running:
+        yield running
+
+
+@pytest.fixture
+def pool() -> Iterator[ConnectionPool]:
+    pool = ConnectionPool()
+    yield pool
+    pool.close()
+
+
+def use(pool: ConnectionPool, peer: Peer, settings: ClientSettings = SETTINGS) -> Connection:
+    with pool.lease(peer.address, settings) as connection:
+        call(connection)
+    return connection
+
+
+def call(connection: Connection) -> None:
+    connection.reply(connection.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0))
+
+
+def test_a_connection_is_used_again(pool: ConnectionPool, peer: Peer) -> None:
+    first = use(pool, peer)
+    assert repr(pool) == f"<ConnectionPool idle: {{'{peer.address}': 1}}>"
+    assert use(pool, peer) is first
+    assert peer.connections == 1
+
+
+def test_it_belongs_to_one_borrower_at_a_time(pool: ConnectionPool, peer: Peer) -> None:
+    with pool.lease(peer.address, SETTINGS) as mine:
+        others = use(pool, peer)
+        call(mine)
+    assert mine is not others
+    assert use(pool, peer) in (mine, others)
+    assert peer.connections == 2
+
+
+def test_another_framing_has_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
+    assert use(pool, peer) is not use(pool, peer, replace(SETTINGS, framing=None))
+
+
+def test_each_borrower_may_have_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
+    shared = use(pool, peer)
+    alone = replace(SETTINGS, shared_connections=False)
+    first, second = use(pool, peer, alone), use(pool, peer, alone)
+    assert first.closed
+    assert second.closed
+    assert peer.connections == 3
+    assert use(pool, peer) is shared
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_task_leaves_behind(shared: bool) -> None:
+    """Connections and a producer's registration, unless it is to share none."""
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}) as tubemq, tubemq.on("producer_close").count() as farewells:
+        assert write(tubemq, [b"a", b"b"], rpc_timeout=10.0, shared_connections=shared) == 2
+        query = Query(tubemq, "pair", rpc_timeout=10.0, shared_connections=shared)
+        query.run()
+        assert sorted(row.body for rows in query.rows.values() for row in rows) == [b"a", b"b"]
+        assert (repr(POOL) == "<ConnectionPool idle: {}>") is not shared
+        assert (repr(SESSIONS) == "<ProducerSessions []>") is not shared
+        assert farewells.fired == (0 if shared else 1)
+        forget_servers()
+
+
+def test_one_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+    first = use(pool, peer)
+    assert use(pool, peer, replace(SETTINGS, idle_for=-1.0)) is not first
+    assert first.closed
+
+
+@pytest.mark.parametrize(("idle_for", "there"), [(180.0, True), (-1.0, False)])
+def test_one_that_was_idle_for_too_long_is_not_there(
+    pool: ConnectionPool, peer: Peer, idle_for: float, there: bool
+) -> None:
+    """Who counts on it would have to wait for another one to be made."""
+    use(pool, peer)
+    assert pool.has_idle(peer.address, replace(SETTINGS, idle_for=idle_for)) is there
+
+
+def test_one_whose_borrower_failed_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+    with pytest.raises(KeyError), pool.lease(peer.address, SETTINGS) as failed:
+        raise KeyError
+    assert failed.closed
+    assert use(pool, peer) is not failed
+
+
+def test_one_with_an_unanswered_request_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+    with pool.lease(peer.address, SETTINGS) as left:
+        left.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0)
+    assert left.closed
+    assert use(pool, peer) is not left
+
+
+def test_one_that_broke_while_idle_is_closed(pool: ConnectionPool) -> None:
+    with Peer(answering(echo)) as gone:
+        broken = use(pool, gone)
+        gone.hang_up()
+        select.select([broken._socket], [], [])
+        with pytest.raises(TransportError, match="cannot connect"):
+            use(pool, gone)
+    assert broken.closed
+    assert repr(pool) == "<ConnectionPool idle: {}>"
+
+
+def test_nobody_to_connect_to(pool: ConnectionPool) -> None:
+    address = refused_address()
+    with (
+        pytest.raises(TransportError, match=f"cannot connect to {address}"),
+        pool.lease(address, SETTINGS, timeout=1.0),
+    ):
+        pytest.fail("there is nothing to lend")
+
+
+def test_closing_the_pool_closes_what_is_idle(pool: ConnectionPool, peer: Peer) -> None:
+    first = use(pool, peer)
+    pool.close()
+    assert first.closed
+    assert use(pool, peer) is not first
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_use_its_parents_connections(peer: Peer) -> None:
+    first = use(POOL, peer)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if repr(POOL) == "<ConnectionPool idle: {}>" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert use(POOL, peer) is first
+    POOL.close()

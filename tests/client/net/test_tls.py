@@ -1,0 +1,578 @@
+"""Connections over TLS: who is trusted, what is said when it goes wrong, and that all else is as without."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.faults.bench import Query, write
+from tests.interop.certificates import Authority, Certificate
+from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.client.net import tls_socket
+from tubemq_spark.client.net.connection import Connection, connect, wait_for_any
+from tubemq_spark.client.net.pool import ConnectionPool
+from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.client.net.tls_socket import tls_context
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
+from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.envelope import Request, Response
+from tubemq_spark.protocol.metadata import Address, parse_master_addresses
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
+
+pytestmark = pytest.mark.timeout(120)
+
+TIMEOUT = 20.0  # seconds
+SOON = 0.2
+MIB = 1 << 20
+TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    forget_servers()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Certificate:
+    return authority.certify("server")
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whom nobody knows."""
+    return Authority(tmp_path_factory.mktemp("other"), "other")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Signed by the authority, for a host of another name."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    made = Certificate(folder / "cert.pem", folder / "key.pem")
+    request, extensions = folder / "request", folder / "extensions"
+    extensions.write_text("subjectAltName=DNS:elsewhere.example\n")
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", *new_key, "-keyout", made.key, "-out", request, "-subj", "/CN=elsewhere")
+    signing = ("-CA", authority.own.cert, "-CAkey", authority.own.key, "-CAcreateserial", "-extfile", extensions)
+    openssl("x509", "-req", "-in", request, "-out", made.cert, *signing)
+    return made
+
+
+def openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def one_way(server: Certificate) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+        yield tubemq
+        forget_servers()
+
+
+@pytest.fixture
+def two_way(server: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=asking(server, authority)) as tubemq:
+        yield tubemq
+        forget_servers()
+
+
+def asking(server: Certificate, authority: Authority) -> TLSFiles:
+    return TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
+
+
+def trusting(authority: Authority, own: Certificate | None = None, **others: Any) -> TlsSettings:
+    tls = TlsSettings(ca=str(authority.own.cert))
+    if own is not None:
+        tls = replace(tls, cert=str(own.cert), key=str(own.key))
+    return replace(tls, **others)
+
+
+def secured(serve: Serve, own: Certificate, version: ssl.TLSVersion = TLS_1_3, ca: Path | None = None) -> Peer:
+    """A peer that serves over TLS of that version; with `ca` it asks for certificates."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(own.cert, own.key)
+    if ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(ca)
+
+    def over_tls(connection: socket.socket) -> None:
+        # Of a copy, so that the peer can break the connection.
+        with context.wrap_socket(connection.dup(), server_side=True, suppress_ragged_eofs=False) as secure:
+            serve(secure)
+
+    return Peer(over_tls)
+
+
+@contextmanager
+def connected(peer: Peer, tls: TlsSettings, framing: Framing | None = Framing.STANDARD) -> Iterator[Connection]:
+    with peer:
+        connection = connect(peer.address, framing, TIMEOUT, tls)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def submit(connection: Connection, body: bytes) -> int:
+    return connection.submit_bytes(ServiceType.BROKER_READ, Method.GET_MESSAGE, body, TIMEOUT)
+
+
+def response(body: bytes) -> Response:
+    return Response(Method.GET_MESSAGE, body)
+
+
+def works(connection: Connection) -> bool:
+    return connection.reply(submit(connection, b"hello")) == response(b"hello")
+
+
+def address(text: str) -> Address:
+    return parse_master_addresses(text)[0]
+
+
+def at(tubemq: EmbeddedTubeMQ, tls: TlsSettings) -> dict[str, Any]:
+    """Settings of `Query` and `write`."""
+    return {"masters": parse_master_addresses(tubemq.tls_master), "tls": tls, "rpc_timeout": TIMEOUT, "framing": None}
+
+
+# As without TLS
+
+
+@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
+@pytest.mark.parametrize("framing", list(Framing))
+def test_replies_belong_to_their_requests(
+    authority: Authority, server: Certificate, framing: Framing, version: ssl.TLSVersion
+) -> None:
+    peer = secured(answering(echo, framing), server, version)
+    with connected(peer, trusting(authority), framing) as connection:
+        numbers = [submit(connection, body) for body in (b"first", b"second", b"third")]
+        assert [connection.reply(n) for n in numbers] == [response(b"first"), response(b"second"), response(b"third")]
+
+
+def test_long_pipelines_do_not_block_each_other(authority: Authority, server: Certificate) -> None:
+    """The peer reads nothing more while nobody takes its replies."""
+    bodies = [bytes([number]) * (MIB + number) for number in range(32)]
+    with connected(secured(answering(echo), server), trusting(authority)) as connection:
+        numbers = [submit(connection, body) for body in bodies]
+        for number, body in zip(numbers, bodies, strict=True):
+            assert connection.reply(number) == response(body)
+
+
+def test_many_small_requests_in_few_writes(authority: Authority, server: Certificate) -> None:
+    with connected(secured(answering(echo), server), trusting(authority)) as connection:
+        numbers = [submit(connection, b"%d" % n) for n in range(20_000)]
+        for n, number in enumerate(numbers):
+            assert connection.reply(number) == response(b"%d" % n)
+
+
+def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, server: Certificate) -> None:
+    """The replies come in one go, after the last request."""
+
+    def serve(peer: socket.socket) -> None:
+        asked = requests(peer)
+        replies = [reply_bytes(serial_no, echo(request)) for serial_no, request in (next(asked) for _ in range(50))]
+        peer.sendall(b"".join(replies))
+        silent(peer)
+
+    with connected(secured(serve, server), trusting(authority)) as connection:
+        numbers = [submit(connection, bytes(20_000)) for _ in range(50)]
+        while not all(map(connection.answered, numbers)):
+            wait_for_any([connection], TIMEOUT)
+            connection.flush()
+        assert len(connection.take()) == 50
+
+
+@pytest.mark.parametrize(("release", "framing"), [("1.2", Framing.PREFIXED), ("2.5", Framing.STANDARD)])
+def test_the_framing_is_found(authority: Authority, server: Certificate, release: str, framing: Framing) -> None:
+    with EmbeddedTubeMQ(tls=TLSFiles(str(server.cert), str(server.key)), release=release) as tubemq:
+        connection = connect(address(tubemq.tls_master), None, TIMEOUT, trusting(authority))
+        assert connection.framing is framing
+        connection.close()
+
+
+@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
+def test_an_idle_connection_is_used_again(authority: Authority, server: Certificate, version: ssl.TLSVersion) -> None:
+    pool = ConnectionPool()
+    settings = ClientSettings(masters=(), framing=Framing.STANDARD, tls=trusting(authority))
+    with secured(answering(echo), server, version) as peer:
+        for _ in range(3):
+            with pool.lease(peer.address, settings) as connection:
+                assert works(connection)
+        assert peer.connections == 1
+        pool.close()
+
+
+def test_a_connection_is_for_those_who_trust_as_its_maker_did(
+    authority: Authority, other: Authority, server: Certificate
+) -> None:
+    pool = ConnectionPool()
+    settings = ClientSettings(masters=(), framing=Framing.STANDARD, tls=trusting(authority))
+    with secured(answering(echo), server) as peer:
+        with pool.lease(peer.address, settings) as connection:
+            assert works(connection)
+        with (
+            pytest.raises(ProtocolError, match="is not trusted"),
+            pool.lease(peer.address, replace(settings, tls=trusting(other))),
+        ):
+            pytest.fail("it was given a connection that it would not have made")
+        pool.close()
+
+
+def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authority, server: Certificate) -> None:
+    def serve(peer: socket.socket) -> None:
+        peer.recv(1)
+        peer.sendall(b"x")
+        silent(peer)
+
+    with connected(secured(serve, server), trusting(authority)) as connection:
+        select.select([connection._socket], [], [])  # tickets for later sessions
+        assert connection.still_open()
+        connection._socket.send(b"?")
+        while connection.still_open():
+            select.select([connection._socket], [], [])
+
+
+def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server: Certificate) -> None:
+    with connected(secured(silent, server), trusting(authority)) as connection:
+        assert connection.still_open()
+    with connected(secured(lambda peer: None, server), trusting(authority)) as connection:
+        while connection.still_open():
+            select.select([connection._socket], [], [])
+
+
+@pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
+def test_a_peer_that_closes(authority: Authority, server: Certificate, sent: int) -> None:
+    def serve(peer: socket.socket) -> None:
+        serial_no, request = next(requests(peer))
+        peer.sendall(reply_bytes(serial_no, echo(request))[:sent])
+
+    with connected(secured(serve, server), trusting(authority)) as connection:
+        number = submit(connection, b"hello")
+        with pytest.raises(TransportError, match=f"the connection to {connection.address} broke: the peer closed it$"):
+            connection.reply(number)
+        assert connection.closed
+
+
+def test_closing_says_good_bye(authority: Authority, server: Certificate) -> None:
+    ends = []
+    begun = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        begun.set()
+        try:
+            ends.append(peer.recv(1))
+        except OSError as error:
+            ends.append(repr(error).encode())
+
+    with connected(secured(serve, server), trusting(authority)):
+        assert begun.wait(TIMEOUT)  # or the end may come into the server's part of the handshake
+    assert ends == [b""]
+
+
+def test_the_server_is_asked_for_no_old_version(authority: Authority) -> None:
+    assert tls_context(trusting(authority)).minimum_version is TLS_1_2
+
+
+# Whom to trust
+
+
+def test_a_server_of_an_unknown_authority(one_way: EmbeddedTubeMQ, other: Authority) -> None:
+    master = address(one_way.tls_master)
+    with pytest.raises(
+        ProtocolError, match=rf"certificate of {master} is not trusted: .*; name the file .* 'tubemq\.tls\.ca'"
+    ):
+        connect(master, None, TIMEOUT, trusting(other))
+
+
+def test_without_an_authority_the_systems_count(one_way: EmbeddedTubeMQ) -> None:
+    with pytest.raises(ProtocolError, match=r"is not trusted: .*'tubemq\.tls\.ca'"):
+        connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings())
+
+
+def test_the_systems_authorities_are_trusted(
+    one_way: EmbeddedTubeMQ, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, str(authority.own.cert))
+    tls_socket._context.cache_clear()
+    connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings()).close()
+    tls_socket._context.cache_clear()
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])
+def test_a_certificate_of_another_host(
+    authority: Authority, server: Certificate, elsewhere: Certificate, by_name: bool
+) -> None:
+    with secured(answering(echo), server if by_name else elsewhere) as peer:
+        asked = peer.address._replace(host="localhost" if by_name else "127.0.0.1")
+        with pytest.raises(
+            ProtocolError, match=rf"of {asked} is not trusted: .*'tubemq\.tls\.verifyHostname' to false"
+        ):
+            connect(asked, Framing.STANDARD, TIMEOUT, trusting(authority))
+        connection = connect(asked, Framing.STANDARD, TIMEOUT, trusting(authority, verify_hostname=False))
+        assert works(connection)
+        connection.close()
+
+
+def test_without_the_name_the_authority_still_counts(server: Certificate, other: Authority) -> None:
+    with secured(answering(echo), server) as peer, pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
+        connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(other, verify_hostname=False))
+
+
+@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
+def test_a_server_that_asks_for_a_certificate(
+    authority: Authority, server: Certificate, client: Certificate, version: ssl.TLSVersion
+) -> None:
+    peer = secured(answering(echo), server, version, authority.own.cert)
+    with connected(peer, trusting(authority, client)) as connection:
+        assert works(connection)
+
+
+# Plain and TLS mixed up
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "_HANDSHAKE_WITHIN", SOON)
+
+
+def test_tls_at_a_plain_port(one_way: EmbeddedTubeMQ, authority: Authority, hasty: None) -> None:
+    master = address(one_way.master)
+    with pytest.raises(
+        TransportError,
+        match=rf"cannot connect to {master}: no answer to the TLS handshake within 0\.2 s; is this the plain port\?",
+    ):
+        connect(master, None, TIMEOUT, trusting(authority))
+
+
+def test_tls_at_a_port_that_speaks_something_else(authority: Authority) -> None:
+    def serve(peer: socket.socket) -> None:
+        peer.recv(1 << 16)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with Peer(serve) as peer, pytest.raises(ProtocolError, match=r"does not speak TLS .*is this the plain port\?"):
+        connect(peer.address, None, TIMEOUT, trusting(authority))
+
+
+def test_tls_at_a_port_that_closes(authority: Authority) -> None:
+    with (
+        Peer(lambda peer: peer.recv(1 << 16)) as peer,  # type: ignore[arg-type]
+        pytest.raises(TransportError, match=r"cannot connect to .*: the peer closed it in the TLS handshake; is this"),
+    ):
+        connect(peer.address, None, TIMEOUT, trusting(authority))
+
+
+@pytest.mark.parametrize("framing", [None, *Framing])
+def test_plain_at_a_tls_port(one_way: EmbeddedTubeMQ, framing: Framing | None) -> None:
+    with pytest.raises((TransportError, ProtocolError), match=r"does the port speak TLS\? .*'tubemq\.tls\.enabled'"):
+        works(connect(address(one_way.tls_master), framing, TIMEOUT))
+
+
+def test_plain_at_a_port_that_answers_with_an_alert() -> None:
+    def serve(peer: socket.socket) -> None:
+        peer.recv(1 << 16)
+        peer.sendall(b"\x15\x03\x03\x00\x02\x02\x50" + bytes(9))
+        silent(peer)
+
+    with Peer(serve) as peer, pytest.raises(ProtocolError, match=r"does the port speak TLS\?"):
+        works(connect(peer.address, Framing.STANDARD, TIMEOUT))
+
+
+def test_who_answered_before_is_not_asked_about_tls() -> None:
+    def serve(peer: socket.socket) -> None:
+        serial_no, request = next(requests(peer))
+        peer.sendall(reply_bytes(serial_no, echo(request)))
+
+    with Peer(serve) as peer:
+        connection = connect(peer.address, Framing.STANDARD, TIMEOUT)
+        assert works(connection)
+        with pytest.raises(TransportError) as raised:
+            works(connection)
+        assert "TLS" not in str(raised.value)
+
+
+# The files
+
+
+def test_a_file_that_an_executor_lacks(server: Certificate, tmp_path: Path) -> None:
+    with (
+        secured(silent, server) as peer,
+        pytest.raises(
+            TransportError, match=r"option 'tubemq\.tls\.ca': cannot read .*none\.pem.*; each executor needs"
+        ),
+    ):
+        connect(peer.address, None, TIMEOUT, TlsSettings(ca=str(tmp_path / "none.pem")))
+
+
+def test_a_file_that_was_replaced_is_read_anew(
+    authority: Authority, other: Authority, server: Certificate, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    shutil.copy(other.own.cert, file)
+    tls = TlsSettings(ca=str(file))
+    with secured(answering(echo), server) as peer:
+        with pytest.raises(ProtocolError, match="is not trusted"):
+            connect(peer.address, Framing.STANDARD, TIMEOUT, tls)
+        shutil.copy(authority.own.cert, file)
+        os.utime(file, ns=(1, 1))  # another time than before, however fast this went
+        connection = connect(peer.address, Framing.STANDARD, TIMEOUT, tls)
+        assert works(connection)
+        connection.close()
+
+
+@pytest.fixture
+def encrypted(client: Certificate, tmp_path: Path) -> Path:
+    file = tmp_path / "encrypted.key"
+    openssl("pkey", "-in", client.key, "-aes256", "-passout", "pass:open sesame", "-out", file)
+    return file
+
+
+def test_a_key_with_a_password(authority: Authority, server: Certificate, client: Certificate, encrypted: Path) -> None:
+    tls = trusting(authority, client, key=str(encrypted), key_password="open sesame")
+    peer = secured(answering(echo), server, ca=authority.own.cert)
+    with connected(peer, pickle.loads(pickle.dumps(tls))) as connection:
+        assert works(connection)
+    assert "sesame" not in f"{tls} {tls!r} {ClientSettings(masters=(), tls=tls)!r}"
+
+
+@pytest.mark.parametrize(
+    ("password", "problem"),
+    [(None, "is missing"), ("", "does not open it"), ("close", "does not open it"), ("x" * 2000, "does not open it")],
+    ids=["none", "empty", "wrong", "too long"],
+)
+def test_a_key_without_the_right_password(
+    authority: Authority, client: Certificate, encrypted: Path, password: str | None, problem: str
+) -> None:
+    tls = trusting(authority, client, key=str(encrypted), key_password=password)
+    with pytest.raises(ConfigError) as raised:
+        tls_context(tls)
+    assert str(raised.value) == (
+        f"option 'tubemq.tls.key': {encrypted} is encrypted, and option 'tubemq.tls.keyPassword' {problem}"
+    )
+
+
+def test_a_key_of_another_certificate(authority: Authority, client: Certificate, server: Certificate) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'tubemq\.tls\.key': .* are no PEM certificate and its private key \(key val"
+    ):
+        tls_context(trusting(authority, client, key=str(server.key)))
+
+
+def test_files_that_are_no_pem(authority: Authority, client: Certificate, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("no certificate\n")
+    with pytest.raises(ConfigError, match=rf"option 'tubemq\.tls\.ca': no PEM certificate in {junk}"):
+        tls_context(TlsSettings(ca=str(junk)))
+    for name in ("cert", "key"):
+        with pytest.raises(ConfigError, match=rf"'tubemq\.tls\.cert' and 'tubemq\.tls\.key': .*{junk}"):
+            tls_context(replace(trusting(authority, client), **{name: str(junk)}))  # type: ignore[arg-type]
+
+
+# Writing and reading
+
+
+@pytest.mark.parametrize("release", ["1.2", "2.5"])
+@pytest.mark.parametrize("kind", ["one-way", "two-way", "another host"])
+def test_rows_go_there_and_back(
+    authority: Authority, server: Certificate, client: Certificate, elsewhere: Certificate, kind: str, release: str
+) -> None:
+    servers, tls = {
+        "one-way": (TLSFiles(str(server.cert), str(server.key)), trusting(authority)),
+        "two-way": (asking(server, authority), trusting(authority, client)),
+        "another host": (
+            TLSFiles(str(elsewhere.cert), str(elsewhere.key)), trusting(authority, verify_hostname=False)
+        ),
+    }[kind]  # fmt: skip
+    rows = [b"row %d" % number for number in range(1000)]
+    with EmbeddedTubeMQ({"pair": 2}, tls=servers, release=release) as tubemq:
+        assert write(tubemq, rows, **at(tubemq, tls)) == 1000
+        query = Query(tubemq, "pair", **at(tubemq, tls))
+        query.run()
+        forget_servers()
+    assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
+
+
+def test_long_rows_go_there_and_back(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+    rows = [bytes([number]) * 900_000 for number in range(40)]
+    tls = trusting(authority)
+    assert write(one_way, rows, **at(one_way, tls)) == 40
+    query = Query(one_way, "pair", **at(one_way, tls))
+    query.run()
+    assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
+
+
+@pytest.mark.parametrize("fault", ["close_mid_frame", "close_connection"])
+def test_connections_that_break_on_the_way(one_way: EmbeddedTubeMQ, authority: Authority, fault: str) -> None:
+    rows = [b"row %d" % number for number in range(300)]
+    client = {**at(one_way, trusting(authority)), "retry_for": TIMEOUT}
+    with getattr(one_way.on("send_message", nth=100, times=1), fault)() as broken:
+        assert write(one_way, rows, **client) == 300
+    assert broken.fired == 1
+    query = Query(one_way, "pair", **client)
+    with getattr(one_way.on("get_message", nth=2, times=1), fault)() as broken:
+        query.run()
+    assert broken.fired == 1
+    stored = [message.body for message in one_way.messages("pair")]
+    assert set(stored) == set(rows)  # what was not acknowledged was sent again
+    assert Counter(row.body for given in query.rows.values() for row in given) == Counter(stored)
+
+
+@pytest.mark.parametrize(("over_tls", "port"), [(False, 8123), (True, 8124)], ids=["plain", "TLS"])
+def test_a_broker_whose_port_the_master_leaves_out(
+    authority: Authority, server: Certificate, over_tls: bool, port: int
+) -> None:
+    replies: dict[int, Message] = {
+        Method.PRODUCER_REGISTER: pb.RegisterResponseM2P(
+            success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=["1:127.0.0.1: "]
+        ),
+        Method.PRODUCER_HEARTBEAT: pb.HeartResponseM2P(
+            success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=["demo#1:1:1"]
+        ),
+        Method.PRODUCER_CLOSE: pb.CloseResponseM2P(success=True, errCode=200, errMsg=""),
+    }
+
+    def answer(request: Request) -> Response:
+        return message_reply(request, replies[request.method])
+
+    peer = secured(answering(answer), server) if over_tls else Peer(answering(answer))
+    tls = trusting(authority) if over_tls else None
+    with peer:
+        session = ProducerSession(ClientSettings((peer.address,), framing=Framing.STANDARD, tls=tls))
+        session.add_topics(["demo"])
+        assert session.cluster.brokers[1].address.port == port
+        session.close()
+        forget_servers()
+
+
+def test_a_wrong_authority_fails_at_once(one_way: EmbeddedTubeMQ, other: Authority) -> None:
+    with pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
+        Query(one_way, "pair", **{**at(one_way, trusting(other)), "retry_for": 3600.0}).run()

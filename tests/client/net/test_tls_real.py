@@ -1,0 +1,112 @@
+"""Two-way TLS with real servers. One way cannot be had: release 1.2.0 ends at the first connection."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.bench import Query, write
+from tests.interop.certificates import Authority, Certificate
+from tests.interop.java_client import JavaStores
+from tests.real.cluster import RealTubeMQ
+from tests.real.jars import Framing, MissingTool
+from tests.real.topics import TopicSpec
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.client.net.connection import connect
+from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.metadata import Address
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+TIMEOUT = 20.0  # seconds
+FRAMING: Framing = "standard" if os.environ.get("TUBEMQ_SERVER_JARS") else "prefixed"  # as it is published
+
+
+class TlsTubeMQ(RealTubeMQ):
+    """One master and one broker that listen on second ports, and trust whom `stores` trusts."""
+
+    def __init__(self, stores: JavaStores) -> None:
+        super().__init__(topics={"pair": TopicSpec(partitions=2)}, framing=FRAMING)
+        self.tls_ports = {"master": self._ports.free(), "broker-1": self._ports.free()}
+        self._stores = stores
+
+    def admin(self, **params: object) -> dict[str, object]:
+        if params["method"] == "admin_add_broker_configure":
+            params["brokerTLSPort"] = self.tls_ports["broker-1"]
+        return super().admin(**params)
+
+    def _java_start(self, name: str, heap: str, main_class: str, *arguments: str) -> None:
+        if name in self.tls_ports:
+            section = {
+                "tlsEnable": "true",
+                "tlsPort": self.tls_ports[name],
+                "tlsKeyStorePath": self._stores.own,
+                "tlsKeyStorePassword": self._stores.password,
+                "tlsTwoWayAuthEnable": "true",
+                "tlsTrustStorePath": self._stores.trusted,
+                "tlsTrustStorePassword": self._stores.password,
+            }
+            with (self._folder / arguments[-1]).open("a") as file:
+                file.write("\n".join(["", "[tlsSetting]", *(f"{key}={value}" for key, value in section.items())]))
+        super()._java_start(name, heap, main_class, *arguments)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+@pytest.fixture(scope="module")
+def tubemq(authority: Authority) -> Iterator[TlsTubeMQ]:
+    try:
+        cluster = TlsTubeMQ(authority.java_stores(authority.certify("server")))
+    except MissingTool as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
+    with cluster:
+        yield cluster
+        forget_servers()
+
+
+@pytest.fixture
+def tls(authority: Authority, client: Certificate) -> TlsSettings:
+    return TlsSettings(ca=str(authority.own.cert), cert=str(client.cert), key=str(client.key))
+
+
+def test_rows_go_there_and_back(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
+    rows = [b"row %d" % number for number in range(2000)] + [bytes([number]) * 900_000 for number in range(20)]
+    master = Address("127.0.0.1", tubemq.tls_ports["master"])
+    client = {"masters": (master,), "tls": tls, "rpc_timeout": TIMEOUT, "retry_for": TIMEOUT, "framing": None}
+    assert write(tubemq, rows, **client) == len(rows)  # type: ignore[arg-type]  # only its address is asked for
+    query = Query(tubemq, "pair", **client)  # type: ignore[arg-type]
+    query.run()
+    assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
+
+
+@pytest.mark.parametrize("server", ["master", "broker-1"])
+def test_who_is_wrong_there_is_told(
+    tubemq: TlsTubeMQ, tls: TlsSettings, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_framings", {})
+    secure = Address("127.0.0.1", tubemq.tls_ports[server])
+    with pytest.raises(TransportError, match=r"'tubemq\.tls\.cert' and 'tubemq\.tls\.key'"):
+        connect(secure, None, TIMEOUT, TlsSettings(ca=tls.ca))
+    with pytest.raises(ProtocolError, match=r"is not trusted: .*'tubemq\.tls\.ca'"):
+        connect(secure, None, TIMEOUT, TlsSettings(cert=tls.cert, key=tls.key))
+    with pytest.raises(TransportError, match=r"does the port speak TLS\? .*'tubemq\.tls\.enabled'"):
+        connect(secure, None, TIMEOUT)
+    host, _, port = (tubemq.master if server == "master" else tubemq.broker_address(1)).partition(":")
+    monkeypatch.setattr(connection_module, "_HANDSHAKE_WITHIN", 1.0)
+    with pytest.raises(TransportError, match=r"no answer to the TLS handshake .* is this the plain port\?"):
+        connect(Address(host, int(port)), None, TIMEOUT, tls)

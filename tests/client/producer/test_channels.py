@@ -1,0 +1,537 @@
+"""How messages flow when brokers are slow, refuse, cannot be reached, come and go: evenly, and never into memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, settings
+from tests.waiting import wait_until
+from tubemq_spark.client.net import connection as connection_module
+from tubemq_spark.client.net import pool as pool_module
+from tubemq_spark.client.producer import broker_channel as link_module
+from tubemq_spark.client.producer import channels as links_module
+from tubemq_spark.client.producer import partitioner as routing_module
+from tubemq_spark.client.producer.producer import OVERHEAD, Producer
+from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.metadata import Address, Partition
+from tubemq_spark.testing import Calls, Fault
+
+SPEC = TopicSpec(partitions=3)
+AGES = 1000.0  # seconds by the cluster's clock
+PATIENT = 2 * AGES  # seconds to wait for an answer
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with a topic of three partitions."""
+    with embedded_cluster(topics={"demo": SPEC}) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def all_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for anywhere wait for connections to all brokers, however long these take: or who is connected first would
+    get all of them."""
+    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 600.0)
+
+
+class Later:
+    """The time as some modules see it: it stands still, but for what a test adds."""
+
+    def __init__(self) -> None:
+        self.late = 0.0
+        self._begin = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self._begin + self.late
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """By which brokers and partitions are left alone, and answers are owed."""
+    clock = Later()
+    monkeypatch.setattr(routing_module, "time", clock)
+    monkeypatch.setattr(link_module, "time", clock)
+    return clock
+
+
+def send_all(producer: Producer, count: int, topic: str = "demo") -> Mapping[Partition, int]:
+    """What each partition has stored then."""
+    for row in range(count):
+        producer.send(topic, b"body %d" % row, row=row)
+    return dict(producer.flush())
+
+
+def by_broker(stored: Mapping[Partition, int]) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for partition, count in stored.items():
+        counts[partition.broker_id] += count
+    return counts
+
+
+def connections(cluster: EmbeddedCluster, broker_id: int) -> set[object]:
+    """Those that the broker has open."""
+    tubemq = cluster.tubemq
+    return tubemq._on_thread(lambda: set(tubemq._servers.broker(broker_id).plain.connections))
+
+
+# Spread
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_messages_are_spread_evenly(brokers: int) -> None:
+    with embedded_cluster(topics={"demo": SPEC}, brokers=brokers) as cluster, Producer(settings(cluster)) as producer:
+        stored = send_all(producer, 6000)
+    even = 6000 / (3 * brokers)
+    assert len(stored) == 3 * brokers
+    assert max(abs(count - even) for count in stored.values()) < even / 2
+
+
+def test_a_slow_broker_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+    """It takes nothing up until the other has 4000 of 5000 messages, with whatever the slow one could get."""
+    slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(AGES)
+    advance = cluster.tubemq.on("send_message", broker=2, nth=4000, times=1).run(
+        lambda: cluster.tubemq.clock.advance(AGES), after=True
+    )
+    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
+        stored = by_broker(send_all(producer, 5000))
+    assert slow.fired == advance.fired == 1
+    assert stored[2] >= 4000
+    assert 0 < stored[1] <= 1000
+    assert set(bodies_in(cluster).values()) == {1}
+
+
+# Brokers that fail
+
+
+def fail_with(calls: Calls, kind: str) -> Fault:
+    return calls.close_connection() if kind == "closed" else calls.fail(int(kind))
+
+
+@pytest.mark.parametrize("kind", ["503", "419", "closed"])
+def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
+    cluster: EmbeddedCluster, clock: Later, kind: str
+) -> None:
+    fault = fail_with(cluster.tubemq.on("send_message", broker=1), kind)
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        met = fault.fired
+        assert met > 0
+        send_all(producer, 300)
+        assert fault.fired == met, "it is avoided"
+        for tried in (1, 2):
+            clock.late += 130.0
+            while fault.fired < met + tried:  # it may have to be connected before
+                send_all(producer, 300)
+            assert fault.fired == met + tried, "one message tries it"
+        assert set(by_broker(producer.flush())) == {2}
+        fault.remove()
+        clock.late += 130.0
+        while not by_broker(send_all(producer, 300))[1]:
+            pass
+        before = by_broker(producer.flush())[1]
+        assert by_broker(send_all(producer, 300))[1] == before + 150
+    assert bodies_in(cluster).total() == producer.acknowledged
+
+
+@pytest.mark.parametrize("kind", ["503", "closed", "no answer"])
+def test_the_next_producer_knows_who_fails(cluster: EmbeddedCluster, kind: str) -> None:
+    """As long as the session is the same."""
+    calls = cluster.tubemq.on("send_message", broker=1)
+    fault = calls.silence() if kind == "no answer" else fail_with(calls, kind)
+    same = settings(cluster, rpc_timeout=0.5 if kind == "no answer" else 10.0)
+    with Producer(same) as producer:
+        send_all(producer, 30)
+    met = fault.fired
+    assert met > 0
+    for _ in range(4):
+        with Producer(same) as producer:
+            assert set(by_broker(send_all(producer, 100))) == {2}
+    assert fault.fired == met
+    SESSIONS.close()
+    with Producer(same) as producer:
+        send_all(producer, 30)
+    assert fault.fired > met
+
+
+@pytest.mark.parametrize("kind", ["503", "419", "closed"])
+def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
+    with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:
+        faults = [fail_with(cluster.tubemq.on("send_message", broker=n, times=4), kind) for n in cluster.broker_ids]
+        with Producer(settings(cluster)) as producer:
+            assert sum(send_all(producer, 300).values()) == 300
+        assert all(fault.fired for fault in faults)
+        assert set(bodies_in(cluster).values()) == {1}
+
+
+def test_a_rest_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
+    """What waits for the one goes on before the other says anything."""
+    refusal = cluster.tubemq.on("send_message", broker=1, times=3).fail(503)
+    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
+        assert by_broker(send_all(producer, 6)) == {2: 6}
+        assert refusal.fired == 3
+        silent = cluster.tubemq.on("send_message", broker=2, times=1).delay(AGES)
+        advance = cluster.tubemq.on("send_message", broker=1, times=1).run(
+            lambda: cluster.tubemq.clock.advance(AGES), after=True
+        )
+        producer.send("demo", b"two", target=(2, 0))
+        producer.send("demo", b"one", target=(1, 0))
+        producer.flush()
+    assert silent.fired == advance.fired == 1
+
+
+def test_a_wrong_token_is_not_shown_all_the_time(cluster: EmbeddedCluster) -> None:
+    """While no master tells of another."""
+    refusal = cluster.tubemq.on("send_message").fail(415)
+    producer = Producer(settings(cluster, retry_for=2.0))
+    producer.limit("demo")
+    cluster.tubemq.stop_master()
+    producer.send("demo", b"a", row=0)
+    with pytest.raises(AuthError, match=r"^row 0 .* tries .*415 CERTIFICATE_FAILURE.*; 0 of 1 messages so far are"):
+        producer.flush()
+    assert 1 < refusal.fired < 20
+    producer.close()
+
+
+def test_an_idle_connection_that_its_broker_ends_is_no_trouble(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+        cluster.stop_broker(1)
+        cluster.start_broker(1)
+        wait_until(lambda: not connections(cluster, 1))
+        assert by_broker(send_all(producer, 300)) == {1: 300, 2: 300}
+
+
+# Connecting
+
+
+@dataclass
+class BlackHole:
+    attempts: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Who waits is told that there is nobody."""
+        self.released.set()
+        wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+
+
+@pytest.fixture
+def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlackHole]:
+    """Who connects to broker 2 hears nothing at all until the test is over, and is waited for for a moment only."""
+    hole, opened = BlackHole(), connection_module._open
+    host, port = cluster.broker_address(2).split(":")
+    black_hole = Address(host, int(port))
+
+    def open_or_wait(address: Address, *others: object) -> object:
+        if address == black_hole:
+            hole.attempts += 1
+            hole.released.wait()
+            raise TransportError(f"cannot connect to {address}: timed out")
+        return opened(address, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(connection_module, "_open", open_or_wait)
+    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 0.3)
+    yield hole
+    hole.release()
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_broker_that_cannot_be_reached_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        assert by_broker(send_all(producer, 2000)) == {1: 2000}
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("keyed", [True, False], ids=["keys", "targets"])
+def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster, keyed: bool) -> None:
+    """As far as memory goes, which is far."""
+    producer = Producer(settings(cluster, retry_for=PATIENT))
+    for row in range(8000):
+        how = {"key": b"%d" % row} if keyed else {"target": (1 + row % 2, 0)}
+        producer.send("demo", b"%d" % row, **how)
+    while producer.acknowledged < 3000:
+        producer.send("demo", b"near", target=(1, 1))
+    producer.close()
+
+
+def test_one_attempt_at_a_time_for_all_producers(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
+    """Micro-batches that are shorter than an attempt do not pile them up; when it has failed, that is known."""
+    same = settings(cluster)
+    for _ in range(4):
+        with Producer(same) as producer, Producer(same) as other:
+            assert by_broker(send_all(producer, 50)) == by_broker(send_all(other, 50)) == {1: 50}
+    wait_until(lambda: unreachable.attempts)
+    assert unreachable.attempts == 1
+    unreachable.release()
+    for _ in range(4):
+        with Producer(same) as producer:
+            assert by_broker(send_all(producer, 50)) == {1: 50}
+    assert unreachable.attempts == 1
+
+
+def test_producers_that_wait_for_one_attempt_all_get_a_connection(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_open, opened = threading.Event(), connection_module._open
+    same = settings(cluster)
+    with Producer(same) as first, Producer(same) as second:
+        first.limit("demo")
+        monkeypatch.setattr(connection_module, "_open", lambda *those: may_open.wait(60) and opened(*those))
+        for producer in (first, second):
+            producer.prepare("demo")
+            producer.send("demo", b"a", target=(1, 0))
+        may_open.set()
+        assert sum(first.flush().values()) == sum(second.flush().values()) == 1
+        assert len(connections(cluster, 1)) == 2
+
+
+@pytest.mark.parametrize("code", [500, 403])
+def test_a_broker_that_is_back_is_used_when_no_other_takes_anything(cluster: EmbeddedCluster, code: int) -> None:
+    """Although it was away, and the other one stands."""
+    same = settings(cluster, retry_for=PATIENT)
+    with Producer(same) as producer:
+        producer.limit("demo")
+        cluster.stop_broker(2)
+        refusals = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
+        producer.send("demo", b"a")
+        flushing = threading.Thread(target=lambda: stored.update(producer.flush()))
+        stored: dict[Partition, int] = {}
+        flushing.start()
+        wait_until(lambda: 2 in SESSIONS.shared(same).troubles.brokers and refusals.fired > 0)
+        cluster.start_broker(2)
+        flushing.join()
+        assert by_broker(stored) == {2: 1}
+
+
+def test_connections_are_made_ahead(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        producer.limit("demo")
+        sends = cluster.tubemq.on("send_message").count()
+        producer.prepare("demo")
+        wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
+        assert sends.fired == 0
+        ahead = [connections(cluster, n) for n in (1, 2)]
+        assert by_broker(send_all(producer, 300)) == {1: 150, 2: 150}
+        assert [connections(cluster, n) for n in (1, 2)] == ahead
+
+
+def test_connections_that_nobody_wants_go_to_the_next(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        producer.limit("demo")
+        producer.prepare("demo")
+    wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
+    ahead = [connections(cluster, n) for n in (1, 2)]
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+    assert [connections(cluster, n) for n in (1, 2)] == ahead
+
+
+@pytest.mark.parametrize("idle", [True, False], ids=["for too long", "not for long"])
+def test_connections_are_used_again_unless_they_were_idle(
+    cluster: EmbeddedCluster, idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "time", clock := Later())
+    same = settings(cluster, idle_for=60.0)
+    with Producer(same) as producer:
+        send_all(producer, 300)
+    before = connections(cluster, 1) | connections(cluster, 2)
+    clock.late += 61.0 if idle else 59.0
+    with Producer(same) as producer:
+        send_all(producer, 300)
+    wait_until(lambda: len(connections(cluster, 1)) == len(connections(cluster, 2)) == 1)
+    after = connections(cluster, 1) | connections(cluster, 2)
+    assert not before & after if idle else before == after
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("size", "max_bytes", "most"),
+    [(100_000, 2_000_000, 20), (100_000, 50_000, 1), (10, 2_000_000, 2_000_000 // OVERHEAD)],
+    ids=["by bytes", "one that is longer than all", "by what surrounds small ones"],
+)
+def test_memory_is_bounded_while_nobody_answers(cluster: EmbeddedCluster, size: int, max_bytes: int, most: int) -> None:
+    """Rows are taken only as others are stored."""
+    held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(AGES) for n in cluster.broker_ids]
+    pulled, unstored = Counter[str](), list[int]()
+
+    def rows(producer: Producer) -> Iterator[bytes]:
+        for _ in range(3 * most):
+            pulled["rows"] += 1
+            unstored.append(pulled.total() - producer.acknowledged)
+            yield bytes(size)
+
+    def write() -> None:
+        same = settings(cluster, rpc_timeout=PATIENT)
+        with Producer(same, max_bytes=max_bytes) as producer:
+            for body in rows(producer):
+                producer.send("demo", body)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    reached = 0.9 * most
+    wait_until(lambda: pulled.total() >= reached and any(fault.fired for fault in held))
+    while writing.is_alive():
+        cluster.tubemq.clock.advance(AGES)
+        writing.join(0.05)
+    assert len(unstored) == 3 * most == bodies_in(cluster).total()
+    assert 0 < max(unstored) <= most
+
+
+# Partitions that come and go
+
+
+def news(cluster: EmbeddedCluster) -> None:
+    """What a heartbeat brings."""
+    with SESSIONS.lease(settings(cluster)) as session:
+        session.refresh_once()
+
+
+def test_partitions_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        assert len(send_all(producer, 600)) == 6
+        cluster.create("demo", TopicSpec(partitions=5))
+        news(cluster)
+        before = dict(producer.flush())
+        stored = send_all(producer, 400)  # so few that no broker falls far behind the other
+    assert {partition: count - before.get(partition, 0) for partition, count in stored.items()} == {
+        Partition(broker, "demo", number): 40 for broker in (1, 2) for number in range(5)
+    }
+
+
+def test_brokers_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 60)
+        third = cluster.tubemq.add_broker()
+        cluster.create("demo", SPEC)
+        news(cluster)
+        while third not in by_broker(send_all(producer, 600)):
+            pass
+        assert set(by_broker(producer.flush())) == {1, 2, third}
+
+
+def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: Later) -> None:
+    closed = cluster.tubemq.on("send_message", broker=1, partition=2).fail(403, "closed")
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        met = closed.fired
+        assert met > 0
+        send_all(producer, 300)
+        assert closed.fired == met
+        clock.late += 3.5
+        send_all(producer, 30)
+        assert closed.fired > met, "it may be open again"
+        closed.remove()
+        clock.late += 3.5
+        stored = send_all(producer, 300)
+    assert stored[Partition(1, "demo", 2)] > 0
+
+
+def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: EmbeddedCluster, clock: Later) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
+        cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
+        send_all(producer, 300)
+        wait_until(lambda: "tubemq-ask" not in [one.name for one in threading.enumerate()])
+        met = closed.fired
+        assert met > 0
+        for _ in range(3):
+            clock.late += 100.0
+            assert by_broker(send_all(producer, 30))[2] == 15
+    assert closed.fired == met
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_partitions_that_fail_are_tried_with_one_message_each(
+    cluster: EmbeddedCluster, clock: Later, code: int
+) -> None:
+    fault = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+        met = fault.fired
+        assert met > 3
+        for times in (1, 2, 3):
+            clock.late += 3.1
+            while fault.fired < met + 3 * times:
+                send_all(producer, 300)
+            assert fault.fired == met + 3 * times
+            assert set(by_broker(producer.flush())) == {2}
+
+
+def test_a_closed_partition_holds_up_no_other_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
+    """The question to it waits for longer than all rows need."""
+    with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
+        producer.limit("demo")
+        asked = cluster.tubemq.on("producer_heartbeat").delay(AGES)
+        closed = cluster.tubemq.on("send_message", broker=1, partition=0).fail(403, "closed")
+        for _ in range(4):
+            send_all(producer, 300)
+        assert closed.fired > 0
+        assert "tubemq-ask" in [one.name for one in threading.enumerate()]
+        wait_until(lambda: asked.fired)
+        assert asked.fired == 1
+        asked.remove()
+        cluster.tubemq.clock.advance(AGES)
+
+
+def test_a_topic_that_is_taken_away_in_the_middle(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message", nth=101, times=1).run(lambda: cluster.tubemq.delete_topic("demo"))
+    producer = Producer(settings(cluster, retry_for=0.3), max_in_flight=1, rows_of="of task partition 4")
+    with pytest.raises(
+        ServerError,
+        match=r"^row \d+ of task partition 4 for topic demo was not acknowledged .*403 FORBIDDEN: .*not existed.*"
+        r"; 100 of 300 rows of task partition 4 are acknowledged\. Check ",
+    ):
+        send_all(producer, 300)
+    assert producer.acknowledged == 100
+    producer.close()
+
+
+@pytest.mark.parametrize("code", [403, 419])
+def test_a_topic_that_takes_no_more(cluster: EmbeddedCluster, code: int) -> None:
+    """It is closed, or its brokers' disks are full."""
+    for broker_id in cluster.broker_ids:
+        cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
+    producer = Producer(settings(cluster, retry_for=2.0), max_in_flight=1)
+    with pytest.raises(
+        ServerError, match=rf"tries on all brokers .* {code} .*; 100 of 300 messages so far are acknowledged\. Check "
+    ) as caught:
+        send_all(producer, 300)
+    assert caught.value.code == code
+    assert bodies_in(cluster).total() == producer.acknowledged == 100
+    producer.close()
+
+
+# Sizes
+
+
+def test_a_topic_may_have_a_limit_of_its_own(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.create_topic("small", 1, max_msg_size=2000)
+    with ExitStack() as stack:
+        producer = stack.enter_context(Producer(settings(cluster), rows_of="of task partition 4"))
+        assert producer.limit("small") == 2000 < producer.limit("demo")
+        sends = stack.enter_context(cluster.tubemq.on("send_message").count())
+        for how in ({}, {"key": b"k"}, {"target": (1, 0)}):
+            with pytest.raises(
+                ConfigError, match=r"^row 3 of task partition 4: value has 2001 bytes, and topic small takes 2000 at "
+            ):
+                producer.send("small", bytes(2001), row=3, **how)
+        producer.flush()
+        assert sends.fired == 0
+        producer.send("small", bytes(2000), row=4)
+        producer.send("demo", bytes(2001), row=5)
+        assert sum(producer.flush().values()) == 2

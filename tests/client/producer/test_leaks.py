@@ -1,0 +1,127 @@
+"""A worker process lives for long, and each task of each micro-batch has a producer: nothing may be left of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tests.waiting import wait_until
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.errors import ServerError
+from tubemq_spark.testing import Fault
+
+TASKS = 1000
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=2) as running:
+        yield running
+
+
+class Left(NamedTuple):
+    """What there is of this process, the servers' ends of connections included, and at the servers."""
+
+    threads: int
+    files: int
+    connections: int
+    producers: int
+
+
+class Observer:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self._tubemq = cluster.tubemq
+        self._registers: Fault = counted(cluster, "producer_register")
+        self._closes: Fault = counted(cluster, "producer_close")
+
+    def look(self) -> Left:
+        servers = self._tubemq._servers
+        listeners = [one.plain for one in servers.masters] + [one.plain for one in servers.brokers.values()]
+        return Left(
+            threading.active_count(),
+            len(os.listdir("/proc/self/fd")),
+            self._tubemq._on_thread(lambda: sum(len(listener.connections) for listener in listeners)),
+            self._registers.fired - self._closes.fired,
+        )
+
+    def wait_for(self, before: Left) -> None:
+        """Until there is no more than there was: servers notice a little later that a connection has ended."""
+        wait_until(lambda: all(now <= then for now, then in zip(self.look(), before, strict=True)), f"{before}")
+
+    def settled(self, producers: int, connections: int) -> Left:
+        """What is left when no more than these are, at the servers, and nobody connects any more."""
+
+        def is_settled() -> bool:
+            left = self.look()
+            dialling = any(one.name.startswith("tubemq-dial") for one in threading.enumerate())
+            return not dialling and left.producers == producers and left.connections <= connections
+
+        wait_until(is_settled, f"{producers} producers and {connections} connections")
+        return self.look()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "not shared"])
+def test_nothing_is_left_of_a_thousand_tasks(cluster: EmbeddedCluster, shared: bool) -> None:
+    same = replace(settings(cluster), shared_connections=shared)
+    observer = Observer(cluster)
+    limits = (1, 3) if shared else (0, 0)
+    for task in range(TASKS):
+        with Producer(same) as producer:
+            producer.send("demo", b"row %d" % task)
+            producer.send("demo", b"key %d" % task, key=b"%d" % task)
+        if task == 10:
+            before = observer.settled(*limits)
+    observer.wait_for(before)
+    observer.settled(*limits)
+    assert bodies_in(cluster).total() == 2 * TASKS
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "not shared"])
+def test_nothing_is_left_of_tasks_that_fail_or_find_a_broker_down(cluster: EmbeddedCluster, shared: bool) -> None:
+    same = replace(settings(cluster, retry_for=0.0), shared_connections=shared)
+    observer = Observer(cluster)
+    with Producer(same) as producer:
+        producer.send("demo", b"before")
+    before = observer.look()
+    cluster.stop_broker(2)
+    refusal = cluster.tubemq.on("send_message", broker=1).fail(400)
+    for number in range(100):
+        with suppress(ServerError), Producer(same) as producer:
+            producer.prepare("demo")
+            producer.send("demo", b"row %d" % number, target=(1, 0))
+            if number % 3:
+                raise ServerError("the task fails for a reason of its own", code=0, name="", message="")
+    assert refusal.fired > 0
+    # Threads that connect may still be at it, and each may bring a connection.
+    observer.wait_for(before._replace(connections=before.connections + 1, files=before.files + 4))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
+def test_many_tasks_at_once_share_a_registration(cluster: EmbeddedCluster) -> None:
+    """As the tasks of a thread pool in one process do."""
+    same = settings(cluster)
+    registers = counted(cluster, "producer_register")
+
+    def run(task: int) -> None:
+        for number in range(20):
+            with Producer(same) as producer:
+                producer.send("demo", b"row %d" % (20 * task + number))
+
+    tasks = [threading.Thread(target=run, args=(task,)) for task in range(8)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert bodies_in(cluster) == {b"row %d" % row: 1 for row in range(160)}
+    assert registers.fired == 1

@@ -1,0 +1,114 @@
+"""What a producer says while brokers are down: one warning soon, then one a minute, whatever tasks there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, settings
+from tests.waiting import wait_until
+from tubemq_spark.client import outage_log
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.errors import TransportError
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+PATIENCE = 30.0  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as running:
+        yield running
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_broker_that_is_down_is_told_once_for_all_tasks(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [Producer(settings(cluster, retry_for=PATIENCE), rows_of=f"of task partition {n}") for n in range(3)]
+    for task in tasks:
+        task.send("demo", b"before")
+        task.flush()
+    cluster.stop_broker(1)
+    threads = []
+    for task in tasks:
+        task.send("demo", b"after")
+        threads.append(threading.Thread(target=task.flush))
+        threads[-1].start()
+
+    wait_until(lambda: warnings(caplog))
+    cluster.start_broker(1)
+    for thread in threads:
+        thread.join()
+    for task in tasks:
+        task.close()
+    told, *more = warnings(caplog)
+    broker = f"broker 1 at {cluster.broker_address(1)}"
+    assert broker in told
+    assert "rows of task partition " in told
+    assert "it is tried again until " in told
+    assert [text.split(", after")[0] for text in more] == [f"{broker} works again"]
+    assert bodies_in(cluster)[b"after"] == 3
+
+
+@pytest.mark.parametrize(
+    ("befall", "what"),
+    [
+        (lambda tubemq: tubemq.on("send_message", times=2).fail(419), "broker 1 at "),
+        (lambda tubemq: tubemq.on("send_message", times=2).fail(503), "broker 1 at "),
+        (lambda tubemq: tubemq.on("send_message", times=2).close_connection(), "broker 1 at "),
+        (lambda tubemq: tubemq.on("send_message", times=2).fail(500), "1:demo:0 "),
+    ],
+    ids=["full", "not in service", "connections break", "storage"],
+)
+def test_sends_that_fail_are_told_with_what_they_are_for(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, befall: Callable[[EmbeddedTubeMQ], object], what: str
+) -> None:
+    befall(cluster.tubemq)
+    with Producer(settings(cluster, retry_for=PATIENCE), rows_of="of task partition 3") as producer:
+        producer.send("demo", b"a", target=(1, 0))
+    told, *more = [text for text in warnings(caplog) if "heartbeat" not in text]
+    assert told.startswith(f"rows of task partition 3 for {what}")
+    assert "are not acknowledged: " in told
+    assert len(more) == 1
+    assert " works again, after " in more[0]
+
+
+def test_rows_that_go_elsewhere_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=2) as cluster:
+        with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+            producer.send("demo", b"a")
+            producer.flush()
+            cluster.kill_broker(2)
+            while not warnings(caplog):
+                producer.send("demo", b"a")
+                producer.flush()
+        assert "broker 2 at " in warnings(caplog)[0]
+
+
+def test_with_the_whole_cluster_down_the_master_is_not_waited_for_before_the_brokers(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So the time that the docs promise is spent once."""
+    producer = Producer(settings(cluster, retry_for=0.5))
+    producer.send("demo", b"a")
+    producer.flush()
+    cluster.stop_broker(1)
+    cluster.kill_master()
+    producer.send("demo", b"b")
+    with pytest.raises(TransportError, match="a message for topic demo was not acknowledged within"):
+        producer.flush()
+    producer.close()
+    assert not any("no master answered" in text for text in warnings(caplog))

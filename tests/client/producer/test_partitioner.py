@@ -1,0 +1,434 @@
+"""Which partition is chosen, by what is known of the cluster, of trouble, and of the connections that there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from tubemq_spark.client.cluster.master_client import Cluster, ProducerSession
+from tubemq_spark.client.producer import partitioner as routing
+from tubemq_spark.client.producer.broker_channel import BrokerChannel
+from tubemq_spark.client.producer.partitioner import BrokerHealth, Partitioner
+from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.key_partitioner import KeyMap
+from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
+from tubemq_spark.protocol.producer_lifecycle import SendEvent
+
+KEYS = [b"key %d" % n for n in range(200)]
+
+
+def cluster(*broker_ids: int, partitions: int = 2, others: Iterable[int] = ()) -> Cluster:
+    """Topic `demo` on these brokers, and `others` without it."""
+    brokers = {n: Broker(n, Address("127.0.0.1", 8000 + n)) for n in (*broker_ids, *others)}
+    return Cluster(brokers, {("demo", n): TopicOnBroker("demo", n, 1, partitions) for n in broker_ids})
+
+
+@dataclass
+class Session:
+    """What a router asks of a session. The master lists the partitions of `listed`."""
+
+    cluster: Cluster
+    listed: set[Partition] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.listed = set(self.cluster.partitions("demo"))
+
+    def lists(self, partition: Partition) -> bool:
+        return partition in self.listed
+
+
+@dataclass
+class Connected:
+    """What a router sees of a connection."""
+
+    unanswered: int = 0
+    full: bool = False
+    owing: float | None = None
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A router, its time and its connections. Each `choices` looks at them anew."""
+
+    def __init__(self, clock: Clock, known: Cluster) -> None:
+        self.clock = clock
+        self.session = Session(known)
+        self.links = {broker_id: Connected() for broker_id in known.brokers}
+        self.unusable: set[Partition] = set()
+        self.asked: list[Sequence[Partition]] = []
+        self.troubles = BrokerHealth()
+        self.router = Partitioner(cast(ProducerSession, self.session), self.troubles, self.usable)
+
+    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+        self.asked.append(partitions)
+        if needed and self.unusable & set(partitions):
+            raise TransportError("not all of them")
+        return [one for one in partitions if one not in self.unusable]
+
+    def begin(self) -> bool:
+        return self.router.begin(cast(dict[int, BrokerChannel], self.links))
+
+    def choices(self, count: int = 120) -> Counter[Partition | None]:
+        self.begin()
+        return Counter(self.router.choose("demo") for _ in range(count))
+
+    def brokers(self) -> set[int]:
+        """To which messages for anywhere go now."""
+        return {one.broker_id for one in self.choices() if one is not None}
+
+    def may_go(self, partition: Partition) -> bool:
+        self.begin()
+        return self.router.takes(partition)
+
+    def sent(self, partition: Partition) -> PendingRecord:
+        """A message that is on its way there."""
+        message = PendingRecord("demo", b"", None)
+        message.on(SendEvent.SENT)
+        message.partition = partition
+        self.router.sent(message)
+        return message
+
+    def owners(self) -> dict[bytes, Partition]:
+        self.begin()
+        return {key: self.router.of_key("demo", key) for key in KEYS}
+
+    def partitions(self) -> list[Partition]:
+        return self.session.cluster.partitions("demo")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(routing, "time", clock := Clock())
+    return clock
+
+
+@pytest.fixture
+def pair(clock: Clock) -> Bench:
+    """Brokers 1 and 2, with two partitions each."""
+    return Bench(clock, cluster(1, 2))
+
+
+P10, P11, P20, P21 = cluster(1, 2).partitions("demo")
+
+
+# Without trouble
+
+
+def test_all_partitions_have_their_turn(pair: Bench) -> None:
+    assert pair.choices(400) == dict.fromkeys([P10, P11, P20, P21], 100)
+
+
+def test_only_what_is_connected_and_has_room_is_chosen(pair: Bench) -> None:
+    pair.links[1].full = True
+    assert set(pair.choices()) == {P20, P21}
+    assert not pair.may_go(P10)
+    del pair.links[2]
+    assert set(pair.choices()) == {None}
+    pair.links[1].full = False
+    assert set(pair.choices()) == {P10, P11}
+
+
+def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
+    pair.begin()
+    assert pair.router.choose("demo") is not None
+    pair.links[1].full = True
+    pair.sent(P10)
+    assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
+
+
+@pytest.mark.parametrize(("idle", "busy", "chosen"), [
+    (0, 256, {1, 2}), (0, 257, {1}), (100, 456, {1, 2}), (100, 457, {1}), (1000, 2000, {1, 2}),
+])  # fmt: skip
+def test_who_has_far_more_unanswered_than_others_gets_no_more(
+    pair: Bench, idle: int, busy: int, chosen: set[int]
+) -> None:
+    pair.links[1].unanswered, pair.links[2].unanswered = idle, busy
+    assert pair.brokers() == chosen
+    assert pair.may_go(P20), "what must go there does"
+
+
+def test_partitions_that_come_are_used(pair: Bench) -> None:
+    assert not pair.begin()
+    pair.choices()
+    pair.session.cluster = cluster(1, 2, partitions=3)
+    assert pair.begin()
+    assert set(pair.choices()) == set(pair.partitions()) > {P10, P11, P20, P21}
+    assert not pair.begin()
+
+
+def test_partitions_are_told_before_they_are_used(pair: Bench) -> None:
+    assert pair.asked == []
+    pair.choices()
+    pair.owners()
+    assert pair.asked == [[P10, P11, P20, P21]]
+    pair.session.cluster = cluster(1, 2, partitions=3)
+    pair.choices()
+    assert pair.asked[1:] == [pair.partitions()]
+
+
+def test_partitions_that_are_not_usable_are_not_used(pair: Bench) -> None:
+    pair.unusable = {P10, P20}
+    assert set(pair.choices()) == {P11, P21}
+    assert set(pair.owners().values()) == {P11, P21}
+    pair.router.need(P11)
+    with pytest.raises(TransportError):
+        pair.router.need(P20)
+
+
+def test_when_none_is_usable_that_is_told(pair: Bench) -> None:
+    pair.unusable = {P10, P11, P20, P21}
+    with pytest.raises(TransportError):
+        pair.choices()
+
+
+def test_keys_have_their_partitions_whatever_is_connected(pair: Bench) -> None:
+    expected = {key: KeyMap([P10, P11, P20, P21]).partition(key) for key in KEYS}
+    assert pair.owners() == expected
+    pair.links.clear()
+    assert pair.owners() == expected
+
+
+def test_the_brokers_of_a_topic(clock: Clock) -> None:
+    bench = Bench(clock, cluster(1, 3, others=[2, 4]))
+    assert bench.router.brokers("demo") == {1, 3}
+
+
+# A broker that has trouble
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("lost", 15.0), ("refused", 50.0), ("full", 3.0)])
+def test_a_broker_with_trouble_is_avoided_for_a_while(pair: Bench, clock: Clock, kind: str, seconds: float) -> None:
+    pair.begin()
+    pair.router.broker_trouble(1, kind)
+    assert pair.brokers() == {2}
+    assert not pair.router.may_dial(1, needed=True)
+    assert not pair.may_go(P10)
+    assert pair.may_go(P20)
+    clock.now += 0.11  # it has rested
+    assert pair.brokers() == {2}
+    assert pair.may_go(P10)
+    assert pair.router.may_dial(1, needed=True)
+    assert not pair.router.may_dial(1, needed=False)
+    clock.now += seconds
+    assert pair.brokers() == {1, 2}
+    assert pair.router.may_dial(1, needed=False)
+
+
+def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: Clock) -> None:
+    pair.router.broker_trouble(1, "full")
+    clock.now += 3.1
+    pair.begin()
+    assert pair.router.is_on_trial(1)
+    assert not pair.router.is_on_trial(2)
+    assert pair.router.takes(P10)
+    pair.links[1].unanswered = 1
+    pair.sent(P10)
+    assert not pair.router.takes(P11)
+    assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
+    pair.router.success(P10)
+    assert pair.brokers() == {1, 2}
+    assert pair.may_go(P11)
+    assert not pair.router.has_trouble
+
+
+def test_trouble_again_after_the_rest_makes_it_longer(pair: Bench, clock: Clock) -> None:
+    for rest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0):
+        pair.router.broker_trouble(1, "lost")
+        clock.now += rest * 0.9
+        pair.router.broker_trouble(1, "lost")  # the same trouble still: the answers of what was on its way
+        assert not pair.may_go(P10)
+        clock.now += rest * 0.11
+        assert pair.may_go(P10)
+
+
+def test_success_ends_it(pair: Bench, clock: Clock) -> None:
+    pair.router.broker_trouble(1, "refused")
+    pair.router.success(P20)
+    assert pair.brokers() == {2}
+    pair.router.success(P11)
+    assert pair.brokers() == {1, 2}
+    pair.router.broker_trouble(1, "refused")
+    clock.now += 0.11
+    assert pair.may_go(P10), "it is counted from the beginning"
+
+
+def test_the_whole_cluster_is_never_avoided(clock: Clock) -> None:
+    bench = Bench(clock, cluster(*range(1, 11)))
+    for broker_id in range(1, 11):
+        bench.router.broker_trouble(broker_id, "refused")
+    assert bench.brokers() == set(), "all rest"
+    clock.now += 0.11
+    assert len(bench.brokers()) == 7
+    clock.now += 50.0
+    assert len(bench.brokers()) == 10
+
+
+def test_the_only_broker_of_a_topic_is_tried_after_its_rest(clock: Clock) -> None:
+    """However many brokers there are without it."""
+    bench = Bench(clock, cluster(1, others=range(2, 11)))
+    bench.router.broker_trouble(1, "refused")
+    assert bench.brokers() == set()
+    clock.now += 0.11
+    assert bench.brokers() == {1}
+
+
+def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench, clock: Clock) -> None:
+    pair.links[1] = Connected(unanswered=5, owing=clock.now - 0.9)
+    assert pair.brokers() == {1, 2}
+    clock.now += 0.2
+    assert pair.brokers() == {2}
+    assert pair.may_go(P10)
+    clock.now += 100.0
+    assert pair.brokers() == {2}
+    pair.links[1] = Connected()
+    assert pair.brokers() == {1, 2}
+
+
+def test_a_broker_with_trouble_that_is_listed_no_more_is_not_even_dialled(pair: Bench) -> None:
+    pair.session.listed -= {P10, P11}
+    pair.begin()
+    assert pair.router.brokers("demo") == {1, 2}
+    pair.router.broker_trouble(1, "lost")
+    assert pair.router.brokers("demo") == {2}
+
+
+def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: Clock) -> None:
+    other = Partitioner(cast(ProducerSession, pair.session), pair.troubles)
+    assert pair.brokers() == {1, 2}
+    other.broker_trouble(1, "lost")
+    other.partition_trouble(P20)
+    assert not pair.router.may_dial(1, needed=True)
+    assert set(pair.choices()) == {P21}
+    clock.now += 0.11
+    pair.router.success(P11)
+    pair.router.success(P20)
+    assert other.may_dial(1, needed=False)
+    assert not other.has_trouble
+
+
+def test_a_topic_is_stuck_unless_somebody_takes_its_messages_or_is_just_full(pair: Bench) -> None:
+    pair.begin()
+    assert not pair.router.is_stuck("demo")
+    pair.links[1].full = pair.links[2].full = True
+    pair.begin()
+    assert not pair.router.is_stuck("demo")
+    del pair.links[1]
+    pair.links[2].full = False
+    for partition in (P20, P21):
+        assert not pair.router.is_stuck("demo")
+        pair.router.partition_trouble(partition)
+    assert pair.router.is_stuck("demo")
+
+
+# A partition that has trouble
+
+
+def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock: Clock) -> None:
+    pair.router.partition_trouble(P10)
+    assert set(pair.choices()) == {P11, P20, P21}
+    assert not pair.may_go(P10)
+    assert pair.may_go(P11)
+    clock.now += 0.11
+    assert pair.may_go(P10)
+    assert set(pair.choices()) == {P11, P20, P21}
+    clock.now += 3.0
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+    pair.router.partition_trouble(P10)
+    pair.router.success(P11)
+    assert set(pair.choices()) == {P11, P20, P21}
+    pair.router.success(P10)
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+
+
+def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: Bench, clock: Clock) -> None:
+    for partition in pair.partitions():
+        pair.router.partition_trouble(partition)
+    assert set(pair.choices()) == {None}
+    clock.now += 0.11
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+
+
+def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock: Clock) -> None:
+    for partition in (P10, P20, P21):
+        pair.router.partition_trouble(partition)
+    clock.now += 3.1
+    pair.begin()
+    on_trial = [pair.sent(partition) for partition in (P10, P20)]
+    assert set(pair.choices()) == {P11, P21}
+    assert not pair.may_go(P10)
+    assert pair.may_go(P21)
+    on_trial[0].on(SendEvent.FAILED)
+    assert set(pair.choices()) == {P10, P11, P21}, "it may have failed for another reason"
+    again = pair.sent(P10)
+    assert not pair.may_go(P10)
+    again.partition = P11  # it failed, and went elsewhere
+    assert pair.may_go(P10)
+    pair.router.success(P20)
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+    pair.sent(P20)
+    assert pair.may_go(P20)
+
+
+def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: Clock) -> None:
+    for partition in pair.partitions():
+        pair.router.partition_trouble(partition)
+    clock.now += 0.11
+    pair.begin()
+    tried = set()
+    for _ in range(4):
+        chosen = pair.router.choose("demo")
+        assert chosen is not None
+        tried.add(pair.sent(chosen).partition)
+    assert pair.router.choose("demo") is None
+    assert tried == {P10, P11, P20, P21}
+    assert set(pair.choices()) == {None}
+
+
+def test_trouble_moves_no_key(pair: Bench) -> None:
+    before = pair.owners()
+    pair.router.partition_trouble(P10)
+    pair.router.broker_trouble(2, "lost")
+    assert pair.owners() == before
+
+
+@pytest.mark.parametrize("whose", ["the partition's", "the broker's"])
+def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: Clock, whose: str) -> None:
+    before = pair.owners()
+    pair.session.listed.remove(P10)
+    assert pair.owners() == before, "as long as it works it is used"
+    if whose == "the partition's":
+        pair.router.partition_trouble(P10)
+    else:
+        pair.router.broker_trouble(1, "full")
+    assert {key for key, owner in pair.owners().items() if owner != before[key]} == {
+        key for key, owner in before.items() if owner == P10
+    }
+    assert P10 not in pair.owners().values()
+    clock.now += 60.0
+    assert set(pair.choices()) == {P11, P20, P21}, "it is not even tried"
+    pair.session.listed.add(P10)
+    assert set(pair.choices()) == {P10, P11, P20, P21}
+    pair.router.success(P10)
+    assert pair.owners() == before
+
+
+def test_nothing_is_gone_where_the_master_lists_nothing(pair: Bench, clock: Clock) -> None:
+    """As one does that has just taken over, or when the topic is closed."""
+    before = pair.owners()
+    pair.session.listed.clear()
+    pair.router.partition_trouble(P10)
+    pair.router.broker_trouble(2, "lost")
+    assert pair.owners() == before
+    clock.now += 60.0
+    assert set(pair.choices()) == {P10, P11, P20, P21}

@@ -1,0 +1,483 @@
+"""Sends to brokers that fail on purpose: whatever they do, nothing is lost and nothing counts that is not stored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tests.stored import stored_in
+from tests.waiting import wait_until
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.producer import broker_channel as link_module
+from tubemq_spark.client.producer import channels as links_module
+from tubemq_spark.client.producer import delivery_timeout as patience_module
+from tubemq_spark.client.producer import partitioner as routing_module
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
+from tubemq_spark.testing import Calls, Fault, ServerConfig
+
+PERIOD = 300.0  # seconds that a visit token lives
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Two brokers with a topic of three partitions."""
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def all_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for anywhere wait for connections to all brokers, however long these take: or who is connected first would
+    get all of them."""
+    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 600.0)
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"body %d" % n for n in range(count)]
+
+
+def send_all(producer: Producer, count: int, topic: str = "demo") -> list[bytes]:
+    for row, body in enumerate(bodies(count)):
+        producer.send(topic, body, row=row)
+    return bodies(count)
+
+
+def test_a_message_arrives_as_it_was_given(cluster: EmbeddedCluster) -> None:
+    attributes = encode_attributes({"city": "Zürich"}, "news", "202611210830")
+    with Producer(settings(cluster)) as producer:
+        producer.send("demo", b"hello", attributes, "news", "202611210830")
+        stored = producer.flush()
+
+    (message,) = stored_in(cluster, "demo", filters=["news"])
+    expected = Attributes({"city": "Zürich"}, "news", parse_msg_time("202611210830"))
+    assert (message.body, message.attributes) == (b"hello", expected)
+    assert stored == {message.partition: 1}
+    assert stored_in(cluster, "demo", filters=["nothing"]) == []
+
+
+@pytest.mark.parametrize("count", [6, 480], ids="{} messages".format)  # no broker falls far behind the other
+def test_partitions_get_equal_shares(cluster: EmbeddedCluster, count: int) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, count)
+        assert sorted(producer.flush().values()) == [count / 6] * 6
+    assert bodies_in(cluster) == dict.fromkeys(bodies(count), 1)
+
+
+def test_leaving_the_block_waits_for_what_was_sent(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 1)
+
+
+def test_rows_of_several_topics(cluster: EmbeddedCluster) -> None:
+    cluster.create("other", TopicSpec(partitions=1))
+    cluster.create("third", TopicSpec(partitions=2))
+    with Producer(settings(cluster)) as producer:
+        for n, topic in enumerate(["demo", "other", "third"] * 40):
+            producer.send(topic, b"%d" % n)
+        stored = producer.flush()
+    assert {topic: sum(n for p, n in stored.items() if p.topic == topic) for topic in cluster.topics} == dict.fromkeys(
+        cluster.topics, 40
+    )
+
+
+class AtOnce:
+    """How many sends came in together at a broker, at most. It answers all of them before it reads on, so as many were
+    unanswered then.
+    """
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.most = 0
+        self._now: Counter[int] = Counter()
+        for broker_id in cluster.broker_ids:
+            cluster.tubemq.on("send_message", broker=broker_id).run(partial(self._count, broker_id))
+
+    def _count(self, broker_id: int) -> None:
+        if not self._now[broker_id]:
+            asyncio.get_running_loop().call_soon(self._now.pop, broker_id)
+        self._now[broker_id] += 1
+        self.most = max(self.most, self._now[broker_id])
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 7, 128])
+def test_no_more_than_max_in_flight_are_unanswered(cluster: EmbeddedCluster, max_in_flight: int) -> None:
+    at_once = AtOnce(cluster)
+    with Producer(settings(cluster), max_in_flight) as producer:
+        send_all(producer, 700)
+    assert bodies_in(cluster) == dict.fromkeys(bodies(700), 1)
+    assert 0 < at_once.most <= max_in_flight
+
+
+def test_sends_are_pipelined(cluster: EmbeddedCluster) -> None:
+    at_once = AtOnce(cluster)
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 700)
+    assert at_once.most > 10
+
+
+# Failures that pass
+
+Failing = Callable[[Calls], Fault]
+
+
+def code(number: int) -> Failing:
+    return lambda calls: calls.fail(number, "as the test wants it")
+
+
+FAILURES: dict[str, Failing] = {
+    **{str(number): code(number) for number in (503, 419, 403, 500, 510, 599)},
+    "stopping": lambda calls: calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException"),
+    "exception": lambda calls: calls.throw("java.lang.reflect.InvocationTargetException"),
+    "close": Calls.close_connection,
+    "store and close": Calls.close_mid_frame,
+    "no answer": Calls.drop_request,
+    "store without answer": Calls.drop_reply,
+}
+
+
+def failing(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("failing", [FAILURES[name] for name in names], ids=names)
+
+
+@failing(*FAILURES)
+def test_what_one_broker_does_not_take_goes_elsewhere(cluster: EmbeddedCluster, failing: Failing) -> None:
+    fault = failing(cluster.tubemq.on("send_message", broker=1, nth=21, times=20))
+    is_silent = failing in (Calls.drop_request, Calls.drop_reply)
+    with Producer(settings(cluster, rpc_timeout=0.3 if is_silent else 10.0)) as producer:
+        sent = send_all(producer, 300)
+        stored = producer.flush()
+
+    assert fault.fired > 0
+    assert sum(stored.values()) == 300
+    assert set(bodies_in(cluster)) == set(sent)
+    twice = sum(times - 1 for times in bodies_in(cluster).values())
+    if failing is Calls.close_mid_frame:
+        assert 0 < twice <= fault.fired
+    elif not is_silent:  # where others on the connection may be late too
+        assert twice == 0
+
+
+@failing("503", "close", "no answer")
+def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Failing) -> None:
+    fault = failing(cluster.tubemq.on("send_message", broker=1))
+    with Producer(settings(cluster, rpc_timeout=0.3 if failing is Calls.drop_request else 10.0)) as producer:
+        send_all(producer, 30)
+        producer.flush()
+        met = fault.fired
+        send_all(producer, 300)
+        stored = producer.flush()
+    assert fault.fired == met > 0
+    assert {partition.broker_id for partition in stored} == {2}
+
+
+def test_a_failing_partition_is_left_alone_but_not_its_broker(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # or it is tried after 3 s
+    fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 30)
+        producer.flush()
+        refused = fault.fired
+        send_all(producer, 300)
+        stored = producer.flush()
+    assert fault.fired == refused > 0
+    assert {(p.broker_id, p.partition_id) for p in stored} == {(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)}
+
+
+@failing("503", "419", "close")
+def test_the_only_broker_is_tried_again_all_the_same(failing: Failing) -> None:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
+        fault = failing(cluster.tubemq.on("send_message", times=3))
+        with Producer(settings(cluster)) as producer:
+            send_all(producer, 100)
+            producer.flush()
+        assert fault.fired == 3
+        assert set(bodies_in(cluster)) == set(bodies(100))
+
+
+def test_a_broker_that_cannot_be_reached_is_passed_over(cluster: EmbeddedCluster) -> None:
+    cluster.kill_broker(1)
+    with Producer(settings(cluster)) as producer:
+        send_all(producer, 300)
+        assert {partition.broker_id for partition in producer.flush()} == {2}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_nothing_is_lost_whatever_happens(seed: int) -> None:
+    dice = random.Random(seed)
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=3) as cluster:
+        for broker_id in cluster.broker_ids:
+            kinds = dice.sample(["419", "403", "500", "503", "close", "store and close"], 3)
+            for _ in range(dice.choice([0, 2, 15])):
+                calls = cluster.tubemq.on("send_message", broker=broker_id, nth=dice.randint(1, 700), times=1)
+                FAILURES[dice.choice(kinds)](calls)
+        with Producer(settings(cluster), max_in_flight=dice.choice([3, 50, 1000])) as producer:
+            send_all(producer, 2000)
+            stored = producer.flush()
+        assert sum(stored.values()) == 2000
+        assert set(bodies_in(cluster)) == set(bodies(2000))
+        at_brokers = Counter(message.broker_id for message in cluster.tubemq.messages("demo"))
+        for broker_id in cluster.broker_ids:
+            assert sum(n for p, n in stored.items() if p.broker_id == broker_id) <= at_brokers[broker_id]
+
+
+# Failures that are the end
+
+
+def test_a_refusal_names_the_row() -> None:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
+        cluster.tubemq.on("send_message", nth=78, times=1).fail(400, "as the test wants it")
+        producer = Producer(settings(cluster), rows_of="of task partition 4")
+        with (
+            pytest.raises(
+                ServerError,
+                match=r"row 77 of task partition 4 to broker 1 at 127.0.0.1:\d+, partition 1:demo:\d.* 400 BAD_",
+            ) as caught,
+            producer,
+        ):
+            send_all(producer, 300)
+    error = caught.value
+    assert (error.code, error.name, error.message) == (400, "BAD_REQUEST", "as the test wants it")
+
+
+def test_after_an_error_nothing_counts_as_flushed(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message").fail(400)
+    producer = Producer(settings(cluster))
+    producer.send("demo", b"a")
+    for _ in range(3):
+        with pytest.raises(ServerError):
+            producer.flush()
+    producer.close()
+
+
+def test_patience_ends_with_the_last_answer(cluster: EmbeddedCluster) -> None:
+    refusals = [cluster.tubemq.on("send_message", broker=n).fail(419) for n in cluster.broker_ids]
+    with (
+        pytest.raises(
+            ServerError,
+            match="row 0 for topic demo was not acknowledged within .* tries .*419 SERVER_REC.*"
+            r"tubemq.retry.maxElapsedMs",
+        ) as caught,
+        Producer(settings(cluster, retry_for=1.0)) as producer,
+    ):
+        producer.send("demo", b"a", row=0)
+    assert caught.value.code == 419
+    assert min(fault.fired for fault in refusals) > 0
+    assert sum(fault.fired for fault in refusals) <= 10  # there are pauses in between
+
+
+@pytest.mark.parametrize("reason", ["close", "no answer", "no broker"])
+def test_patience_ends_without_any_answer(cluster: EmbeddedCluster, reason: str) -> None:
+    if reason == "no broker":
+        for broker_id in cluster.broker_ids:
+            cluster.kill_broker(broker_id)
+    else:
+        FAILURES[reason](cluster.tubemq.on("send_message"))
+    producer = Producer(settings(cluster, rpc_timeout=0.1, retry_for=0.3))
+    producer.send("demo", b"a", row=0)
+    with pytest.raises(
+        TransportError, match=r"row 0 for topic demo .* in \d+ tries .*partition [12]:demo:\d: .*127.0.0.1:\d"
+    ):
+        producer.flush()
+    producer.close()
+
+
+def test_no_retries_when_none_are_wanted(cluster: EmbeddedCluster) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(500)
+    with pytest.raises(ServerError, match="in 1 tries"), Producer(settings(cluster, retry_for=0)) as producer:
+        producer.send("demo", b"a")
+    assert refusal.fired == 1
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["known to the master", "forgotten by the master"])
+def test_a_token_that_is_too_old_is_renewed(forgotten: bool) -> None:
+    config = ServerConfig(
+        start_visit_token_check=True,
+        visit_token_valid_period=PERIOD,
+        visit_token_check_in_valid_time=0.0,
+        producer_heartbeat_timeout=30.0 if forgotten else 100 * PERIOD,
+    )
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster:
+        with Producer(settings(cluster)) as producer:
+            producer.send("demo", b"old")
+            producer.flush()
+            cluster.tubemq.clock.advance(10 * PERIOD)
+            registers = counted(cluster, "producer_register")
+            send_all(producer, 300)
+        assert bodies_in(cluster) == dict.fromkeys([b"old", *bodies(300)], 1)
+        assert registers.fired == forgotten
+
+
+def test_a_token_that_stays_wrong_is_an_error(cluster: EmbeddedCluster) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(415)
+    producer = Producer(settings(cluster))
+    producer.send("demo", b"a", row=0)
+    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
+        producer.flush()
+    producer.close()
+    assert 3 <= refusal.fired <= 6, "with the old token, then by each broker with the new one"
+
+
+@pytest.mark.parametrize("how", [{"key": b"k"}, {"target": (1, 0)}], ids=["key", "target"])
+def test_a_token_that_stays_wrong_where_a_message_must_go_is_an_error(
+    cluster: EmbeddedCluster, how: dict[str, Any]
+) -> None:
+    refusal = cluster.tubemq.on("send_message").fail(415)
+    producer = Producer(settings(cluster))
+    producer.send("demo", b"a", row=0, **how)
+    with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
+        producer.flush()
+    producer.close()
+    assert refusal.fired == 2
+
+
+def test_a_broker_that_has_not_heard_of_the_token_is_left_alone(cluster: EmbeddedCluster) -> None:
+    """Although the master gave a new one: others take the rows meanwhile."""
+    refusal = cluster.tubemq.on("send_message", broker=2).fail(415)
+    with Producer(settings(cluster)) as producer:
+        for _ in range(3):
+            send_all(producer, 100)
+            assert {partition.broker_id for partition in producer.flush()} == {1}
+    assert 0 < refusal.fired <= 100
+    assert bodies_in(cluster) == dict.fromkeys(bodies(100), 3)
+
+
+def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedCluster) -> None:
+    with Producer(settings(cluster, retry_for=0.3)) as producer:
+        producer.send("demo", b"before")
+        with pytest.raises(ConfigError, match=r"row 5: the master .* knows no topic nope"):
+            producer.send("nope", b"a", row=5)
+        producer.send("demo", b"after")
+    assert set(bodies_in(cluster)) == {b"before", b"after"}
+
+
+@pytest.mark.parametrize(
+    ("body", "attributes", "error"),
+    [
+        (b"", b"", "value and attributes are empty"),
+        (bytes(1001), b"", "value has 1001 bytes, and topic demo takes 1000 at most"),
+        (bytes(1000), b"a=" + b"x" * 10_240, "value and attributes have 11242 bytes"),
+        (bytes(1000), b"a=" + b"x" * (10_240 - 52 - 4 - 2 + 1), "value and attributes have 11185 bytes"),
+    ],
+    ids=["empty", "value", "attributes", "more than memory gives out"],
+)
+def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) -> None:
+    config = ServerConfig(max_msg_size=1000)
+    with (
+        embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster,
+        Producer(settings(cluster)) as producer,
+    ):
+        with pytest.raises(ConfigError, match=f"row 3: {error}"):
+            producer.send("demo", body, attributes, row=3)
+        producer.send("demo", bytes(1000), b"a=" + b"x" * 10_000)
+        producer.send("demo", b"", b"a=b")
+        assert sum(producer.flush().values()) == 2
+
+
+# Time that passes elsewhere
+
+
+class LateClock:
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.late
+
+
+def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "time", clock := LateClock())
+    with Producer(settings(cluster, rpc_timeout=5)) as producer:
+        for _ in range(3):
+            send_all(producer, 300)
+            clock.late += 60
+        producer.flush()
+    assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
+
+
+def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed before a pause is sent again after it."""
+    monkeypatch.setattr(patience_module, "time", clock := LateClock())
+    same = settings(cluster, retry_for=20.0)
+    refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
+    with Producer(same) as producer:
+        send_all(producer, 300)
+
+        def both_have_refused() -> bool:
+            producer.send("demo", b"more")
+            return len(SESSIONS.shared(same).troubles.brokers) == 2
+
+        wait_until(both_have_refused)
+        for _ in range(3):
+            clock.late += 60
+            send_all(producer, 300)
+        for refusal in refusals:
+            refusal.remove()
+        clock.late += 60
+        stored = producer.flush()
+    assert sum(stored.values()) == bodies_in(cluster).total()
+
+
+# Sessions
+
+
+def test_the_next_producer_needs_no_master(cluster: EmbeddedCluster) -> None:
+    calls = [counted(cluster, method) for method in ("producer_register", "producer_heartbeat")]
+    same = settings(cluster)
+    with Producer(same) as producer:
+        producer.send("demo", b"1")
+    before = [counter.fired for counter in calls]
+    assert min(before) > 0
+    with Producer(same) as producer:
+        producer.send("demo", b"2")
+    assert [counter.fired for counter in calls] == before
+    assert set(bodies_in(cluster)) == {b"1", b"2"}
+
+
+def test_sessions_are_closed_when_nobody_uses_them(cluster: EmbeddedCluster) -> None:
+    registers, closes = counted(cluster, "producer_register"), counted(cluster, "producer_close")
+    same = settings(cluster, idle_for=0.0)
+    with Producer(same) as producer:
+        producer.send("demo", b"1")
+        producer.flush()
+        SESSIONS.close_idle()
+        assert closes.fired == 0
+    SESSIONS.close_idle()
+    assert closes.fired == 1
+    with Producer(same) as producer:
+        producer.send("demo", b"2")
+    assert registers.fired == 2
+
+
+def test_a_session_that_nobody_uses_ends_when_its_masters_are_gone(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker process outlives its cluster, and need not say so for ever."""
+    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+    SESSIONS.close()
+    with Producer(settings(cluster)) as producer:
+        producer.send("demo", b"1")
+        cluster.tubemq.stop_master()
+        SESSIONS.close_idle()
+        assert "ProducerSession " in repr(SESSIONS), "a producer still uses it"
+
+    def is_closed() -> bool:
+        SESSIONS.close_idle()
+        return "ProducerSession " not in repr(SESSIONS)
+
+    wait_until(is_closed)

@@ -1,0 +1,307 @@
+"""Topics and targets that a producer does not know: wrong ones are told, and no good one is called wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from google.protobuf.message import Message
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.peers import Peer, answering, message_reply
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted, settings
+from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.producer import send_targets as targets_module
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import AuthError, ConfigError, TransportError, TubeMQError
+from tubemq_spark.protocol.constants import Framing, Method
+from tubemq_spark.protocol.envelope import Request
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.testing import Calls, Fault
+
+HEARTBEAT = "producer_heartbeat"
+STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
+TOPICS = {"demo": TopicSpec(partitions=3), "other": TopicSpec(partitions=1)}
+PATIENCE = 60.0
+SHORT = 20.0  # seconds for which a master's lists are short; clients are forgotten after 30
+
+
+class Clock:
+    """Stands still but for what a test adds."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By which verdicts grow old."""
+    clock = Clock()
+    monkeypatch.setattr(targets_module, "time", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are waited for until a test's fault has filled them."""
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are not waited for."""
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics=TOPICS, brokers=2) as running:
+        yield running
+
+
+@contextmanager
+def producer_session(cluster: EmbeddedCluster, retry_for: float = PATIENCE) -> Iterator[ProducerSession]:
+    session = ProducerSession(settings(cluster, retry_for=retry_for))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@contextmanager
+def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE) -> Iterator[Producer]:
+    """A producer that has written to topic demo."""
+    with Producer(settings(cluster, retry_for=retry_for)) as producer:
+        producer.send("demo", b"warm", row=0)
+        producer.flush()
+        yield producer
+
+
+def fail_over(cluster: EmbeddedCluster, heartbeats: int = 5) -> Fault:
+    """To a master whose lists are short until it has heard so many heartbeats."""
+    cluster.tubemq.switch_master(SHORT)
+    return cluster.tubemq.on(HEARTBEAT, nth=heartbeats, times=1).run(lambda: cluster.tubemq.clock.advance(SHORT))
+
+
+# Topics
+
+
+@pytest.mark.parametrize("known", ["demo", "nothing"])
+@pytest.mark.parametrize("masters", [1, 2], ids="of {}".format)
+def test_a_topic_that_is_first_met_after_a_failover(masters: int, known: str) -> None:
+    with embedded_cluster(topics=TOPICS, brokers=2, masters=masters) as cluster:
+        with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+            if known == "demo":
+                producer.send("demo", b"known")
+                producer.flush()
+            filled = fail_over(cluster)
+            producer.send("other", b"good", row=1)
+        assert filled.fired == 1
+        assert bodies_in(cluster)[b"good"] == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_topic_that_is_first_met_when_lists_have_shrunk(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master knows the client still, but its brokers have to come back."""
+    with producer_session(cluster) as session:
+        session.add_topics(["demo"])
+        for broker_id in cluster.broker_ids:
+            cluster.stop_broker(broker_id)
+        monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+        back = cluster.tubemq.on(HEARTBEAT, nth=4, times=1).run(lambda: cluster.start_broker(1))
+        session.add_topics(["other"])
+        assert session.cluster.partitions("other") == [Partition(1, "other", 0)]
+    assert back.fired == 1
+
+
+class Master:
+    """Knows all clients. Its broker 2, which has topic other, comes to it after so many heartbeats."""
+
+    def __init__(self, other_after: float) -> None:
+        self.peer = Peer(answering(lambda request: message_reply(request, self._reply(request))))
+        self.beats = 0
+        self._other_after = other_after
+
+    def _reply(self, request: Request) -> Message:
+        brokers = ["1:127.0.0.1:8123", "2:127.0.0.2:8123"]
+        if request.method == Method.PRODUCER_REGISTER:
+            return pb.RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=brokers)
+        if request.method != Method.PRODUCER_HEARTBEAT:
+            return pb.CloseResponseM2P(success=True, errCode=200, errMsg="")
+        self.beats += 1
+        topics = ["demo#1:3:1", "other#2:1:1"][: 1 + (self.beats > self._other_after)]
+        return pb.HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=topics)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_topic_that_is_first_met_at_a_next_master_that_knows_the_client_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = Master(PATIENCE), Master(4)
+    with other.peer:
+        with one.peer:
+            session = ProducerSession(
+                ClientSettings((one.peer.address, other.peer.address), framing=Framing.STANDARD, retry_for=PATIENCE)
+            )
+            session.add_topics(["demo"])
+        monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+        session.add_topics(["other"])
+        assert session.cluster.partitions("other") == [Partition(2, "other", 0)]
+        session.close()
+    assert other.beats == 5
+
+
+def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 2.0)
+    beats, registers = counted(cluster, HEARTBEAT), counted(cluster, "producer_register")
+    with producer_session(cluster) as session:
+        asked = []
+        for n in range(5):
+            before = beats.fired
+            with pytest.raises(ConfigError, match=rf"^the master {cluster.master} knows no topic nope{n} that takes"):
+                session.add_topics([f"nope{n}"])
+            asked.append(beats.fired - before)
+    assert asked[0] > 2
+    assert asked[1:] == [2] * 4  # for a topic may be listed with the heartbeat after the one that names it
+    assert registers.fired == 1
+
+
+def test_unknown_topics_are_not_waited_for_when_all_brokers_are_there(cluster: EmbeddedCluster) -> None:
+    with producer_session(cluster) as session:
+        session.add_topics(["demo"])
+        beats = counted(cluster, HEARTBEAT)
+        with pytest.raises(ConfigError, match="knows no topic nope that"):
+            session.add_topics(["nope"])
+        assert beats.fired == 2
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_unknown_topic_is_asked_for_again_after_a_while(cluster: EmbeddedCluster, clock: Clock) -> None:
+    with warm(cluster) as producer:
+        beats = counted(cluster, HEARTBEAT)
+        for row in range(100):
+            with pytest.raises(
+                ConfigError, match=rf"^row {row}: the master .* knows no topic late that takes messages"
+            ):
+                producer.send("late", b"early", row=row)
+        assert beats.fired == 2
+        cluster.create("late", TopicSpec(partitions=1))
+        clock.now += 3.0
+        producer.send("late", b"in time")
+    assert bodies_in(cluster) == {b"warm": 1, b"in time": 1}
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [(lambda calls: calls.throw(STANDBY), TransportError), (lambda calls: calls.fail(415), AuthError)],
+    ids=["no master", "refused"],
+)
+def test_a_topic_that_could_not_be_asked_for_is_not_asked_for_again(
+    cluster: EmbeddedCluster, how: Callable[[Calls], Fault], error: type[TubeMQError]
+) -> None:
+    with producer_session(cluster, retry_for=0.0) as session:
+        session.add_topics(["demo"])
+        with how(cluster.tubemq.on(HEARTBEAT)), pytest.raises(error):
+            session.add_topics(["demo", "nope"])
+        session.add_topics(["demo", "other"])
+        assert len(session.cluster.partitions("other")) == 2
+        with pytest.raises(ConfigError, match="knows no topic nope that"):
+            session.add_topics(["nope", "demo"])
+
+
+def test_a_topic_that_was_removed_is_told_to_the_next_task(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its brokers may all be down as well: it is not called unknown."""
+
+    def says() -> list[str]:
+        producer = Producer(settings(cluster))
+        producer.send("other", b"row")
+        producer.close()
+        return [record.message for record in caplog.records if "lists no partition of topic other" in record.message]
+
+    assert says() == []
+    cluster.tubemq.delete_topic("other")
+    with SESSIONS.lease(settings(cluster)) as session:
+        session.refresh_once()
+    assert len(says()) == 1
+
+
+# Targets
+
+
+def test_a_target_that_comes_right_after_a_wrong_one_was_told(cluster: EmbeddedCluster) -> None:
+    with warm(cluster) as producer:
+        with pytest.raises(ConfigError, match=r"^row 0: topic demo has no partition 77 on a broker 1; see"):
+            producer.send("demo", b"wrong", row=0, target=(1, 77))
+        cluster.create("demo", TopicSpec(partitions=4))
+        producer.send("demo", b"good", row=1, target=(2, 3))
+        assert producer.flush()[Partition(2, "demo", 3)] == 1
+
+
+def test_a_target_that_no_master_can_be_asked_for_is_no_wrong_one(cluster: EmbeddedCluster) -> None:
+    with warm(cluster, retry_for=0.3) as producer:
+        cluster.create("demo", TopicSpec(partitions=4))
+        with (
+            cluster.tubemq.on(HEARTBEAT).throw(STANDBY),
+            pytest.raises(
+                TransportError,
+                match=r"^row 1 cannot be sent to partition 3 on broker 2, and 1 of 1 messages so far are acknowledged: "
+                r"no master answered",
+            ),
+        ):
+            producer.send("demo", b"good", row=1, target=(2, 3))
+        producer.send("demo", b"good", row=1, target=(2, 3))
+    assert bodies_in(cluster)[b"good"] == 1
+
+
+def test_a_target_that_is_first_met_after_a_failover() -> None:
+    with embedded_cluster(topics=TOPICS, brokers=2, masters=2) as cluster:
+        with warm(cluster) as producer:
+            cluster.create("demo", TopicSpec(partitions=4))
+            new = cluster.tubemq.add_broker()
+            cluster.create("demo", TopicSpec(partitions=4))
+            filled = fail_over(cluster)
+            producer.send("demo", b"new broker", target=(new, 3))
+            producer.send("demo", b"new partition", target=(2, 3))
+        assert filled.fired == 1
+        assert bodies_in(cluster) == {b"warm": 1, b"new broker": 1, b"new partition": 1}
+
+
+@pytest.mark.parametrize("target", [(1, 3), (1, -1), (9, 0)], ids=str)
+def test_wrong_targets_are_found_out_with_one_question(
+    cluster: EmbeddedCluster, clock: Clock, target: tuple[int, int]
+) -> None:
+    """And the lists of a master that says enough are not waited for, be it a new one."""
+    with warm(cluster) as producer:
+        beats = counted(cluster, HEARTBEAT)
+        for row in range(100):
+            with pytest.raises(ConfigError, match=rf"^row {row}: topic demo has no partition {target[1]} on a broker "):
+                producer.send("demo", b"wrong", row=row, target=target)
+        assert beats.fired == 1
+        if target == (1, 3):
+            cluster.create("demo", TopicSpec(partitions=4))
+            clock.now += 3.0
+            producer.send("demo", b"good", target=target)
+            assert producer.flush()[Partition(1, "demo", 3)] == 1
+
+
+def test_rows_that_all_name_other_wrong_targets_do_not_wear_the_master_down(cluster: EmbeddedCluster) -> None:
+    with warm(cluster) as producer:
+        beats = counted(cluster, HEARTBEAT)
+        for row in range(500):
+            with pytest.raises(ConfigError, match="has no partition"):
+                producer.send("demo", b"wrong", target=(1, 100 + row))
+        assert 0 < beats.fired < 100

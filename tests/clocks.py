@@ -1,0 +1,53 @@
+"""Clocks for tests, to be passed as `ClientSettings.clock`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class SkippingClock:
+    """Real time in which nobody sleeps: a pause moves the clock forward and returns at once.
+
+    `on_sleep` is called with the seconds of each pause, for example to advance the clock of an embedded server.
+    """
+
+    def __init__(self, on_sleep: Callable[[float], None] = lambda seconds: None) -> None:
+        self._skipped = 0.0
+        self._on_sleep = on_sleep
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._skipped
+
+    def time(self) -> float:
+        return time.time() + self._skipped
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.advance(seconds)
+        self._on_sleep(seconds)
+
+    def advance(self, seconds: float) -> None:
+        self._skipped += seconds
+
+
+class ManualClock:
+    """Time that stands still until a test advances it, or somebody sleeps."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self.now = now
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds

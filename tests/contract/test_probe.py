@@ -1,0 +1,74 @@
+"""Who has the entry at a position: the partition that is not known to have none there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests import messages, reading
+from tests.clusters import Cluster
+from tests.reading import UNIT
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import probe_positions
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.metadata import Partition
+
+
+@dataclass
+class Store:
+    """Three partitions, held by a driver, whose messages are mixed at random; `owners` are those of the entries."""
+
+    cluster: Cluster
+    topic: str
+    session: ConsumerSession
+    claims: DriverClaims
+    partitions: list[Partition]
+    owners: dict[int, tuple[Partition, int]]
+
+    def look_at(self, positions: list[int]) -> None:
+        places = [(partition, position) for partition in self.partitions for position in positions]
+        seen = probe_positions(self.session, self.claims, dict.fromkeys(self.partitions, positions), frozenset(places))
+        for partition, position in places:
+            found = seen[partition, position]
+            owner, message_id = self.owners[position]
+            if partition == owner:
+                assert (found.begin, found.first) == (position, message_id)
+            else:
+                assert found.first != message_id
+
+
+@pytest.fixture
+def store(cluster: Cluster, group: str) -> Iterator[Store]:
+    topic = cluster.new_topic("three")
+    partitions = [one for one in messages.partitions(cluster, topic) if one.broker_id == cluster.broker_ids[0]]
+    choose = random.Random(7)
+    numbered = messages.numbered([choose.choice(partitions) for _ in range(300)], 300)
+    owners = {
+        sent.position: (partition, sent.message_id)
+        for partition, stored in messages.send(cluster, numbered).items()
+        for sent in stored
+    }
+    session = ConsumerSession(messages.settings(cluster), group, [topic])
+    session.register()
+    claims = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), 0.0)
+    claims.take(dict.fromkeys(partitions, 0))
+    try:
+        yield Store(cluster, topic, session, claims, partitions, owners)
+    finally:
+        claims.release()
+        session.close()
+
+
+def test_only_the_owner_of_an_entry_may_have_a_message_there(store: Store) -> None:
+    """In memory, in files, and in both."""
+    last = [number * UNIT for number in range(280, 300)]
+    store.look_at(last)
+    store.cluster.wait_flushed(store.topic)
+    store.look_at(last)
+    more = messages.send(store.cluster, messages.numbered(store.partitions, 9))
+    store.owners |= {sent.position: (one, sent.message_id) for one, stored in more.items() for sent in stored}
+    store.look_at(sorted(store.owners)[-20:])

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol import flow_rules as flow
+from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, FlowRule, FlowRules, Limits
+from tubemq_spark.protocol.pb.MasterService_pb2 import OpsTaskInfo
+
+MEBIBYTE = 1024 * 1024
+DATA: dict[str, Any] = {"start": "08:00", "end": "17:59", "dltInM": 1024, "limitInM": 20, "freqInMs": 1000}
+EMPTY: dict[str, Any] = {"zeroCnt": 3, "freqInMs": 300}
+PAUSE: dict[str, Any] = {"normFreqInMs": 5, "filterFreqInMs": 100, "minDataFilterFreqInMs": 400}
+DATA_LIMIT = DataLimit(start=800, end=1759, lag=1024, per_minute=20 * MEBIBYTE, wait_ms=1000)
+
+
+def text_of(*rules: dict[str, Any], kind: int = 0) -> str:
+    return json.dumps([{"type": kind, "rule": list(rules)}])
+
+
+def without(rule: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in rule.items() if key != name}
+
+
+def group_rule(*limits: DataLimit, empty: tuple[EmptyWait, ...] = (), pause: FetchPause | None = None) -> FlowRule:
+    return FlowRule("group", 1, limits=Limits(limits, empty, pause))
+
+
+def default_rule(*limits: DataLimit, empty: tuple[EmptyWait, ...] = (), pause: FetchPause | None = None) -> FlowRule:
+    return FlowRule("default", 2, limits=Limits(limits, empty, pause))
+
+
+# Texts
+
+
+def test_all_types_are_read() -> None:
+    text = json.dumps(
+        [
+            {"type": 3, "rule": [PAUSE]},
+            {"type": 0, "rule": [DATA, {**DATA, "start": "00:30", "end": "07:05", "limitInM": "0"}]},
+            {"type": 1, "rule": [EMPTY, {"zeroCnt": 10, "freqInMs": 0}, {"zeroCnt": "5", "freqInMs": 500}]},
+            {"type": 2, "rule": "deprecated"},
+            {"type": 77, "of": "a later release"},
+        ]
+    )
+    assert Limits.parse(text) == Limits(
+        data=(DataLimit(30, 705, 1024, 0, 1000), DATA_LIMIT),
+        empty=(EmptyWait(10, 0), EmptyWait(5, 500), EmptyWait(3, 300)),
+        pause=FetchPause(plain_ms=5, filtered_ms=100, slow_ms=400),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pause", "expected"),
+    [
+        ({}, FetchPause(0, 0, 0)),
+        ({"normFreqInMs": 300_000}, FetchPause(300_000, 0, 0)),
+        (without(PAUSE, "normFreqInMs"), FetchPause(0, 100, 400)),
+        ({**PAUSE, "filterFreqInMs": 400}, FetchPause(5, 400, 400)),
+    ],
+)
+def test_what_a_pause_may_leave_out(pause: dict[str, Any], expected: FetchPause) -> None:
+    assert Limits.parse(text_of(pause, kind=3)).pause == expected
+
+
+@pytest.mark.parametrize("text", ["", " ", "[]", " [ ] "])
+def test_texts_without_a_rule(text: str) -> None:
+    assert Limits.parse(text) == Limits()
+
+
+def test_of_two_records_of_a_type_the_later_one_counts() -> None:
+    text = json.dumps([{"type": 1, "rule": [EMPTY]}, {"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 7}]}])
+    assert Limits.parse(text) == Limits(empty=(EmptyWait(1, 7),))
+
+
+@pytest.mark.parametrize("change", [{"dltInM": 21}, {"limitInM": 0}, {"freqInMs": 200}, {"end": "24:00"}])
+def test_the_least_that_a_data_limit_may_say(change: dict[str, Any]) -> None:
+    assert len(Limits.parse(text_of({**DATA, **change})).data) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[",
+        "null",
+        "7",
+        "{}",
+        "[7]",
+        "[null]",
+        "[{}]",
+        '[{"type":-1,"rule":[]}]',
+        '[{"type":0}]',
+        '[{"type":0,"rule":7}]',
+        "[" * 100_000,
+        *(text_of(kind=kind) for kind in (0, 1, 3)),
+        *(text_of(7, kind=kind) for kind in (0, 1, 3)),  # type: ignore[arg-type]
+        *(text_of(without(DATA, name)) for name in DATA),
+        *(text_of(without(EMPTY, name), kind=1) for name in EMPTY),
+        text_of(without(PAUSE, "filterFreqInMs"), kind=3),
+        text_of(without(PAUSE, "minDataFilterFreqInMs"), kind=3),
+        text_of({**DATA, "dltInM": 20}),
+        text_of({**DATA, "limitInM": -1}),
+        text_of({**DATA, "limitInM": "much"}),
+        text_of({**DATA, "limitInM": None}),
+        text_of({**DATA, "limitInM": float("inf")}),
+        text_of({**DATA, "freqInMs": 199}),
+        text_of({**DATA, "start": "8"}),
+        text_of({**DATA, "start": "18:00"}),
+        text_of({**DATA, "start": "17:59"}),
+        text_of({**DATA, "end": "noon"}),
+        text_of({**DATA, "end": "25:00"}),
+        text_of({**DATA, "end": "17:60"}),
+        text_of({**EMPTY, "zeroCnt": 0}, kind=1),
+        text_of({**EMPTY, "freqInMs": -1}, kind=1),
+        text_of({**PAUSE, "normFreqInMs": -1}, kind=3),
+        text_of({**PAUSE, "normFreqInMs": 300_001}, kind=3),
+        text_of({**PAUSE, "filterFreqInMs": -1}, kind=3),
+        text_of({**PAUSE, "filterFreqInMs": 401}, kind=3),
+        text_of({**PAUSE, "minDataFilterFreqInMs": 300_001}, kind=3),
+        text_of(PAUSE, PAUSE, kind=3),
+        *(text_of({**DATA, name: 10**400}) for name in ("dltInM", "limitInM", "freqInMs")),
+        *(text_of({**EMPTY, name: 2**31}, kind=1) for name in EMPTY),
+        text_of({**DATA, "freqInMs": 2**31}),
+        text_of({**DATA, "dltInM": 2**63}),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_what_is_no_rule_is_refused_or_not_obeyed(text: str) -> None:
+    with pytest.raises(ProtocolError, match="is no flow rule"):
+        Limits.parse(text)
+    rule = FlowRule.told("group", 5, text)
+    assert (rule.rule_id, rule.limits) == (5, Limits())
+    assert "is no flow rule" in rule.problem
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["08:00", "09:00"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "rule", *DATA, *EMPTY, *PAUSE]), inner, max_size=6)
+    ),
+)
+
+
+@given(st.text() | JSON.map(json.dumps) | st.lists(JSON, max_size=3).map(json.dumps))
+def test_whatever_a_server_says_it_is_a_rule(text: str) -> None:
+    rule = FlowRule.told("default", 1, text)
+    assert rule.problem == "" or rule.limits == Limits()
+
+
+# What a master tells
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert FlowRules().known() == OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
+
+
+def test_a_reply_brings_rules_and_the_next_ones_need_their_ids_only() -> None:
+    first = OpsTaskInfo(
+        defFlowCheckId=11,
+        defFlowControlInfo=text_of(DATA),
+        groupFlowCheckId=22,
+        groupFlowControlInfo=text_of(EMPTY, kind=1),
+        qryPriorityId=203,
+    )
+    rules = FlowRules().told(first)
+    assert rules.default == FlowRule("default", 11, text_of(DATA), Limits((DATA_LIMIT,)))
+    assert rules.group == FlowRule("group", 22, text_of(EMPTY, kind=1), Limits(empty=(EmptyWait(3, 300),)))
+    assert rules.qry_priority_id == 203
+    assert rules.known() == OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22)
+    assert rules.told(OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22, qryPriorityId=203)) == rules
+    assert pickle.loads(pickle.dumps(rules)) == rules
+
+
+KNOWN = FlowRules(FlowRule("default", 11, "[]"), FlowRule("group", 22, "[]"), 203)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "default_id", "group_id"),
+    [
+        (OpsTaskInfo(), -2, -2),
+        (OpsTaskInfo(defFlowCheckId=11), 11, -2),
+        (OpsTaskInfo(groupFlowCheckId=22), -2, 22),
+        (OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2, defFlowControlInfo=" ", groupFlowControlInfo=" "), -2, -2),
+        (OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=23, groupFlowControlInfo=text_of(DATA)), 11, 23),
+        (OpsTaskInfo(defFlowCheckId=12, groupFlowCheckId=22, defFlowControlInfo=""), 12, 22),
+        (OpsTaskInfo(defFlowCheckId=12, groupFlowCheckId=23), 11, 22),  # without texts: asked for again
+    ],
+)
+def test_rules_change_and_go(tasks: OpsTaskInfo, default_id: int, group_id: int) -> None:
+    rules = KNOWN.told(tasks)
+    assert (rules.default.rule_id, rules.group.rule_id) == (default_id, group_id)
+    assert (rules.default.owner, rules.group.owner) == ("default", "group")
+    assert rules.qry_priority_id == -2
+
+
+def test_a_rule_that_cannot_be_read_takes_the_place_of_the_one_before() -> None:
+    rules = FlowRules().told(OpsTaskInfo(defFlowCheckId=1, defFlowControlInfo=text_of(DATA)))
+    rules = rules.told(OpsTaskInfo(defFlowCheckId=2, defFlowControlInfo="nonsense"))
+    assert (rules.default.rule_id, rules.default.limits) == (2, Limits())
+    assert rules.default.problem
+
+
+# What they ask for
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)))
+def test_times_of_day_are_those_of_gmt_8(moment: datetime) -> None:
+    epoch = moment.replace(tzinfo=timezone.utc).timestamp()
+    there = datetime.fromtimestamp(epoch, timezone(timedelta(hours=8)))
+    assert flow.time_of_day(epoch) == there.hour * 100 + there.minute
+
+
+@pytest.mark.parametrize(
+    ("lag", "at", "fits"),
+    [
+        (1024, 1200, False),
+        (1025, 1200, True),
+        (1025, 759, False),
+        (1025, 800, True),
+        (1025, 1759, True),
+        (1025, 1800, False),
+        (-1, 1200, False),
+    ],
+)
+def test_a_data_limit_has_its_lag_and_its_hours(lag: int, at: int, fits: bool) -> None:
+    assert Limits((DATA_LIMIT,)).data_limit(lag, at) == (DATA_LIMIT if fits else None)
+
+
+@pytest.mark.parametrize(
+    ("in_minute", "in_share", "used_up"),
+    [(0, 0, False), (119, 9, False), (120, 0, True), (0, 10, True), (119, 10, True)],
+)
+def test_a_data_limit_is_for_a_minute_and_in_twelfths(in_minute: int, in_share: int, used_up: bool) -> None:
+    assert DATA_LIMIT._replace(per_minute=120).is_used_up(in_minute, in_share) is used_up
+
+
+def test_a_limit_of_nothing_is_always_used_up() -> None:
+    assert DATA_LIMIT._replace(per_minute=0).is_used_up(0, 0)
+
+
+MORNING = DATA_LIMIT._replace(start=0, end=1200)
+FAR_BEHIND = DATA_LIMIT._replace(lag=1 << 30, wait_ms=5000)
+OF_DEFAULT = DATA_LIMIT._replace(wait_ms=700)
+
+
+@pytest.mark.parametrize(
+    ("lag", "at", "owner", "limit"),
+    [
+        (2000, 900, "group", MORNING),
+        (1 << 31, 900, "group", MORNING),  # the first that fits, not the sharpest
+        (1 << 31, 1300, "group", FAR_BEHIND),
+        (2000, 1300, "default", OF_DEFAULT),
+        (2000, 2300, None, None),
+        (100, 900, None, None),
+    ],
+)
+def test_the_default_data_limit_is_for_when_none_of_the_groups_fits(
+    lag: int, at: int, owner: str | None, limit: DataLimit | None
+) -> None:
+    rules = FlowRules(default_rule(OF_DEFAULT), group_rule(MORNING, FAR_BEHIND))
+    found = flow.data_limit(rules, lag, at)
+    assert (found and (found[0].owner, found[1])) == (limit and (owner, limit))
+
+
+@pytest.mark.parametrize(
+    ("answers", "of_group", "of_default", "of_both"),
+    [(0, None, None, None), (1, None, 7, None), (2, 20, 7, 20), (4, 20, 7, 20), (5, 50, 7, 50), (99, 50, 7, 50)],
+)
+def test_waits_after_empty_answers(
+    answers: int, of_group: int | None, of_default: int | None, of_both: int | None
+) -> None:
+    default, group = default_rule(empty=(EmptyWait(1, 7),)), group_rule(empty=(EmptyWait(5, 50), EmptyWait(2, 20)))
+    for rules, wait_ms in [
+        (FlowRules(group=group), of_group),
+        (FlowRules(default=default), of_default),
+        (FlowRules(default, group), of_both),
+        (FlowRules(), None),
+    ]:
+        found = flow.empty_wait(rules, answers)
+        assert (found and found[1].wait_ms) == wait_ms
+
+
+@pytest.mark.parametrize(("filtered", "slow", "wait_ms"), [(False, False, 5), (False, True, 5), (True, False, 100)])
+def test_pauses_differ_by_reader(filtered: bool, slow: bool, wait_ms: int) -> None:
+    assert FetchPause(5, 100, 400).wait_ms(filtered=filtered, slow=slow) == wait_ms
+    assert FetchPause(5, 100, 400).wait_ms(filtered=True, slow=True) == 400
+
+
+def test_the_groups_pause_goes_before_the_default_one_even_if_it_is_none() -> None:
+    default, group = default_rule(pause=FetchPause(5, 6, 7)), group_rule(pause=FetchPause(0, 0, 0))
+    assert flow.fetch_pause(FlowRules(default, group)) == (group, FetchPause(0, 0, 0))
+    assert flow.fetch_pause(FlowRules(default)) == (default, FetchPause(5, 6, 7))
+    assert flow.fetch_pause(FlowRules()) is None
+
+
+@pytest.mark.parametrize(("at", "escapes"), [(759, False), (800, True), (1759, True), (1800, False)])
+def test_fetches_escape_the_broker_in_the_hours_of_the_groups_data_limits(at: int, escapes: bool) -> None:
+    assert flow.esc_flow_ctrl(FlowRules(group=group_rule(FAR_BEHIND)), at) is escapes
+    assert not flow.esc_flow_ctrl(FlowRules(default=default_rule(FAR_BEHIND)), at)
+    assert not flow.esc_flow_ctrl(FlowRules(group=group_rule(empty=(EmptyWait(1, 1),))), at)

@@ -1,0 +1,100 @@
+"""Which partition a key belongs to."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tubemq_spark.protocol.key_partitioner import SLOTS, KeyMap, key_map, owner_of, slot_of
+from tubemq_spark.protocol.metadata import Partition
+
+EIGHT = [
+    Partition(broker_id, "demo", partition_id)
+    for broker_id, partition_ids in ((1, (0, 1, 2)), (2, (0, 1, 2)), (7, (10_000, 10_001)))
+    for partition_id in partition_ids
+]
+
+# Computed in Java by java.util.zip.CRC32 and java.security.MessageDigest's SHA-256, the highest digest found with
+# Arrays.compareUnsigned, and once more in JavaScript by Node's zlib.crc32, crypto and Buffer.compare.
+GOLDEN = [
+    ("", 0, "2:1"),
+    ("a", 3651, "7:10001"),
+    ("key", 2985, "1:0"),
+    ("Zürich", 2366, "2:2"),
+    ("user-42", 2163, "2:1"),
+    ("\x00\x01", 617, "2:1"),
+    ("0123456789" * 10, 3004, "1:1"),
+    ("11", 1399, "2:2"),
+    ("12", 1229, "2:1"),
+    ("13", 1115, "1:2"),
+    ("14", 504, "1:1"),
+    ("15", 366, "7:10000"),
+]
+
+keys = st.lists(st.binary(max_size=40), max_size=60)
+topics = st.lists(
+    st.builds(Partition, st.integers(1, 30), st.just("demo"), st.integers(0, 40_000)),
+    min_size=1,
+    max_size=24,
+    unique=True,
+)
+
+
+@pytest.mark.parametrize(("key", "slot", "owner"), GOLDEN)
+def test_other_languages_find_the_same_partition(key: str, slot: int, owner: str) -> None:
+    assert slot_of(key.encode()) == slot
+    found = KeyMap(EIGHT).partition(key.encode())
+    assert found == owner_of(slot, EIGHT)
+    assert f"{found.broker_id}:{found.partition_id}" == owner
+
+
+@given(keys, topics, st.randoms())
+def test_the_order_in_which_partitions_are_told_is_of_no_account(
+    keys: list[bytes], partitions: list[Partition], dice: random.Random
+) -> None:
+    shuffled = list(partitions)
+    dice.shuffle(shuffled)
+    one, other = KeyMap(partitions), key_map(tuple(shuffled))
+    assert [one.partition(key) for key in keys] == [other.partition(key) for key in reversed(keys)][::-1]
+
+
+@given(keys, topics, st.data())
+def test_a_partition_that_goes_moves_its_own_keys_alone(
+    keys: list[bytes], partitions: list[Partition], data: st.DataObject
+) -> None:
+    """And one that comes takes keys from all, and moves no other."""
+    gone = data.draw(st.sampled_from(partitions))
+    before, after = KeyMap(partitions), KeyMap([one for one in partitions if one != gone] or [gone])
+    for key in keys:
+        assert before.partition(key) in (after.partition(key), gone)
+
+
+@given(st.binary(), topics)
+def test_the_topic_does_not_matter(key: bytes, partitions: list[Partition]) -> None:
+    """So two topics of one layout keep equal keys side by side."""
+    elsewhere = [one._replace(topic="other") for one in partitions]
+    assert KeyMap(elsewhere).partition(key) == KeyMap(partitions).partition(key)._replace(topic="other")
+
+
+@pytest.mark.parametrize("brokers", [1, 4])
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_shares_are_nearly_even(brokers: int, count: int) -> None:
+    partitions = [Partition(broker, "demo", number) for broker in range(1, brokers + 1) for number in range(count)]
+    shares = Counter(owner_of(slot, partitions) for slot in range(SLOTS))
+    even = SLOTS / len(partitions)
+    assert set(shares) == set(partitions)
+    assert max(abs(share - even) for share in shares.values()) < 4 * even**0.5  # four standard deviations
+
+
+def test_numbers_in_a_row_are_spread_over_the_slots() -> None:
+    shares = Counter(slot_of(b"%d" % number) for number in range(20 * SLOTS))
+    assert len(shares) == SLOTS
+    assert max(shares.values()) < 3 * 20
+
+
+def test_it_shows_how_many_partitions_it_has() -> None:
+    assert repr(KeyMap(EIGHT)) == "<KeyMap of 8 partitions>"

@@ -1,0 +1,155 @@
+"""What becomes of bodies: packs that the source and InLong's own class read, and fewer bytes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.source.test_row_maker import HERE, batch_of, message
+from tubemq_spark.compression import CODECS, decompress
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.body_codec import BodyCodec, CellError
+from tubemq_spark.sink.schema import Cells
+from tubemq_spark.source.inlong import Head, unpack
+from tubemq_spark.source.row_maker import RowFormat, RowMaker
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
+PACKS = BodyCodec("inlongmsg")
+MOMENT = 1_709_251_140_123
+ROW = Cells(b"single", inlong_group="g_one", inlong_stream="s_one", inlong_time=MOMENT)
+
+
+def read_back(cells: Cells) -> tuple[Head, bytes]:
+    ((head, (body,)),) = unpack(PACKS.encode(cells.value or b"", cells))
+    return head, body
+
+
+def test_bodies_stay_as_they_are() -> None:
+    assert BodyCodec() == BodyCodec("raw", "none")
+    assert BodyCodec().encode(b"body", Cells(b"body")) == b"body"
+    assert BodyCodec().attribute == b""
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("body", [b"", b"body " * 99], ids=len)
+def test_bodies_are_compressed(codec: str, body: bytes) -> None:
+    """Empty ones too: a reader need not tell them apart."""
+    form = BodyCodec(compression=codec)
+    assert form.attribute == f"spark_compression={codec}".encode()
+    assert decompress(codec, form.encode(body, Cells(body))) == body
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_packs_are_compressed(codec: str) -> None:
+    whole = BodyCodec("inlongmsg", codec).encode(b"single", ROW)
+    assert decompress(codec, whole) == PACKS.encode(b"single", ROW)
+
+
+def test_a_codec_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any row: none of them is to blame."""
+    monkeypatch.setattr("tubemq_spark.compression.is_available", lambda codec: False)
+    with pytest.raises(ConfigError, match="was built without zstd"):
+        BodyCodec(compression="zstd")
+
+
+# Packs
+
+
+def test_a_pack_is_what_inlongs_own_class_writes() -> None:
+    cells = ROW._replace(inlong_attributes={"NodeIP": "127.0.0.1", "note": "\0größer \u503c \N{GRINNING FACE}"})
+    assert PACKS.encode(b"single", cells) == (GOLDEN / "v1-single.bin").read_bytes()
+
+
+def test_a_pack_read_back() -> None:
+    head, body = read_back(ROW._replace(inlong_attributes=[("a", "1"), ("b", "")]))
+    assert body == b"single"
+    assert (head.group, head.stream, head.time) == ("g_one", "s_one", MOMENT * 1000)
+    told = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1"}
+    assert head.attributes == told | {"a": "1", "b": ""}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="&="), min_size=1, max_size=8)
+keys = texts.filter(lambda key: key not in {"t", "dt", "cnt", "bid", "tid"})
+times = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+
+
+@given(st.binary(max_size=40), texts, texts, times, st.dictionaries(keys, texts, max_size=4))
+def test_any_pack_comes_back(body: bytes, group: str, stream: str, moment: int, own: dict[str, str]) -> None:
+    head, found = read_back(
+        Cells(body, None, None, None, None)._replace(
+            inlong_group=group, inlong_stream=stream, inlong_time=moment, inlong_attributes=own
+        )
+    )
+    assert (found, head.group, head.stream, head.time) == (body, group, stream, moment * 1000)
+    assert {key: value for key, value in head.attributes.items() if key in own} == own
+
+
+def test_without_a_time_it_is_now() -> None:
+    before = time.time_ns() // 1_000_000
+    head, _ = read_back(ROW._replace(inlong_time=None))
+    assert head.time is not None
+    assert before <= head.time // 1000 <= time.time_ns() // 1_000_000
+
+
+def test_columns_win_over_attributes_that_say_the_same() -> None:
+    """So rows that the source read can be written again, with columns that were changed."""
+    stale = {"groupId": "x", "bid": "x", "streamId": "x", "tid": "x", "t": "20200101", "dt": "7", "cnt": "9", "k": "v"}
+    head, _ = read_back(ROW._replace(inlong_attributes=stale))
+    told = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1", "k": "v"}
+    assert (dict(head.attributes), head.time) == (told, MOMENT * 1000)
+
+
+@pytest.mark.parametrize(
+    ("cells", "column", "reason"),
+    [
+        ({"inlong_group": None}, "inlong_group", "it is null"),
+        ({"inlong_stream": None}, "inlong_stream", "it is null"),
+        ({"inlong_group": ""}, "inlong_group", "it is empty"),
+        ({"inlong_stream": "a&b"}, "inlong_stream", "the name 'a&b' contains '&' or '=', which InLong uses"),
+        ({"inlong_group": "a=b"}, "inlong_group", "the name 'a=b' contains"),
+        ({"inlong_attributes": {"a&b": "1"}}, "inlong_attributes", "the key 'a&b' contains"),
+        ({"inlong_attributes": {"a=b": "1"}}, "inlong_attributes", "the key 'a=b' contains"),
+        ({"inlong_attributes": {"a": "1&b=2"}}, "inlong_attributes", "attribute a '1&b=2' contains"),
+        ({"inlong_attributes": {"a": "="}}, "inlong_attributes", "attribute a '=' contains"),
+        ({"inlong_attributes": {"": "1"}}, "inlong_attributes", "an attribute has an empty key"),
+        ({"inlong_attributes": {"a": None}}, "inlong_attributes", "attribute a is null; packs have only texts"),
+        ({"inlong_attributes": {"a": "x" * 65_500}}, "inlong_attributes", "65554 bytes of attributes; a pack has room"),
+    ],
+)
+def test_what_no_pack_can_hold(cells: dict[str, object], column: str, reason: str) -> None:
+    with pytest.raises(CellError) as caught:
+        PACKS.encode(b"body", ROW._replace(**cells))  # type: ignore[arg-type]
+    assert caught.value.column == column
+    assert reason in str(caught.value)
+
+
+def test_the_longest_attributes() -> None:
+    longest = "x" * (65_535 - len(f"groupId=g_one&streamId=s_one&dt={MOMENT}&cnt=1&a="))
+    assert read_back(ROW._replace(inlong_attributes={"a": longest}))[0].attributes["a"] == longest
+
+
+def test_the_type_of_a_pack_is_its_stream() -> None:
+    """As DataProxy sends it; a row's own wins."""
+    assert PACKS.msg_type(ROW) == "s_one"
+    assert PACKS.msg_type(ROW._replace(msg_type="t")) == "t"
+    assert BodyCodec().msg_type(Cells(b"")) is None
+    assert BodyCodec().msg_type(Cells(b"", msg_type="t")) == "t"
+
+
+# Both ways
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+@pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
+def test_the_source_undoes_both(message_format: str, codec: str) -> None:
+    form = BodyCodec(message_format, codec)
+    sent = message(form.encode(b"single", ROW), form.attribute)
+    batch = batch_of(RowMaker(RowFormat(message_format=message_format)), HERE, [sent], None)
+    (row,) = batch.to_pylist()
+    assert (row["value"], row["attributes"]) == (b"single", None)
+    if message_format == "inlongmsg":
+        assert (row["inlong_group"], row["inlong_stream"], row["inlong_index"]) == ("g_one", "s_one", 0)

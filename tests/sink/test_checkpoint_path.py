@@ -1,0 +1,42 @@
+"""Spellings of checkpoint folders."""
+
+from __future__ import annotations
+
+import pytest
+
+from tubemq_spark.sink.checkpoint_path import normal_path
+
+ROOTED = ["/x", "/x/", "//x", "///x//", "/./x", "/y/../x", " /x ", "dbfs:/x", "dbfs:///x", "hdfs:/x", "hdfs:///x"]
+SAME = [
+    [*ROOTED, "file:/x", "file:///x", "FILE:///x/", "file:////x", "file://localhost/x"],
+    ["/a/b", "/a//b", "file:/a/b/", "dbfs:/a//b"],
+    ["s3://bucket/a/b", "s3a://bucket/a/b", "s3n://bucket/a/b/", "S3A://Bucket//a/./b"],
+    ["s3://bucket", "s3a://bucket/", "s3://bucket//"],
+    ["hdfs://node/x", "hdfs://node:8020/x", "HDFS://NODE/x/"],
+    ["hdfs://node:9000/x"],
+    ["hdfs://other/x"],
+    ["abfs://box@account.dfs.core.windows.net/x", "abfss://box@account.dfs.core.windows.net/x/"],
+    ["wasb://box@account.blob.core.windows.net/x", "wasbs://box@account.blob.core.windows.net/x"],
+    ["gs://bucket/x", "gs://bucket/x/"],
+    ["gs://bucket/X"],
+    ["x", "./x", "x/", "y/../x"],
+    ["x y/%20"],
+    ["C:/x", "C:/x/"],
+    ["/x:y/z"],
+    ["/", "//", "file:///"],
+    ["", " "],
+]
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
+def test_spellings_of_one_folder(spellings: list[str]) -> None:
+    assert {normal_path(one) for one in spellings} == {spellings[0]}
+
+
+def test_folders_are_told_apart() -> None:
+    assert len({normal_path(spellings[0]) for spellings in SAME}) == len(SAME)
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[0])
+def test_the_spelling_is_stable(spellings: list[str]) -> None:
+    assert normal_path(normal_path(spellings[0])) == normal_path(spellings[0])

@@ -1,0 +1,85 @@
+"""The garbage collector while tasks write, and what is left of that."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sink_options.bench import Writing, schema
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.gc_pause import RARE, rare_collections
+
+USUAL = (700, 10, 10)
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*USUAL)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as running:
+        yield running
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["batches", "rows"])
+def test_a_task_collects_rarely_and_leaves_the_setting_as_it_was(cluster: EmbeddedCluster, by_rows: bool) -> None:
+    seen: list[int] = []
+    rows = [{"value": b"%d" % n} for n in range(3000)]
+    writing = Writing(cluster, schema(rows), "demo", by_rows=by_rows)
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    writing.write(rows[:1])
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        writing.write(rows)
+    finally:
+        gc.callbacks.remove(note)
+    assert len(seen) <= 6  # of about 30; some come before and behind the task
+    assert gc.get_threshold() == USUAL
+
+
+def test_a_task_that_fails_leaves_the_setting_as_it_was(cluster: EmbeddedCluster) -> None:
+    writing = Writing(cluster, schema(), "demo")
+    with pytest.raises(ConfigError, match="it is null"):
+        writing.write([{"value": None}])
+    assert gc.get_threshold() == USUAL
+
+
+def test_tasks_that_overlap_share_the_setting() -> None:
+    one, other = rare_collections(), rare_collections()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert gc.get_threshold() == (RARE, *USUAL[1:])
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == USUAL
+
+
+@pytest.mark.parametrize("own", [(0, 10, 10), (RARE + 1, 5, 5)], ids=["off", "higher"])
+def test_a_collector_that_looks_more_rarely_stays_as_it_is(own: tuple[int, int, int]) -> None:
+    gc.set_threshold(*own)
+    with rare_collections():
+        assert gc.get_threshold() == own
+    assert gc.get_threshold() == own
+
+
+def test_who_changes_the_setting_meanwhile_has_the_last_word() -> None:
+    with rare_collections():
+        gc.set_threshold(5000, 5, 5)
+    assert gc.get_threshold() == (5000, 5, 5)
+    with rare_collections():
+        assert gc.get_threshold() == (RARE, 5, 5)
+    assert gc.get_threshold() == (5000, 5, 5)

@@ -1,0 +1,268 @@
+"""Rows to messages, and rows that can never be sent."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, connect, counted, settings
+from tests.stored import stored_in
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster import master_client as master
+from tubemq_spark.client.heartbeat import HEARTBEAT
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
+from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
+from tubemq_spark.sink.batch import batch_writer
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.options import SinkOptions
+from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
+from tubemq_spark.sink.task_writer import Plan, plan, write_batches, write_rows
+from tubemq_spark.testing import ServerConfig, StoredMessage
+
+TYPES = {
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "attributes": pa.map_(pa.string(), pa.string()),
+    "msg_type": pa.string(),
+    "msg_time": pa.string(),
+}
+SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
+    with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=1000)) as running:
+        yield running
+
+
+@pytest.fixture
+def master_calls(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many calls of producers the master has met. None of them come by themselves."""
+    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
+    return lambda: sum(counter.fired for counter in counters)
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = [name for name in TYPES if any(name in row for row in rows)]
+    return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
+
+
+def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> Plan:
+    return Plan(SinkOptions(settings(cluster), topic))
+
+
+def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessage]:
+    return cluster.tubemq.messages(topic)
+
+
+def test_a_row_with_everything(cluster: EmbeddedCluster) -> None:
+    row = {
+        "value": b"hello",
+        "topic": "other",
+        "attributes": {"city": "Zürich", "empty": ""},
+        "msg_type": "news",
+        "msg_time": "202611210830",
+    }
+    write_batches(options(cluster, topic=None), [batch([row])])
+
+    (message,) = stored_in(cluster, "other", filters=["news"])
+    assert message.body == b"hello"
+    assert message.attributes == Attributes({"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830"))
+
+
+def test_without_a_time_it_is_now(cluster: EmbeddedCluster) -> None:
+    before = format_msg_time(datetime.now(timezone.utc))
+    write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
+    after = format_msg_time(datetime.now(timezone.utc))
+    times = [message.msg_time for message in messages(cluster)]
+    assert len(times) == 2
+    assert all(msg_time is not None and before <= msg_time <= after for msg_time in times)
+
+
+def test_the_option_is_the_topic_of_all_rows(cluster: EmbeddedCluster) -> None:
+    write_batches(options(cluster), [batch([{"value": b"a", "topic": None}, {"value": b"b", "topic": "other"}])])
+    stored = {topic: {message.body for message in messages(cluster, topic)} for topic in ("demo", "other")}
+    assert stored == {"demo": {b"a", b"b"}, "other": set()}
+
+
+def test_an_empty_value_is_sent(cluster: EmbeddedCluster) -> None:
+    write_batches(options(cluster), [batch([{"value": b""}])])
+    assert [message.body for message in messages(cluster)] == [b""]
+
+
+def test_batches_of_all_sizes(cluster: EmbeddedCluster) -> None:
+    connect(cluster)
+    sizes = [0, 1, 999, 1000, 1001, 2500]
+    rows = [[{"value": b"%d %d" % (n, size)} for n in range(size)] for size in sizes]
+    empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
+    written = write_batches(options(cluster), [batch(part) if part else empty for part in rows])
+    assert bodies_in(cluster) == {row["value"]: 1 for part in rows for row in part}
+    assert sum(written.rows.values()) == sum(sizes)
+    assert written.rows.keys() == {"1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"}
+
+
+def test_a_task_without_rows_asks_nobody(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
+    assert write_batches(options(cluster), []) == Written({})
+    assert master_calls() == 0
+
+
+BAD_ROWS = [
+    ({"value": None}, "value", "it is null"),
+    ({"value": bytes(1001)}, "value", "value has 1001 bytes, and topic demo takes 1000 at most"),
+    ({"value": b"a", "attributes": {"a,b": "c"}}, "attributes", "the attribute key 'a,b' contains ','"),
+    ({"value": b"a", "attributes": {"a": "b=c"}}, "attributes", "the attribute a 'b=c' contains"),
+    ({"value": b"a", "attributes": {"": "b"}}, "attributes", "an empty key"),
+    ({"value": b"a", "attributes": {"a": None, "b": "c"}}, "attributes", "attribute a is null"),
+    ({"value": b"a", "attributes": {"$msgType$": "b"}}, "attributes", r"\$msgType\$ is reserved"),
+    ({"value": b"a", "attributes": {"$msgTime$": "b"}}, "attributes", r"\$msgTime\$ is reserved"),
+    ({"value": b"a", "attributes": {"a": "b" * 12_000}}, "attributes", "value and attributes have 12"),
+    ({"value": b"a", "msg_type": "a,b"}, "msg_type", "contains ','"),
+    ({"value": b"a", "msg_type": " "}, "msg_type", "1 to 255 characters"),
+    ({"value": b"a", "msg_type": "x" * 256}, "msg_type", "1 to 255 characters"),
+    ({"value": b"a", "msg_time": "2026-11-21"}, "msg_time", "'2026-11-21' is no time of the form yyyyMMddHHmm"),
+    ({"value": b"a", "msg_time": "202613210830"}, "msg_time", "'202613210830' is no time"),
+]
+
+
+def test_what_ends_the_producer_is_told_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not about a row before the bad one."""
+
+    def refuse(*_: object) -> None:
+        raise ProtocolError("no frame takes it")
+
+    rows = batch([{"value": b"a"}] * 500)
+    connect(cluster)  # so that rows leave before all are taken
+    monkeypatch.setattr("tubemq_spark.client.producer.broker_channel.BrokerChannel.submit", refuse)
+    with pytest.raises(ConfigError, match=r"^row \d+ of the task is too long for broker [^;]*: no frame takes it$"):
+        write_batches(options(cluster), [rows])
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "error"), BAD_ROWS, ids=[f"{column}: {error}" for _, column, error in BAD_ROWS]
+)
+def test_a_bad_row_is_named_and_those_before_it_are_stored(
+    cluster: EmbeddedCluster, row: dict[str, Any], column: str, error: str
+) -> None:
+    good = [{"value": b"%d" % n} for n in range(30)]
+    given = Plan(SinkOptions(settings(cluster, retry_for=0.3), "demo"))
+    with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
+        write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
+    assert column in str(caught.value)
+    assert bodies_in(cluster) == {row["value"]: 1 for row in good}
+
+
+def test_a_row_without_any_topic_is_named(cluster: EmbeddedCluster) -> None:
+    with pytest.raises(ConfigError, match="row 0 of the task, column 'topic': it is null, and option 'topic' is not"):
+        write_batches(options(cluster, topic=None), [batch([{"value": b"a", "topic": None}])])
+
+
+@pytest.mark.parametrize("year", [1, 999, 9999])
+def test_times_of_any_year_arrive(cluster: EmbeddedCluster, year: int) -> None:
+    moment = datetime(year, 1, 1, tzinfo=timezone.utc)
+    column = pa.array([moment], pa.timestamp("us", tz="UTC"))
+    write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
+    assert [message.msg_time for message in messages(cluster)] == [f"{year:04}01010000"]
+
+
+def test_a_time_beyond_the_calendar_is_named(cluster: EmbeddedCluster) -> None:
+    column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    with pytest.raises(ConfigError, match=r"row 0 of the task, column 'msg_time': .* outside the years 1 to 9999"):
+        write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
+
+
+def test_an_error_of_the_brokers_is_raised_as_it_is(cluster: EmbeddedCluster) -> None:
+    cluster.tubemq.on("send_message").fail(400)
+    with pytest.raises(ServerError, match="row 0 of the task to broker"):
+        write_batches(options(cluster), [batch([{"value": b"a"}])])
+
+
+def test_rows_are_written_as_batches_are(cluster: EmbeddedCluster) -> None:
+    rows = [Row(value=f"{n}", attributes={"n": f"{n}"}) for n in range(300)]
+    assert sum(write_rows(options(cluster), rows).rows.values()) == 300
+    stored = {message.body: message.attributes for message in messages(cluster)}
+    assert stored == {b"%d" % n: {"n": f"{n}"} for n in range(300)}
+
+
+# The driver's part
+
+
+def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
+    return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
+
+
+def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
+    planned = plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert planned.options.topic == "demo"
+    with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
+        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
+    with pytest.raises(ConfigError, match="column 'value' has the type int"):
+        plan(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
+    with pytest.raises(ConfigError, match="knows no topic nope"):
+        plan(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
+
+
+def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
+    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    calls = master_calls()
+    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert master_calls() == calls > 0
+
+
+def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is not: what it was told may be a typing error."""
+    monkeypatch.setattr(master, "_FIRST_CONTACT", 0.0)
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    with pytest.raises(TransportError, match="no master answered"):
+        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert lost.fired == 1
+
+    planned = pickle.loads(pickle.dumps(plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
+    forget_servers()  # the task is in another process
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    write_batches(planned, [batch([{"value": b"a"}])])
+    assert bodies_in(cluster) == {b"a": 1}
+    assert lost.fired == 1
+
+
+def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
+    given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
+    for writer in (
+        batch_writer(given, SCHEMA, False),
+        stream_writer(given, SCHEMA, False),
+    ):
+        assert "geheim" not in repr(writer)
+        arrived = pickle.loads(pickle.dumps(writer))
+        written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
+        assert sum(written.rows.values()) == 1
+    assert bodies_in(cluster) == {b"a": 2}
+
+
+def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    given = raw(cluster, topic="demo")
+    done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
+    with caplog.at_level("DEBUG", "tubemq_spark.sink"):
+        writer = batch_writer(given, SCHEMA, False)
+        writer.commit(done)
+        writer.abort(done)
+        stream = TubeMQStreamRowWriter(writer._plan)
+        stream.commit(done, 5)
+        stream.abort([], 6)
+    records = [record for record in caplog.records if record.name.startswith("tubemq_spark.sink")]
+    assert [record.levelname for record in records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
+    messages = [record.getMessage() for record in records]
+    assert "7 rows in 2 partitions" in messages[0]
+    assert "batch 5" in messages[2]
+    assert "batch 6" in messages[3]

@@ -1,0 +1,191 @@
+"""Batches with few messages of a shared store: only the partitions that have some are read, and nothing is missed."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.faults.bench import GROUP, Query, settings
+from tests.testing import raw
+from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.net.rpc import send_requests
+from tubemq_spark.errors import PositionMovedError
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+WIDE = 12  # partitions of the store
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(config=ServerConfig(mem_cache_flush_interval=3600.0)) as cluster:
+        cluster.create_topic("wide", WIDE)
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+class Run:
+    """A run of a query that tells which partitions its batches read."""
+
+    def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
+        self.driver = MicroBatchPlanner(Query(tubemq, "wide", rpc_timeout=10.0, retry_for=10.0)._options)
+        self.start = self.driver.initial()
+        self.bodies: list[bytes] = []
+        self.planned: Callable[[], object] = lambda: None
+
+    def read(self) -> set[int]:
+        end = self.driver.latest(self.start)
+        if end == self.start:
+            return set()
+        tasks: list[TubeMQInputPartition] = pickle.loads(pickle.dumps(self.driver.plan(self.start, end)))
+        self.planned()
+        for task in tasks:
+            for batch in task.read():
+                self.bodies += batch.column("value").to_pylist()
+        self.start = end
+        return {wanted.partition.partition_id for task in tasks for wanted in task.wanted}
+
+
+@pytest.fixture
+def run(tubemq: EmbeddedTubeMQ) -> Iterator[Run]:
+    run = Run(tubemq)
+    for number in range(2):
+        for partition in range(WIDE):
+            tubemq.send("wide", b"%d of %d" % (number, partition), partition)
+        assert run.read() == set(range(WIDE))
+    yield run
+    run.driver.stop()
+
+
+def stored(tubemq: EmbeddedTubeMQ) -> list[bytes]:
+    return sorted(message.body for message in tubemq.messages("wide"))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, run: Run, flushed: bool) -> None:
+    """Near the end of its files a broker gives out a half of what is left, so that one fetch may prove nothing."""
+    dice = random.Random(3)
+    for count in (1, 1, 2, 3, 9, 1, 5):
+        partitions = [dice.randrange(WIDE) for _ in range(count)]
+        for number, partition in enumerate(partitions):
+            tubemq.send("wide", b"%d %d %d" % (count, number, dice.getrandbits(40)), partition)
+        if flushed:
+            tubemq.flush("wide")
+        read = run.read()
+        assert read == set(partitions) or (flushed and read == set(range(WIDE)))
+        run.driver.latest(run.start)
+        end = len(tubemq.messages("wide")) * 28
+        assert {tubemq.group_offset(GROUP, "wide", 1, partition) for partition in range(WIDE)} == {end}
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+def test_a_batch_with_many_messages_is_read_as_ever(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    for number in range(10):
+        tubemq.send("wide", b"%d" % number, 4)
+    with tubemq.on("get_message", client="_driver_").count() as looks:
+        assert run.read() == set(range(WIDE))
+    assert looks.fired <= WIDE + 2
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+def test_what_comes_during_the_count_is_in_the_next_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    tubemq.send("wide", b"now", 3)
+    with tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)):
+        assert run.read() == set(range(WIDE))  # the count proves nothing
+    assert b"later" not in run.bodies
+    assert run.read() == {5}
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+def test_an_entry_that_no_fetch_returns_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    message = broker_pb.SendMessageRequestP2B(
+        clientId="c", topicName="wide", partitionId=7, data=b"\x00", flag=1, checkSum=-1, sentAddr=1
+    )
+    with raw.Raw(tubemq.broker_address(1)) as connection:
+        assert connection.call(message).success
+    tubemq.send("wide", b"after it", 3)
+    assert run.read() == set(range(WIDE))
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+@pytest.mark.parametrize("refused", [503, 404, 452])
+def test_a_fetch_that_fails_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run, refused: int) -> None:
+    tubemq.send("wide", b"one", 3)
+    with tubemq.on("get_message", client="_driver_", partition=3, times=1).fail(refused):
+        assert run.read() == set(range(WIDE))
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+def test_a_moved_cursor_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """A fetch of a task that was killed may end at any time. It moves the cursor of who holds the partition."""
+    tubemq.send("wide", b"one", 3)
+    run.driver.latest(run.start)
+    driver = next(iter(tubemq.claims().values()))
+    (address,) = parse_master_addresses(tubemq.broker_address(1))
+    partition = Partition(1, "wide", 3)
+
+    def fetch() -> None:
+        calls = GroupRequests(settings(tubemq), GROUP)
+        send_requests(settings(tubemq), [calls.fetch(Broker(1, address), partition, driver)])
+
+    tubemq.send("wide", b"two", 3)
+    fetch()
+    assert len(run.read()) in (1, WIDE)
+    assert sorted(run.bodies) == stored(tubemq)
+
+
+def test_a_crash_after_the_count_fails_the_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """Another partition's message stands where the only one of the batch was: it is lost to nobody."""
+    tubemq.flush("wide")
+    tubemq.send("wide", b"lost", 3)
+
+    def lose() -> None:
+        tubemq.crash_broker(1)
+        tubemq.start_broker(1)
+        for partition in (5, 6):
+            tubemq.send("wide", b"new in %d" % partition, partition)
+
+    run.planned = lose
+    with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
+        run.read()
+
+
+def test_a_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """A run that has counted nothing reads all partitions."""
+    tubemq.send("wide", b"one", 3)
+    end = run.driver.latest(run.start)
+    run.driver.stop()
+    again = Run(tubemq)
+    tasks = again.driver.plan(run.start, StreamOffset.from_json(end.to_json()))
+    assert {wanted.partition.partition_id for task in tasks for wanted in task.wanted} == set(range(WIDE))
+    assert [row for task in tasks for batch in task.read() for row in batch.column("value").to_pylist()] == [b"one"]
+    again.driver.stop()
+
+
+def test_the_count_ends_early_where_more_comes(tubemq: EmbeddedTubeMQ) -> None:
+    """A store that others send to all the time is read as ever."""
+    tubemq.create_topic("wide", 100)
+    run = Run(tubemq)
+    for number in range(2):
+        for partition in range(100):
+            tubemq.send("wide", b"%d of %d" % (number, partition), partition)
+        run.read()
+    tubemq.send("wide", b"now", 3)
+    with (
+        tubemq.on("get_message", client="_driver_").count() as looks,
+        tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)),
+    ):
+        assert run.read() == set(range(100))
+    assert looks.fired <= 32 + 100 + 10
+    assert run.read() == {5}
+    assert sorted(run.bodies) == stored(tubemq)
+    run.driver.stop()

@@ -1,0 +1,46 @@
+"""What travels to an executor."""
+
+from __future__ import annotations
+
+import pickle
+
+from tubemq_spark.client.consumer.partition_reader import RangeToRead
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.auth import Credentials
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+
+PASSWORD = "p4ssw0rd-of-nobody"
+
+PARTITION = TubeMQInputPartition(
+    settings=ClientSettings((Address("m", 8715),), Credentials("u", PASSWORD), framing=Framing.STANDARD),
+    group="g",
+    claim=ClaimId("5f0c9a3be1d27486", run=1, batch=2),
+    wanted=(
+        RangeToRead(
+            Broker(1, Address("b", 8123)),
+            Partition(1, "t", 0),
+            start=28,
+            end=84,
+            sole=True,
+            lender="spark_x",
+            group_at=56,
+        ),
+    ),
+    visit_token=5,
+    claim_timeout=45.0,
+)
+
+
+def test_it_travels() -> None:
+    copy = pickle.loads(pickle.dumps(PARTITION))
+    assert copy == PARTITION
+    assert copy.settings.credentials == Credentials("u", PASSWORD)
+
+
+def test_its_text_tells_what_it_reads_and_no_password() -> None:
+    for shown in (repr(PARTITION), str(PARTITION), repr(pickle.loads(pickle.dumps(PARTITION)))):
+        assert all(part in shown for part in ("'g'", "topic='t'", "start=28", "end=84", "5f0c9a3be1d27486", "user='u'"))
+        assert PASSWORD not in shown

@@ -1,0 +1,420 @@
+"""The driver's side of a query between Spark's calls and a cluster that is a few numbers here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.protocol.constants import ReadStatus
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.flow_rules import FlowRules
+from tubemq_spark.protocol.log_fingerprint import Fingerprint
+from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.source import micro_batch_planner as driver
+from tubemq_spark.source import truncation_check as losses
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.poll_interval import PollInterval
+
+A, B = Partition(1, "t", 0), Partition(2, "t", 0)
+ALL_SOLE = {"t": frozenset({1, 2})}
+MARK = Fingerprint(0, 0, 1, 0)
+
+
+class World:
+    """The partitions with the ends of their stores, where the group stands, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.ends = {A: 280, B: 56}
+        self.earliest = {A: 28, B: 0}
+        self.group: dict[Partition, int] = {}
+        self.asked = 0
+        self.taken: list[dict[Partition, int | None]] = []
+        self.holders: dict[Partition, str] = {}
+        self.unknown: set[Partition] = set()  # whose topic their broker does not know, whatever the master lists
+        self.away: set[Partition] = set()  # whose broker does not answer
+
+
+class Claims:
+    def __init__(self, world: World, claim: ClaimId) -> None:
+        self._world = world
+        self._claim = claim
+        self._held: set[Partition] = set()
+
+    def take(
+        self,
+        positions: Mapping[Partition, int | None],
+        status: ReadStatus = ReadStatus.NORMAL,
+        retry_for: float | None = None,
+    ) -> None:
+        if positions:
+            self._world.taken.append(dict(positions))
+        if unserved := self._world.unknown & positions.keys():
+            raise TransportError("403 topicName t not existed", unserved=unserved)
+        if unserved := self._world.away & positions.keys():
+            raise TransportError("nobody answers", unserved=unserved)
+        for partition, position in positions.items():
+            new = self._world.ends[partition] if status is ReadStatus.FROM_MAX else self._world.earliest[partition]
+            stands = self._world.group.get(partition, new)
+            self._world.group[partition] = stands if position is None else position
+            self._world.holders[partition] = str(self._claim)
+            self._held.add(partition)
+
+    @property
+    def unknown(self) -> frozenset[Partition]:
+        return frozenset(self._world.unknown)
+
+    def holds(self, partition: Partition) -> bool:
+        return partition in self._held
+
+    def standing(self, partition: Partition) -> GroupPosition:
+        return GroupPosition(self._world.group[partition], self._world.ends[partition])
+
+    def client_id(self, partition: Partition) -> str | None:
+        return self._world.holders.get(partition)
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {partition: self._world.earliest[partition] for partition in partitions}
+
+    def ask(self, heard_since: float) -> None:
+        self._world.asked += 1
+
+    def restore(self, positions: Mapping[Partition, int]) -> None:
+        self.take(dict(positions))
+
+    def drop(self, partitions: Collection[Partition]) -> None:
+        self._held -= set(partitions)
+
+    def is_doubtful(self, partition: Partition) -> bool:
+        return False
+
+    def lend(self, partitions: Collection[Partition]) -> None:
+        self._held -= set(partitions)
+
+    def next_batch(self) -> ClaimId:
+        return self._claim
+
+    def release(self) -> None:
+        self._held.clear()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., MicroBatchPlanner]:
+    """A driver, as each run of a query has one; it begins at the earliest and always asks, unless told otherwise."""
+
+    def cluster() -> SimpleNamespace:
+        known = sorted(world.ends)
+        return SimpleNamespace(
+            partitions=lambda topic: known, is_sole=lambda partition: True, in_store_of=lambda partition: 1
+        )
+
+    class Session:
+        visit_token = -2
+        flow_rules = FlowRules()
+
+        def __init__(self, *_: object) -> None:
+            self.cluster = cluster()
+
+        def register(self) -> None: ...
+
+        def refresh(self) -> None:
+            self.cluster = cluster()
+
+        def listed(self, *, once: bool = False) -> set[Partition]:
+            return set(world.ends)
+
+        def believe_the_lists(self) -> None:
+            self.cluster = cluster()
+
+        def broker(self, partition: Partition) -> Broker:
+            return Broker(partition.broker_id, Address("b", 8123))
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(driver, "ConsumerSession", Session)
+    monkeypatch.setattr(
+        losses, "look", lambda session, claims, wanted, only_there=(): {}
+    )  # nobody can tell what stands anywhere
+    monkeypatch.setattr(losses, "flushed_ends", lambda session, claims, partitions: {})
+    monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
+
+    def create(**options: Any) -> MicroBatchPlanner:
+        raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
+        given: dict[str, Any] = {"starting": "earliest", "heads_interval": 0.0, "metadata_interval": 0.0} | options
+        return MicroBatchPlanner(replace(SourceOptions.read(raw, streaming=True), **given))
+
+    return create
+
+
+NewDriver = Callable[..., MicroBatchPlanner]
+
+
+def ranges_of(driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
+    wanted = [one for task in driver.plan(start, end) for one in task.wanted]
+    return {one.partition: (one.start, one.end) for one in wanted}
+
+
+def test_the_first_batch(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver()
+    start = driver.initial()
+    end = driver.latest(start)
+    assert end == StreamOffset(start.query, {A: 280, B: 56}, initial={A: 28, B: 0}, counted=ALL_SOLE)
+    assert ranges_of(driver, driver.initial(), end) == {A: (28, 280), B: (0, 56)}
+
+
+def test_a_first_batch_with_nothing_in_it_says_where_the_query_began(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver(starting="latest")
+    end = driver.latest(driver.initial())
+    assert end.initial == end.positions == {A: 280, B: 56}
+    assert world.group == {A: 280, B: 56}
+    world.ends = {A: 308, B: 84}
+    assert new_driver().plan(new_driver().initial(), end) == []
+
+
+def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World) -> None:
+    """By a new run, which asks for another initial offset; nothing is claimed under that one's id."""
+    first = new_driver()
+    end = first.latest(first.initial())
+    once = ranges_of(first, first.initial(), end)
+    world.ends, world.earliest = {A: 336, B: 84}, {A: 56, B: 28}
+    second = new_driver(starting="latest")
+    start = second.initial()
+    assert start.query != end.query
+    assert ranges_of(second, start, end) == once
+    assert all(end.query in holder for holder in world.holders.values())
+    assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84}, counted=ALL_SOLE)
+
+
+def test_a_second_scan_of_a_batch_has_the_plan_of_the_first(new_driver: NewDriver, world: World) -> None:
+    """Spark asks for the tasks of each scan. Those of the first may be reading then, so nothing is claimed."""
+    driver = new_driver(commit_offsets=False)
+    start = driver.initial()
+    end = driver.latest(start)
+    first, taken, holders = driver.plan(start, end), len(world.taken), dict(world.holders)
+    assert first
+    assert driver.plan(start, end) == first
+    assert (len(world.taken), world.holders) == (taken, holders)
+    world.ends[A] += 28
+    assert driver.plan(end, driver.latest(end)) != first
+
+
+def test_offsets_of_two_queries_do_not_mix(new_driver: NewDriver) -> None:
+    with pytest.raises(ConfigError, match="mixes offsets of two queries"):
+        new_driver().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
+
+
+def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> None:
+    gone = StreamOffset("q", {A: 28, Partition(1, "gone", 0): 28})
+    with pytest.raises(ConfigError, match="positions of partitions of gone that options 'subscribe'"):
+        new_driver().latest(gone)
+    with pytest.raises(ConfigError, match="positions of partitions of gone"):
+        new_driver().plan(gone, gone)
+
+
+@pytest.fixture
+def hasty(new_driver: NewDriver) -> MicroBatchPlanner:
+    """It waits for nothing that is gone, and bears the loss."""
+    client = SourceOptions.read({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, streaming=True).client
+    return new_driver(fail_on_data_loss=False, client=replace(client, retry_for=0.0))
+
+
+def test_a_new_query_goes_on_without_what_is_gone(hasty: MicroBatchPlanner, world: World) -> None:
+    """The master goes on listing a topic that was removed."""
+    world.unknown = {B}
+    assert hasty.latest(hasty.initial()).positions == {A: 280}
+
+
+def test_a_batch_is_repeated_without_what_is_gone(
+    hasty: MicroBatchPlanner, new_driver: NewDriver, world: World
+) -> None:
+    world.unknown = {B}
+    start, end = StreamOffset("q", {A: 28, B: 0}), StreamOffset("q", {A: 56, B: 28}, marks={(2, "t", 0): (MARK,)})
+    assert ranges_of(hasty, start, end) == {A: (28, 56)}
+    client = replace(hasty._options.client, retry_for=0.0)
+    with pytest.raises(DataLossError, match=r"^2:t:0: the cluster does not have the partition any more.*up to 0,"):
+        new_driver(client=client).plan(start, end)
+
+
+def test_what_is_away_is_not_gone_however_hasty_a_query_is(hasty: MicroBatchPlanner, world: World) -> None:
+    """The master is asked once at least."""
+    world.away = {B}
+    offset = StreamOffset("q", {A: 28, B: 0})
+    with pytest.raises(TransportError, match="nobody answers"):
+        hasty.latest(offset)
+    world.away = set()
+    assert hasty.latest(offset).positions == {A: 280, B: 56}
+
+
+@pytest.mark.parametrize(("ends", "goes_on_at"), [(84, 28), (28, 28), (0, 0)])
+def test_a_partition_that_comes_back_goes_on_where_it_was(
+    hasty: MicroBatchPlanner, world: World, ends: int, goes_on_at: int
+) -> None:
+    """Unless it ends before that: then it is another one."""
+    offset = StreamOffset("q", {A: 140, B: 28})
+    world.unknown = {B}
+    alone = hasty.latest(offset)
+    assert alone.positions == {A: 280}
+    world.unknown, world.ends[B] = set(), ends
+    assert hasty.latest(alone).positions == {A: 280, B: goes_on_at}
+
+
+def test_nothing_new_is_the_same_offset(new_driver: NewDriver) -> None:
+    """Spark compares the text."""
+    driver = new_driver()
+    end = driver.latest(driver.initial())
+    assert driver.latest(end) == end
+
+
+def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver()
+    start = driver.initial()
+    end = driver.latest(start)
+    driver.plan(start, end)
+    assert world.group == {A: 28, B: 0}
+    world.ends = {A: 308, B: 56}
+    following = driver.latest(end)
+    assert world.group == {A: 280, B: 56}
+    driver.plan(end, following)
+    driver.confirm(end)  # Spark's own commit comes when the next batch is planned already
+    assert world.group == {A: 280, B: 56}
+    driver.confirm(following)
+    assert world.group == {A: 308, B: 56}
+
+
+def test_a_run_begins_with_the_group_where_the_checkpoint_is(new_driver: NewDriver, world: World) -> None:
+    """Whoever left it elsewhere: a task that was killed, or an administrator."""
+    world.group = {A: 280, B: 28}
+    new_driver().latest(StreamOffset("q", {A: 140, B: 56}))
+    assert world.group == {A: 140, B: 56}
+
+
+def test_within_a_run_the_group_is_not_moved_backwards(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver()
+    driver.latest(StreamOffset("q", {A: 140, B: 56}))
+    driver.confirm(StreamOffset("q", {A: 84, B: 28}))
+    assert world.group == {A: 140, B: 56}
+
+
+def test_when_a_run_stops_in_a_batch_the_group_is_where_that_began(new_driver: NewDriver, world: World) -> None:
+    """A task that was killed left it elsewhere."""
+    driver = new_driver()
+    start = StreamOffset("q", {A: 140, B: 56})
+    driver.plan(start, driver.latest(start))
+    world.group[A] = 224
+    driver.stop()
+    assert world.group == {A: 140, B: 56}
+
+
+def test_an_offset_that_losses_left_empty_is_no_new_query(new_driver: NewDriver, world: World) -> None:
+    """What appears then is read from its beginning."""
+    driver = new_driver(starting="latest")
+    entered = driver.latest(StreamOffset("q", {}))
+    assert entered == StreamOffset("q", {A: 28, B: 0}, counted=ALL_SOLE)
+    assert ranges_of(driver, StreamOffset("q", {}), entered) == {}
+    assert ranges_of(driver, entered, driver.latest(entered)) == {A: (28, 280), B: (0, 56)}
+
+
+def test_a_restarted_query_confirms_what_its_last_run_could_not(new_driver: NewDriver, world: World) -> None:
+    world.group = {A: 28, B: 0}
+    new_driver().latest(StreamOffset("q", {A: 280, B: 56}))
+    assert world.group == {A: 280, B: 56}
+
+
+@pytest.mark.parametrize(("interval", "times"), [(1000.0, 1), (0.0, 3)])
+def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World, interval: float, times: int) -> None:
+    driver = new_driver(heads_interval=interval)
+    start = StreamOffset("q", {A: 280, B: 56})
+    assert [driver.latest(start) for _ in range(3)] == [start] * 3
+    assert world.asked == times
+    assert driver.last_answer == start
+
+
+def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(driver, "Pace", lambda least: PollInterval(least, lambda: clock.now))
+    query = new_driver(heads_interval=0.1)
+    start = StreamOffset("q", {A: 280, B: 56})
+
+    def asked_in_a_minute() -> int:
+        before = world.asked
+        for _ in range(6000):
+            clock.now += 0.01
+            assert query.latest(start) == start
+        return world.asked - before
+
+    assert 80 <= asked_in_a_minute() <= 100
+    assert 59 <= asked_in_a_minute() <= 61
+    world.ends[A] = 308
+    clock.now += 1.0
+    end = query.latest(start)
+    assert end.positions[A] == 308
+    query.plan(start, end)
+    start = end
+    assert 80 <= asked_in_a_minute() <= 100
+
+
+def test_what_is_committed_is_confirmed_at_once(new_driver: NewDriver, world: World) -> None:
+    """However seldom the brokers are asked."""
+    driver = new_driver(heads_interval=1000.0)
+    start = driver.initial()
+    end = driver.latest(start)
+    driver.plan(start, end)
+    driver.latest(end)
+    assert world.group == end.positions
+
+
+def test_new_partitions_are_read_from_their_beginning(new_driver: NewDriver, world: World) -> None:
+    """They enter where they begin, so that the checkpoint has both ends of their first range."""
+    driver = new_driver()
+    end = driver.latest(driver.initial())
+    new = Partition(3, "t", 0)
+    world.ends[new], world.earliest[new] = 140, 84
+    entered = driver.latest(end)
+    assert entered == StreamOffset(end.query, {**end.positions, new: 84}, counted={"t": frozenset({1, 2, 3})})
+    assert ranges_of(driver, end, entered) == {}
+    following = driver.latest(entered)
+    assert ranges_of(driver, entered, following) == {new: (84, 140)}
+
+
+def test_new_partitions_are_looked_for_now_and_then(new_driver: NewDriver, world: World) -> None:
+    driver = new_driver(metadata_interval=1000.0)
+    end = driver.latest(driver.initial())
+    new = Partition(3, "t", 0)
+    world.ends[new], world.earliest[new] = 140, 84
+    assert driver.latest(end) == end
+
+
+def test_a_run_that_ends_by_itself_ends(new_driver: NewDriver, world: World) -> None:
+    """With what there was at its first look, new partitions included, however fast the stores grow."""
+    driver = new_driver()
+    driver.stop_at_the_next_ends()
+    offset = StreamOffset("q", {A: 28})
+    ends = []
+    while (end := driver.latest(offset)) != offset:
+        ends.append(end.positions)
+        driver.plan(offset, end)
+        offset = end
+        world.ends = {partition: position + 28 for partition, position in world.ends.items()}
+        world.ends[Partition(4 + len(ends), "t", 0)] = 28
+        world.earliest[Partition(4 + len(ends), "t", 0)] = 0
+    assert ends == [{A: 280, B: 0}, {A: 280, B: 56}]
+    assert world.group == {A: 280, B: 56}
+
+
+def test_stop_may_come_twice(new_driver: NewDriver) -> None:
+    driver = new_driver()
+    driver.latest(driver.initial())
+    driver.stop()
+    driver.stop()

@@ -1,0 +1,385 @@
+"""Rows from the wire's messages, as Arrow."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tubemq_spark import compression
+from tubemq_spark.compression import CODECS, compress
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.message import encode_payload
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
+from tubemq_spark.source import row_maker as source_rows
+from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.schema import (
+    ARROW_SCHEMA,
+    SPARK_SCHEMA,
+    arrow_schema,
+    check_schema,
+    spark_schema,
+)
+
+HERE = Partition(3, "clicks", 10_001)
+MINUTE = datetime(2024, 2, 29, 23, 59, tzinfo=timezone.utc)
+
+
+def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: int | None = None) -> Any:
+    payload, usual = encode_payload(body, attributes)
+    return TransferedMessage(
+        messageId=message_id,
+        checkSum=zlib.crc32(payload) & 0x7FFFFFFF,
+        payLoadData=payload,
+        flag=usual if flag is None else flag,
+    )
+
+
+def batch_of(maker: RowMaker, *args: Any) -> Any:
+    """The only one."""
+    (batch,) = maker.batches(*args)
+    return batch
+
+
+def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    batch = batch_of(RowMaker(RowFormat()), HERE, messages, positions)
+    assert batch.schema == ARROW_SCHEMA
+    batch.validate(full=True)
+    found: list[dict[str, Any]] = batch.to_pylist()
+    return found
+
+
+def test_columns_are_the_contracts() -> None:
+    assert SPARK_SCHEMA.simpleString() == (
+        "struct<value:binary,attributes:map<string,string>,msg_type:string,msg_time:timestamp,topic:string,"
+        "broker_id:int,partition:int,offset:bigint,message_id:bigint>"
+    )
+
+
+def test_arrow_columns_are_what_spark_checks_for() -> None:
+    """Spark refuses a first batch whose names, order, types or nullability differ from these."""
+    assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC") == ARROW_SCHEMA
+
+
+@pytest.mark.parametrize("positions", [None, [0, 28]])
+@pytest.mark.parametrize("attributes", [b"", b"k=v"])
+def test_every_batch_has_these_columns(attributes: bytes, positions: list[int] | None) -> None:
+    rows([message(b"a"), message(b"b", attributes)], positions)
+
+
+@pytest.mark.parametrize("positions", [None, []])
+def test_so_has_an_empty_one(positions: list[int] | None) -> None:
+    assert rows([], positions) == []
+
+
+def test_a_row() -> None:
+    attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
+    first, second = rows([message(b"a", attributes, message_id=5), message(b"b", message_id=6)], [56, 84])
+    assert first == {
+        "value": b"a",
+        "attributes": [("k", "v")],
+        "msg_type": "order",
+        "msg_time": MINUTE,
+        "topic": "clicks",
+        "broker_id": 3,
+        "partition": 10_001,
+        "offset": 56,
+        "message_id": 5,
+    }
+    plain = {"value": b"b", "attributes": None, "msg_type": None, "msg_time": None, "offset": 84, "message_id": 6}
+    assert second == first | plain
+
+
+def test_without_positions_the_offset_is_null() -> None:
+    assert [row["offset"] for row in rows([message(b"a"), message(b"b", b"k=v")])] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "own", "msg_type", "msg_time"),
+    [
+        (b"", None, None, None),
+        (b"a=1,b=2", [("a", "1"), ("b", "2")], None, None),
+        (b"a", [("a", "")], None, None),
+        (b"a==", [("a", "=")], None, None),
+        (b"a=1,a=2", [("a", "1")], None, None),
+        (b",,", None, None, None),
+        ("ключ=値".encode(), [("ключ", "値")], None, None),
+        (b"a=\xff", [("a", "\N{REPLACEMENT CHARACTER}")], None, None),
+        (b"$msgType$=x", None, "x", None),
+        (b"$msgType$=", None, "", None),
+        (b"$msgTime$=202402292359", None, None, MINUTE),
+        (b"$msgTime$=197001010000", None, None, datetime(1970, 1, 1, tzinfo=timezone.utc)),
+        (b"$msgTime$=202302292359", [("$msgTime$", "202302292359")], None, None),  # no such day
+        (b"$msgTime$=soon", [("$msgTime$", "soon")], None, None),
+    ],
+)
+def test_attributes(
+    attributes: bytes, own: list[tuple[str, str]] | None, msg_type: str | None, msg_time: datetime | None
+) -> None:
+    for row in rows([message(b"body", attributes), message(b"body", attributes)]):
+        assert row["value"] == b"body"
+        assert (row["attributes"], row["msg_type"], row["msg_time"]) == (own, msg_type, msg_time)
+
+
+def test_a_body_may_be_empty_and_look_like_a_header() -> None:
+    header_like = (4).to_bytes(4, "big") + b"a=b,body"
+    bodies = [b"", header_like]
+    assert [row["value"] for row in rows([message(body) for body in bodies])] == bodies
+    assert [row["value"] for row in rows([message(body, b"k=v") for body in bodies])] == bodies
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=",=$"), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.dictionaries(texts, texts, max_size=3)), max_size=6))
+def test_any_mix_of_messages(contents: list[tuple[bytes, dict[str, str]]]) -> None:
+    messages = [
+        message(body, ",".join(f"{key}={value}" for key, value in own.items()).encode(), message_id=number)
+        for number, (body, own) in enumerate(contents)
+    ]
+    found = [(row["message_id"], row["value"], dict(row["attributes"] or {})) for row in rows(messages)]
+    assert found == [(number, body, own) for number, (body, own) in enumerate(contents)]
+
+
+@pytest.mark.parametrize("attributes", [b"", b"k=v"])
+def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
+    bad = message(b"body", attributes, message_id=41)
+    bad.checkSum ^= 1
+    with pytest.raises(
+        ProtocolError, match=r"^3:clicks:10001: message 41: it has the check sum \d+, but .*'corruptMessages'"
+    ):
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine"), bad], None)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"abc", b"\x00\x00\x00\x05abcd", b"\x7f\xff\xff\xffabcd", b"\x7f\xff\xff\xff"]
+)
+def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
+    bad = message(payload, message_id=42, flag=1)
+    with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"fine", b"k=v"), bad], None)
+
+
+def test_positions_must_fit_the_messages() -> None:
+    with pytest.raises(ValueError, match="length"):
+        batch_of(RowMaker(RowFormat()), HERE, [message(b"a"), message(b"b")], [28])
+
+
+# Corrupt messages, and types that are not wanted
+
+
+def corrupt_pair() -> list[Any]:
+    """One with a wrong check sum, one with a wrong header."""
+    one = message(b"one", b"$msgType$=a,k=v", message_id=2)
+    one.checkSum ^= 1
+    return [one, message(b"\x00\x00\x00\x09two", message_id=3, flag=1)]
+
+
+def test_corrupt_messages_are_skipped_and_counted() -> None:
+    maker = RowMaker(RowFormat(corrupt="skip"))
+    batch = batch_of(
+        maker, HERE, [message(b"fine", message_id=1), *corrupt_pair(), message(b"z", message_id=4)], [0, 28, 56, 84]
+    )
+    assert batch.column("message_id").to_pylist() == [1, 4]
+    assert batch.column("offset").to_pylist() == [0, 84]
+    batch_of(maker, HERE, corrupt_pair()[:1], [112])
+    (told,) = maker.corrupt()
+    assert told.startswith(
+        "3:clicks:10001: 3 corrupt messages were skipped; the first: message 2: it has the check sum"
+    )
+
+
+def test_corrupt_messages_are_kept_as_they_came() -> None:
+    maker = RowMaker(RowFormat(corrupt="keep"))
+    bad = corrupt_pair()
+    batch = batch_of(maker, HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
+    assert batch.schema == arrow_schema("keep")
+    found = batch.to_pylist()
+    assert [row["corrupt"] for row in found] == [False, True, True]
+    assert [row["value"] for row in found] == [b"fine", *(one.payLoadData for one in bad)]
+    assert [row["attributes"] for row in found] == [[("k", "v")], None, None]
+    assert [row["msg_type"] for row in found] == [None] * 3
+    (told,) = maker.corrupt()
+    assert "2 corrupt messages were kept" in told
+
+
+def test_the_column_corrupt_is_there_when_corrupt_messages_are_kept() -> None:
+    assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == arrow_schema("keep")
+    assert spark_schema("skip") == spark_schema("fail") == SPARK_SCHEMA
+
+
+@pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
+def test_only_wanted_types(positions: list[int] | None) -> None:
+    """The broker compares hashes; `Aa` and `BB` have the same."""
+    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
+    messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
+    batch = batch_of(maker, HERE, messages, positions)
+    assert batch.column("msg_type").to_pylist() == ["Aa", "c"]
+    assert batch.column("offset").to_pylist() == ([None, None] if positions is None else [0, 56])
+    assert batch_of(maker, Partition(3, "other", 0), messages, positions).num_rows == 4
+
+
+@pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
+def test_the_type_of_a_corrupt_message_is_unknown(mode: str, ids: list[int]) -> None:
+    maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
+    batch = batch_of(maker, HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
+    assert batch.column("message_id").to_pylist() == ids
+
+
+def test_times_are_in_the_producers_zone() -> None:
+    maker = RowMaker(RowFormat(zone=ZoneInfo("Asia/Shanghai")))
+    batch = batch_of(maker, HERE, [message(b"", b"$msgTime$=202403010759")], None)
+    assert batch.column("msg_time").to_pylist() == [MINUTE]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        StructType([StructField("value", LongType())]),
+        StructType(SPARK_SCHEMA.fields[:-1]),
+        StructType([*SPARK_SCHEMA.fields[1:], SPARK_SCHEMA.fields[0]]),
+    ],
+)
+@pytest.mark.parametrize("reader", ["reader", "streamReader"])
+def test_columns_of_the_users_own_are_refused(asked: StructType, reader: str) -> None:
+    check_schema(SPARK_SCHEMA, spark_schema("fail"))
+    source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
+    with pytest.raises(ConfigError, match=r"has columns of its own .*: leave out \.schema"):
+        getattr(source, reader)(asked)
+
+
+# Compressed bodies
+
+
+def compressed(codec: str, body: bytes, attributes: bytes = b"", **given: Any) -> Any:
+    own = attributes + b"," if attributes else b""
+    return message(compress(codec, body), own + b"spark_compression=" + codec.encode(), **given)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("body", [b"", b"body " * 50], ids=len)
+def test_compressed_bodies_are_given_as_they_were(codec: str, body: bytes) -> None:
+    attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
+    (found,) = rows([compressed(codec, body, attributes)])
+    assert [found] == rows([message(body, attributes)])
+
+
+def test_nobody_sees_the_attribute_of_the_compression() -> None:
+    found = rows([compressed("gzip", b"a"), compressed("gzip", b"b", b"$msgType$=t"), compressed("gzip", b"c", b"k=v")])
+    assert [row["attributes"] for row in found] == [None, None, [("k", "v")]]
+    assert [row["msg_type"] for row in found] == [None, "t", None]
+
+
+def test_compressed_and_plain_ones_mix() -> None:
+    mixed = [compressed("lz4", b"a"), message(b"b", b"k=v"), compressed("zstd", b"c"), message(b"d")]
+    assert [row["value"] for row in rows(mixed)] == [b"a", b"b", b"c", b"d"]
+
+
+BAD_BODIES = {
+    "damaged": (b"spark_compression=zstd", "it has damaged zstd data"),
+    "too long": (
+        b"spark_compression=gzip",
+        "it becomes larger than 1000 bytes, which option 'maxUnpackedBytes' limits",
+    ),
+    "unknown": (b"k=v,spark_compression=brotli", "it is compressed with 'brotli', which is none of"),
+}
+
+
+def bad_body(name: str) -> Any:
+    return message(compress("gzip", bytes(1001)), BAD_BODIES[name][0], message_id=5)
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_bodies_that_cannot_be_undone_fail(name: str) -> None:
+    bad = bad_body(name)
+    with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
+        batch_of(RowMaker(RowFormat(max_unpacked=1000)), HERE, [message(b"fine"), bad], None)
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_or_are_skipped(name: str) -> None:
+    maker = RowMaker(RowFormat(corrupt="skip", max_unpacked=1000))
+    sent = [compressed("gzip", b"a"), bad_body(name), message(b"b")]
+    batch = batch_of(maker, HERE, sent, [0, 28, 56])
+    assert batch.column("value").to_pylist() == [b"a", b"b"]
+    assert batch.column("offset").to_pylist() == [0, 56]
+    (told,) = maker.corrupt()
+    assert f"1 corrupt messages were skipped; the first: message 5: {BAD_BODIES[name][1]}" in told
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+@pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
+def test_or_are_kept_as_received(name: str, message_format: str) -> None:
+    """With the header of their attributes, which says how they were compressed."""
+    bad = bad_body(name)
+    maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
+    (row,) = batch_of(maker, HERE, [bad], None).to_pylist()
+    assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
+
+
+def test_what_is_not_wanted_is_not_undone() -> None:
+    maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
+    damaged = message(b"no gzip", b"$msgType$=Aa,spark_compression=gzip")
+    batch = batch_of(maker, HERE, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
+    assert batch.column("value").to_pylist() == [b"body"]
+
+
+def test_a_codec_that_is_missing_here_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = compressed("zstd", b"body")
+    monkeypatch.setattr(compression, "is_available", lambda codec: False)
+    with pytest.raises(ConfigError, match="was built without zstd"):
+        batch_of(RowMaker(RowFormat(corrupt="skip")), HERE, [sent], None)
+
+
+@pytest.mark.parametrize("positions", [None, [28 * n for n in range(7)]])
+def test_bodies_that_become_long_together_come_in_several_batches(
+    positions: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 1000)
+    sent = [compressed("zstd", bytes(600), message_id=n) for n in range(5)]
+    sent.insert(2, message(bytes(9999), b"k=v", message_id=7))
+    sent.append(message(b"", message_id=8))
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, positions))
+    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1], [7], [2, 3], [4, 8]]
+    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == ([None] * 7 if positions is None else positions)
+    for batch in batches:
+        batch.validate(full=True)
+
+
+def test_many_messages_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_rows, "_MOST_ROWS", 3)
+    sent = [message(b"", message_id=n) for n in range(7)]
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    assert [batch.column("message_id").to_pylist() for batch in batches] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short attribute takes a hundred times its bytes on the wire."""
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 30_000)
+    sent = [message(b"", b",".join(b"%d" % number for number in range(100)))] * 6
+    batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
+    assert [batch.num_rows for batch in batches] == [2, 2, 2]
+
+
+def test_one_body_may_be_longer_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_rows, "_MOST_BYTES", 1000)
+    batches = RowMaker(RowFormat()).batches(HERE, [compressed("zstd", bytes(5000))] * 2, None)
+    assert [batch.num_rows for batch in batches] == [1, 1]
+
+
+def test_long_headers_are_not_kept() -> None:
+    """A process reads for days: what it keeps must not grow with what producers write."""
+    source_rows._decode_short.cache_clear()
+    batch_of(RowMaker(RowFormat()), HERE, [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
+    assert source_rows._decode_short.cache_info().currsize == 1

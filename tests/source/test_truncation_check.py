@@ -1,0 +1,537 @@
+"""A broker that loses what a query had read: it is always noticed, and each partition goes on at its first new message.
+
+A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.faults.bench import GROUP, TOPICS, Query, Row, send_unreadable
+from tubemq_spark.client import forget_servers
+from tubemq_spark.errors import DataLossError, PositionMovedError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source import truncation_check as losses
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
+from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+CALM: dict[str, Any] = {"retry_for": 30.0, "rpc_timeout": 10.0}
+RISING, FALLING, TURNING = 300.0, 2600.0, 2199.0  # seconds into the wave of message ids
+TURNS = [2199.0, 2140.0, 4397.0, 4340.0]  # near where it turns, or goes on from
+SOLE = Partition(1, "one", 0)
+PLACES = [("one", 0), ("pair", 0), ("pair", 1)]
+
+
+@pytest.fixture(params=[RISING, FALLING], ids=["rising", "falling"])
+def tubemq(request: pytest.FixtureRequest) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=request.param)) as cluster:
+        yield cluster
+        cluster.clear_faults()
+        forget_servers()
+
+
+class Story:
+    """What was sent, what a query must have given, and what became of the broker."""
+
+    def __init__(self, tubemq: EmbeddedTubeMQ, *, fail: bool = False) -> None:
+        self.tubemq = tubemq
+        self.query = Query(tubemq, **CALM)
+        self.query._options = replace(self.query._options, fail_on_data_loss=fail)
+        self._sent = 0
+        self._lost: list[bytes] = []
+
+    def send(self, count: int, *, flush: bool = False, places: list[tuple[str, int]] | None = None) -> None:
+        for _ in range(count):
+            topic, partition = (places or PLACES)[self._sent % len(places or PLACES)]
+            self.tubemq.send(topic, b"%d" % self._sent, partition)
+            self._sent += 1
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        for topic in TOPICS:
+            self.tubemq.flush(topic)
+
+    def bodies(self) -> list[bytes]:
+        return [message.body for topic in TOPICS for message in self.tubemq.messages(topic)]
+
+    def crash(self, *, flush: bool = False, then_send: int = 0) -> None:
+        if flush:
+            self.flush()
+        before = self.bodies()
+        self.tubemq.crash_broker(1)
+        self.tubemq.start_broker(1)
+        kept = set(self.bodies())
+        self._lost += [body for body in before if body not in kept]
+        self.send(then_send)
+
+    def restart(self) -> None:
+        self.tubemq.stop_broker(1)
+        self.tubemq.start_broker(1)
+
+    def read(self) -> None:
+        self.query.run()
+
+    def check(self) -> None:
+        """All that is stored came once, in order; what was lost once at the most."""
+        given = [row.body for rows in self.query.rows.values() for row in rows]
+        assert len(given) == len(set(given))
+        assert set(self.bodies()) <= set(given) <= set(self.bodies()) | set(self._lost)
+        for rows in self.query.rows.values():
+            numbers = [int(row.body) for row in rows]
+            assert numbers == sorted(numbers)
+
+
+def losses_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "the broker lost [" in record.getMessage()]
+
+
+# Nothing is lost
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from(["send", "send a little", "flush", "crash", "restart", "read", "read", "later"]), max_size=14
+    ),
+    st.sampled_from([RISING, FALLING, TURNING]),
+)
+def test_what_was_not_lost_is_not_said_to_be(steps: list[str], phase: float) -> None:
+    """Orderly restarts, crashes of a broker that has written all down, long pauses, the wave of ids turning."""
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
+        story = Story(tubemq, fail=True)
+        actions: dict[str, Callable[[], object]] = {
+            "send": lambda: story.send(30),
+            "send a little": lambda: story.send(1),
+            "flush": story.flush,
+            "crash": lambda: story.crash(flush=True),
+            "restart": story.restart,
+            "read": story.read,
+            "later": lambda: tubemq.clock.advance(600),
+        }
+        for step in [*steps, "read"]:
+            actions[step]()
+        story.check()
+        assert set(story.bodies()) == {row.body for rows in story.query.rows.values() for row in rows}
+    forget_servers()
+
+
+def test_a_restart_in_the_middle_of_a_batch_is_no_loss(tubemq: EmbeddedTubeMQ) -> None:
+    """Not even when ids were moved before, as by a machine that was started anew."""
+    story = Story(tubemq, fail=True)
+    story.send(30)
+    story.read()
+    story.send(30)
+    story.restart()
+    tubemq.clock.advance(2000)
+    story.send(30)
+    story.query.planned = story.restart
+    story.read()
+    story.check()
+
+
+def test_the_drivers_clock_may_be_set_back_and_forth(
+    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By seconds or hours, or to before the epoch: what is lost afterwards is told as usual."""
+    story = Story(tubemq)
+    times = [1_700_000_000, *range(1_700_000_012, 1_699_999_999, -1), 1_600_000_000, -5, 1_700_000_000]
+    for now in times:
+        monkeypatch.setattr(losses, "time", SimpleNamespace(time=lambda now=now: now))
+        story.send(9, flush=True)
+        story.read()
+    story.check()
+    story.send(90)
+    story.read()
+    story.crash(then_send=30)
+    with caplog.at_level(logging.WARNING):
+        story.read()
+    assert len(losses_in(caplog)) == 3
+    story.check()
+
+
+class Again(Query):
+    """Each task is tried twice. The second try finds no claim of the driver's, so the broker may have crashed."""
+
+    def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
+        first = list(super()._run_task(task))
+        assert list(super()._run_task(task)) == first
+        return iter(first)
+
+
+@pytest.mark.parametrize("seconds", [0, 600, 3770, 3798, 4398, 8000])
+def test_second_tries_do_not_suspect_a_long_backlog(seconds: int) -> None:
+    """Its first and last ids may be near each other because the wave of ids turned in between."""
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=300.0)) as tubemq:
+        story = Story(tubemq, fail=True)
+        story.query = Again(tubemq, **CALM)
+        for pause in (seconds // 2, seconds - seconds // 2, 0):
+            story.send(30, flush=True)
+            tubemq.clock.advance(pause)
+        story.send(30)
+        story.read()
+        story.send(30)
+        story.read()
+        story.check()
+    forget_servers()
+
+
+@pytest.mark.parametrize("place", [("one", 0), ("pair", 1)])
+def test_second_tries_do_not_suspect_an_entry_without_a_message(tubemq: EmbeddedTubeMQ, place: tuple[str, int]) -> None:
+    """A batch ends with one, and others come before its last message is looked at."""
+    story = Story(tubemq, fail=True)
+    story.query = Again(tubemq, **CALM)
+    story.query.planned = story.flush
+    for _ in range(3):
+        story.send(9)
+        send_unreadable(tubemq, *place)
+        with tubemq.on("get_message", client="_driver_", times=1).run(lambda: story.send(3, places=[place])):
+            story.read()
+        story.check()
+
+
+# Something is lost
+
+
+def test_brokers_may_have_more_memory_than_usual(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query reads slowly, far behind the end of a store that has nothing in files."""
+    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    story = Story(tubemq)
+    story.query._options = replace(story.query._options, max_offsets=60)
+    story.send(900)
+    batches = 0
+
+    def stop_after_three() -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 3:
+            raise KeyboardInterrupt
+
+    story.query.found = stop_after_three
+    with pytest.raises(KeyboardInterrupt):
+        story.read()
+    story.query.found = lambda: None
+    story.crash(then_send=900)
+    story.query._options = replace(story.query._options, max_offsets=None)
+    story.read()
+    story.check()
+
+
+def test_what_is_in_files_needs_no_marks(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    story = Story(tubemq, fail=True)
+    story.query._options = replace(story.query._options, max_offsets=60)
+    story.send(900, flush=True)
+    looks = tubemq.on("get_message", client="_driver_").count()
+    marked: list[bool] = []
+    story.query.found = lambda: marked.append(bool(story.query._offset(-1).marks) or looks.fired > 0)
+    story.read()
+    story.check()
+    assert not any(marked[: len(marked) // 2])
+    assert marked[-1]
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 29, 30, 31, 100])
+@pytest.mark.parametrize("kept", [0, 60])
+def test_a_tail_that_was_read_is_lost_and_the_store_filled_again(
+    tubemq: EmbeddedTubeMQ, kept: int, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    story = Story(tubemq)
+    story.send(kept, flush=True)
+    story.read()
+    story.send(90)
+    story.read()
+    story.crash()
+    story.send(after * 3)
+    with caplog.at_level(logging.WARNING):
+        story.read()
+    assert len(losses_in(caplog)) == 3
+    story.check()
+    story.send(9)
+    story.read()
+    story.check()
+    assert len(losses_in(caplog)) == 3
+
+
+@pytest.mark.parametrize("after", [0, 5, 30, 100])
+def test_the_loss_is_told_exactly(tubemq: EmbeddedTubeMQ, after: int) -> None:
+    story = Story(tubemq, fail=True)
+    story.send(60, flush=True)
+    story.read()
+    story.send(90)
+    story.read()
+    rows = {partition: list(given) for partition, given in story.query.rows.items()}
+    story.crash()
+    story.send(after * 3)
+    for _ in range(2):
+        with pytest.raises(DataLossError) as lost:
+            story.read()
+        assert (lost.value.topic, lost.value.broker_id, lost.value.partition) == ("one", 1, 0)
+        assert (lost.value.asked, lost.value.offered) == (50 * UNIT, 20 * UNIT)
+        assert str(lost.value).startswith(
+            f"1:one:0: the store {'has other messages from 560 on' if after else 'ends at 560'}, but the query has "
+            "read up to 1400: the broker lost [560, 1400) after it was read and uses the positions for other messages"
+        )
+    assert story.query.rows == rows
+
+
+@pytest.mark.parametrize("after", [5, 100])
+def test_a_loss_between_the_plan_of_a_batch_and_its_reading(tubemq: EmbeddedTubeMQ, after: int) -> None:
+    """What took the place of lost messages has strange ids: the query ends, and its next run looks at the marks. It is
+    the next batch's, which begins there."""
+    story = Story(tubemq)
+    story.send(60, flush=True)
+    story.read()
+    story.send(30, flush=True)
+    story.send(60)
+
+    def lose() -> None:
+        story.query.planned = lambda: None
+        story.crash()
+        story.send(after * 3)
+
+    story.query.planned = lose
+    with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
+        story.read()
+    story.read()
+    story.check()
+    story.send(9)
+    story.read()
+    story.check()
+
+
+def test_a_loss_before_reading_fails_the_batch_when_that_is_wanted(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq, fail=True)
+    story.send(60, flush=True)
+    story.read()
+    story.send(60)
+    story.query.planned = lambda: story.crash(then_send=300)
+    with pytest.raises(PositionMovedError, match=r"messages in \[560, 1120\) have other ids"):
+        story.read()
+    story.query.planned = lambda: None
+    with pytest.raises(DataLossError) as again:
+        story.read()
+    assert (again.value.asked, again.value.offered) == (40 * UNIT, 20 * UNIT)
+
+
+@pytest.mark.parametrize("after", [0, 5, 100])
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_loss_while_the_query_is_stopped_with_a_batch_half_done(
+    tubemq: EmbeddedTubeMQ, after: int, fail: bool
+) -> None:
+    """The end of the batch is in the log, the batch is not committed."""
+    story = Story(tubemq, fail=fail)
+    story.send(60, flush=True)
+    story.read()
+    story.send(30, flush=True)
+    story.send(60)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    story.query.found = stop
+    with pytest.raises(KeyboardInterrupt):
+        story.read()
+    story.query.found = lambda: None
+    story.crash()
+    story.send(after * 3)
+    if fail:
+        with pytest.raises(DataLossError) as lost:
+            story.read()
+        assert lost.value.asked == 50 * UNIT
+    else:
+        story.read()
+        story.check()
+
+
+def test_two_crashes_in_a_row(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq)
+    story.send(60, flush=True)
+    story.read()
+    for _ in range(3):
+        story.send(60)
+        story.read()
+        story.crash()
+        story.send(30)
+        story.crash()
+        story.send(120)
+        story.read()
+        story.check()
+        story.send(30)
+        story.read()
+        story.crash()
+        story.send(99)
+        story.read()
+        story.check()
+
+
+def test_a_topic_made_anew(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+    story = Story(tubemq)
+    story.send(60, flush=True)
+    story.read()
+    story.send(60, flush=True)
+    story.read()
+    given = {partition: len(rows) for partition, rows in story.query.rows.items()}
+    for topic, partitions in TOPICS.items():
+        tubemq.delete_topic(topic)
+        tubemq.create_topic(topic, partitions=partitions)
+    story.send(300)
+    story.read()
+    new = [row.body for partition, rows in story.query.rows.items() for row in rows[given[partition] :]]
+    assert sorted(new) == sorted(story.bodies())
+    assert "the topic was made anew, or the checkpoint belongs to another cluster" in losses_in(caplog)[0]
+
+
+@pytest.mark.parametrize("phase", TURNS)
+def test_where_ids_turn_nothing_comes_twice(phase: float, caplog: pytest.LogCaptureFixture) -> None:
+    """New messages may be left out then, and where is said, so that they can be read."""
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
+        story = Story(tubemq)
+        story.send(60, flush=True)
+        story.read()
+        story.send(60, flush=True)
+        story.send(60)
+        story.read()
+        story.crash()
+        story.send(300)
+        with caplog.at_level(logging.WARNING):
+            story.read()
+        given = [row.body for rows in story.query.rows.values() for row in rows]
+        assert len(given) == len(set(given))
+        assert len(losses_in(caplog)) == 3
+        told = [record.getMessage() for record in caplog.records if "ids do not tell which messages" in record.msg]
+        assert len(told) == 2  # stores
+        ranges = {topic: re.search(rf"topic {topic}, .*\[(\d+), (\d+)\)", "\n".join(told)) for topic in TOPICS}
+        for topic, found in ranges.items():
+            assert found is not None
+            missing = [message for message in tubemq.messages(topic) if message.body not in given]
+            assert missing
+            assert all(int(found[1]) <= message.offset < int(found[2]) for message in missing)
+    forget_servers()
+
+
+@pytest.mark.parametrize("phase", TURNS)
+def test_where_ids_turn_a_loss_before_reading_is_known_by_the_last_message(phase: float) -> None:
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
+        story = Story(tubemq)
+        story.send(60, flush=True)
+        story.read()
+        story.send(60)
+
+        def lose() -> None:
+            story.query.planned = lambda: None
+            story.crash(then_send=300)
+
+        story.query.planned = lose
+        with pytest.raises(PositionMovedError, match="have other ids than those that stood there"):
+            story.read()
+        story.read()
+        given = [row.body for rows in story.query.rows.values() for row in rows]
+        assert len(given) == len(set(given))
+        assert set(given) <= set(story.bodies())
+    forget_servers()
+
+
+steps = st.sampled_from(
+    ["send", "send", "send a little", "flush", "crash", "restart", "read", "read", "crash in a batch"]
+)
+
+
+@settings(max_examples=80)
+@given(st.lists(steps, max_size=20), st.sampled_from([RISING, FALLING]))
+def test_any_history(history: list[str], phase: float) -> None:
+    with EmbeddedTubeMQ(topics=TOPICS, config=ServerConfig(message_id_phase=phase)) as tubemq:
+        story = Story(tubemq)
+
+        def read_with_a_crash() -> None:
+            def lose() -> None:
+                story.query.planned = lambda: None
+                story.crash()
+                story.send(50)
+
+            story.query.planned = lose
+            with suppress(PositionMovedError):
+                story.read()
+            story.query.planned = lambda: None
+            story.read()
+
+        actions: dict[str, Callable[[], object]] = {
+            "send": lambda: story.send(40),
+            "send a little": lambda: story.send(1),
+            "flush": story.flush,
+            "crash": story.crash,
+            "restart": story.restart,
+            "read": story.read,
+            "crash in a batch": read_with_a_crash,
+        }
+        for step in [*history, "read"]:
+            actions[step]()
+        story.check()
+    forget_servers()
+
+
+# What the checkpoint holds
+
+
+def test_marks_do_not_make_an_offset_another_one(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq)
+    story.send(30)
+    story.read()
+    batches = len(story.query._offset_log)
+    story.restart()
+    story.read()
+    assert len(story.query._offset_log) == batches
+    offset = StreamOffset.from_json(story.query._offset_log[-1])
+    assert set(offset.marks) == {(1, "one", 0), (1, "pair", 0)}
+
+
+def test_without_marks_a_store_that_is_too_short_is_still_noticed(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq, fail=True)
+    story.send(60, flush=True)
+    story.send(30)
+    story.read()
+    for data in story.query._offset_log:
+        data.pop("marks", None)
+    story.crash()
+    with pytest.raises(DataLossError, match="the store ends at 560, but the query has read up to 840"):
+        story.read()
+
+
+def test_an_idle_query_fetches_nothing(tubemq: EmbeddedTubeMQ) -> None:
+    """But for one look at what it read before, when it begins."""
+    story = Story(tubemq)
+    story.send(30)
+    story.read()
+    driver = MicroBatchPlanner(story.query._options)
+    try:
+        end = story.query._offset(-1)
+        assert driver.latest(end) == end
+        with tubemq.on("get_message").count() as fetches:
+            assert driver.latest(end) == end
+    finally:
+        driver.stop()
+    assert fetches.fired == 0
+
+
+def test_the_group_stands_where_it_stood(tubemq: EmbeddedTubeMQ) -> None:
+    story = Story(tubemq)
+    story.send(30)
+    story.read()
+    story.send(30)
+    story.query.found = lambda: positions.update({SOLE: tubemq.group_offset(GROUP, "one", 1, 0)})
+    positions: dict[Partition, int | None] = {}
+    story.read()
+    assert positions == {SOLE: 10 * UNIT}

@@ -1,0 +1,230 @@
+"""`startingOffsets`, `startingTimestamp`, `endingOffsets`, `endingTimestamp`, `msgTimeZone`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from tests.source_options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch
+from tests.source_options.conftest import Start
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol import time_search
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+# Positions
+
+
+@pytest.fixture
+def tubemq(start: Start) -> EmbeddedTubeMQ:
+    """Ten messages in each of the topics a and b, the first two of which have expired; group readers stands at the
+    sixth of a, and nowhere in b."""
+    tubemq = start({"a": 1, "b": 1})
+    for topic in ("a", "b"):
+        fill(tubemq, topic, 10)
+        tubemq.expire(topic, keep=8)
+    Stream(tubemq, "a", startingOffsets={"a": {"1:0": 5 * UNIT}}).run(endingOffsets=None)
+    tubemq.move_group(GROUP, "a", 1, 0, 5 * UNIT)
+    return tubemq
+
+
+def numbers(rows: list[dict[str, object]], topic: str) -> list[int]:
+    """Which of the topic's messages came."""
+    return [int(str(row["offset"])) // UNIT for row in rows if row["topic"] == topic]
+
+
+@pytest.mark.option("startingOffsets")
+@pytest.mark.parametrize(
+    ("given", "a", "b"),
+    [
+        ("earliest", range(2, 10), range(2, 10)),
+        ("group", range(5, 10), range(2, 10)),
+        ({"a": {"1:0": 7 * UNIT}, "b": {"1:0": -2}}, range(7, 10), range(2, 10)),
+        ({"a": {"1:0": -2}, "b": {"1:0": 9 * UNIT}}, range(2, 10), range(9, 10)),
+    ],
+)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_where_a_read_begins(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range, streaming: bool) -> None:
+    stream = Stream(tubemq, "a", "b", startingOffsets=given)
+    rows = stream.run()[0] if streaming else read_batch(tubemq, "a", "b", startingOffsets=given)
+    assert (numbers(rows, "a"), numbers(rows, "b")) == (list(a), list(b))
+
+
+@pytest.mark.option("startingOffsets")
+@pytest.mark.parametrize(
+    ("given", "a"),
+    [("latest", []), (None, []), ({"a": {"1:0": -2}, "b": {"1:0": -1}}, list(range(2, 10)))],
+)
+def test_a_stream_may_begin_at_the_latest(tubemq: EmbeddedTubeMQ, given: object, a: list[int]) -> None:
+    """Which it does by itself; what is sent after that comes."""
+    stream = Stream(tubemq, "a", "b", startingOffsets=given)
+    stream.run()
+    fill(tubemq, "b", 1)
+    stream.run()
+    assert (numbers(stream.rows, "a"), numbers(stream.rows, "b")) == (a, [10])
+
+
+@pytest.mark.option("startingOffsets")
+def test_a_batch_begins_at_the_earliest_by_itself(tubemq: EmbeddedTubeMQ) -> None:
+    assert numbers(read_batch(tubemq, "a", startingOffsets=None), "a") == list(range(2, 10))
+
+
+@pytest.mark.option("startingOffsets")
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"a": {"1:0": 0}}, r"must name all partitions of the subscribed topics, 1:b:0 \(.*\) are missing"),
+        ({"a": {"1:0": 0}, "b": {"1:0": 0, "1:1": 0}}, r"names 1:b:1 .*they have 1:a:0, 1:b:0$"),
+        ({"a": {"1:0": 11 * UNIT}, "b": {"1:0": 0}}, r"has 308 for 1:a:0, which lies beyond the end of the store: 280"),
+    ],
+)
+def test_positions_that_do_not_fit_the_cluster(tubemq: EmbeddedTubeMQ, given: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^option 'startingOffsets' {problem}"):
+        Stream(tubemq, "a", "b", startingOffsets=given).run()
+
+
+@pytest.mark.option("endingOffsets")
+@pytest.mark.parametrize(
+    ("given", "a", "b"),
+    [
+        ("latest", range(2, 10), range(2, 10)),
+        (None, range(2, 10), range(2, 10)),
+        ({"a": {"1:0": 4 * UNIT}, "b": {"1:0": -1}}, range(2, 4), range(2, 10)),
+    ],
+)
+def test_where_a_batch_ends(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range) -> None:
+    rows = read_batch(tubemq, "a", "b", endingOffsets=given)
+    assert (numbers(rows, "a"), numbers(rows, "b")) == (list(a), list(b))
+
+
+@pytest.mark.option("endingOffsets")
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"a": {"1:0": 308}}, "has 308 for 1:a:0, which lies beyond the end of the store: 280"),
+        ({"a": {"1:0": 28}}, "has 28 for 1:a:0, which lies before the start 56"),
+    ],
+)
+def test_ends_that_do_not_fit_the_cluster(tubemq: EmbeddedTubeMQ, given: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^option 'endingOffsets' {problem}"):
+        read_batch(tubemq, "a", endingOffsets=given)
+
+
+# Times
+
+
+MINUTES = 60
+A_MINUTE = 20  # messages
+
+
+@pytest.fixture
+def timed(start: Start) -> EmbeddedTubeMQ:
+    """Two partitions with stores of their own, `A_MINUTE` messages in each of the hour from 12:00 on in each of them;
+    every fifth message has no time."""
+    tubemq = start({"t": 1}, brokers=2)
+    for minute in range(MINUTES):
+        for number in range(A_MINUTE):
+            msg_time = f"2026010112{minute:02}" if number % 5 != 4 else None
+            for broker in (1, 2):
+                tubemq.send("t", b"%d.%d" % (minute, number), f"{broker}:0", msg_time=msg_time)
+    return tubemq
+
+
+def between(first: int, behind: int) -> list[bytes]:
+    """The bodies of the minutes from `first` on, those of one partition."""
+    return [b"%d.%d" % (minute, number) for minute in range(first, behind) for number in range(A_MINUTE)]
+
+
+def milliseconds(minute: int) -> int:
+    return int(datetime(2026, 1, 1, 12, minute, tzinfo=timezone.utc).timestamp()) * 1000
+
+
+@pytest.mark.option("startingTimestamp")
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        (milliseconds(17), 17),
+        (milliseconds(17) + 59_999, 17),
+        (milliseconds(17) - 1, 16),
+        ("2026-01-01T12:17:00Z", 17),
+        ("2026-01-01T13:17:00+01:00", 17),
+        ("2026-01-01 12:17", 17),
+        (0, 0),
+    ],
+)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_read_begins_at_a_time(timed: EmbeddedTubeMQ, given: object, first: int, streaming: bool) -> None:
+    """To the minute, as messages know it; whatever `startingOffsets` say. In each partition alike."""
+    options = {"startingTimestamp": given, "startingOffsets": "latest"}
+    rows = Stream(timed, "t", **options).run()[0] if streaming else read_batch(timed, "t", **options)
+    for broker in (1, 2):
+        assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, MINUTES)
+
+
+@pytest.mark.option("startingTimestamp")
+def test_where_no_message_is_late_enough_a_stream_begins_at_the_latest(timed: EmbeddedTubeMQ) -> None:
+    stream = Stream(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")
+    stream.run()
+    timed.send("t", b"later", msg_time="202601011259")
+    stream.run()
+    assert bodies(stream.rows) == [b"later"]
+
+
+@pytest.mark.option("startingTimestamp")
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_time_is_not_looked_for_in_a_whole_topic_without_times(
+    start: Start, streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of a week would be read twice inside Spark's first question."""
+    monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
+    tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
+    fill(tubemq, "t", 2000)
+    given = {"startingTimestamp": "2026-01-01T12:00:00Z"}
+    with pytest.raises(ConfigError, match=r"1:t:0: the search for a time has read \d+ .* none has a \$msgTime\$"):
+        Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 0
+    assert len(read_batch(tubemq, "t")) == 2000
+
+
+@pytest.mark.option("startingTimestamp")
+def test_a_small_partition_without_times_begins_at_its_end(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 20)
+    assert read_batch(tubemq, "t", startingTimestamp="2026-01-01T12:00:00Z") == []
+    assert "no message of 1:t:0 has a $msgTime$" in caplog.text
+
+
+@pytest.mark.option("endingTimestamp")
+@pytest.mark.parametrize(
+    ("given", "first", "behind"),
+    [
+        ({"endingTimestamp": milliseconds(30), "endingOffsets": "latest"}, 0, 30),
+        ({"endingTimestamp": "2026-01-01T12:30:00Z", "startingTimestamp": milliseconds(28)}, 28, 30),
+        ({"endingTimestamp": milliseconds(20), "startingTimestamp": milliseconds(25)}, 0, 0),
+        ({"endingTimestamp": "2026-01-01T13:00:00Z"}, 0, MINUTES),
+    ],
+)
+def test_a_batch_ends_at_a_time(timed: EmbeddedTubeMQ, given: dict[str, object], first: int, behind: int) -> None:
+    """An end before the start leaves nothing to read."""
+    rows = read_batch(timed, "t", **given)
+    for broker in (1, 2):
+        assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, behind)
+
+
+@pytest.mark.option("msgTimeZone")
+@pytest.mark.parametrize(("zone", "hour"), [(None, 12), ("UTC", 12), ("Asia/Shanghai", 4), ("+05:30", None)])
+def test_times_are_of_the_producers_zone(start: Start, zone: str | None, hour: int | None) -> None:
+    """What rows hold, what times without a zone mean, and what is looked for."""
+    tubemq = start({"t": 1})
+    for minute in range(3):
+        tubemq.send("t", b"%d" % minute, msg_time=f"2026010112{minute:02}")
+    given = {"msgTimeZone": zone, "startingTimestamp": "2026-01-01T12:01"}
+    if hour is None:
+        with pytest.raises(ConfigError, match="option 'msgTimeZone' is '\\+05:30'; expected a time zone"):
+            read_batch(tubemq, "t", **given)
+        return
+    rows = read_batch(tubemq, "t", **given)
+    assert bodies(rows) == [b"1", b"2"]
+    assert rows[0]["msg_time"] == datetime(2026, 1, 1, hour, 1, tzinfo=timezone.utc)
+    moment = f"2026-01-01T{hour:02}:02:00Z"
+    assert bodies(read_batch(tubemq, "t", msgTimeZone=zone, startingTimestamp=moment)) == [b"2"]

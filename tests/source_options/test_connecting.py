@@ -1,0 +1,282 @@
+"""The client's options: which servers, who asks them, over what, and for how long."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.interop.certificates import Authority, Certificate
+from tests.peers import refused_address
+from tests.source_options.bench import Stream, bodies, fill, options, read, read_batch
+from tests.source_options.conftest import Start
+from tests.waiting import wait_until
+from tubemq_spark.client.consumer import partition_reader as consumer
+from tubemq_spark.client.net import connection, pool
+from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.auth import Credentials, master_certificate
+from tubemq_spark.protocol.metadata import Address, Broker
+from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, TLSFiles, authentication
+from tubemq_spark.testing.master import access_check as gate
+
+# Masters
+
+
+@pytest.mark.option("tubemq.master")
+def test_any_master_that_answers_will_do(start: Start) -> None:
+    tubemq = start({"t": 1}, masters=2)
+    sent = fill(tubemq, "t", 5)
+    first, second = tubemq.master.split(",")
+    tubemq.switch_master()
+    tubemq.stop_master(1)
+    assert bodies(read_batch(tubemq, "t", tubemq_master=f"{first},{second}")) == sent
+    with pytest.raises(TransportError, match=rf"no master answered: .*{first}"):
+        read_batch(tubemq, "t", tubemq_master=first, tubemq_retry_maxElapsedMs=0)
+
+
+@pytest.mark.option("tubemq.master")
+def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DataFrame may be used long after it was planned, and the broker may run on another host by then."""
+    monkeypatch.setattr(consumer, "_LOOK_FOR_BROKER_AFTER", 0.0)
+    tubemq = start({"t": 2})
+    sent = fill(tubemq, "t", 20)
+    source = TubeMQDataSource(options(tubemq, "t"))
+    reader: Any = source.reader(source.schema())
+    old = Broker(1, refused_address())
+    tasks = [
+        replace(task, wanted=tuple(replace(one, broker=old) for one in task.wanted)) for task in reader.partitions()
+    ]
+    assert sorted(bodies(read(reader, tasks))) == sorted(sent)
+
+
+# Credentials
+
+
+@pytest.fixture
+def strict(start: Start) -> EmbeddedTubeMQ:
+    """Its master asks consumers who they are."""
+    tubemq = start({"t": 1}, config=ServerConfig(start_consume_authenticate=True))
+    fill(tubemq, "t", 5)
+    return tubemq
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
+    """What clients show to the master."""
+    found: list[master_pb.AuthenticateInfo] = []
+    check = authentication.check_certificate
+
+    def note(info: master_pb.MasterCertificateInfo, *args: Any, **given: Any) -> None:
+        found.append(info.authInfo)
+        check(info, *args, **given)
+
+    monkeypatch.setattr(gate, "check_certificate", note)
+    return found
+
+
+@pytest.mark.option("tubemq.user", "tubemq.password", "tubemq.passwordFile")
+@pytest.mark.parametrize("by_file", [False, True])
+def test_who_asks(
+    strict: EmbeddedTubeMQ, shown: list[master_pb.AuthenticateInfo], tmp_path: Path, by_file: bool
+) -> None:
+    """The user's name, and what only who has the password can make of it."""
+    file = tmp_path / "password"
+    file.write_text("p4ssw0rd\nnot this\n")
+    secret = {"tubemq_passwordFile": str(file)} if by_file else {"tubemq_password": "p4ssw0rd"}
+    assert len(read_batch(strict, "t", tubemq_user="ann", **secret)) == 5
+    assert shown
+    for claim in shown:
+        made = master_certificate(Credentials("ann", "p4ssw0rd"), claim.timestamp, claim.nonce).authInfo
+        assert (claim.userName, claim.signature) == ("ann", made.signature)
+
+
+@pytest.mark.option("tubemq.user")
+def test_without_a_user_a_strict_master_refuses(strict: EmbeddedTubeMQ) -> None:
+    with pytest.raises(AuthError, match="415"):
+        read_batch(strict, "t")
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+@pytest.fixture(scope="module")
+def secure(authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+    """It asks clients for a certificate, too."""
+    server = authority.certify("server")
+    files = TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
+    with EmbeddedTubeMQ({"t": 1}, tls=files) as tubemq:
+        fill(tubemq, "t", 5)
+        yield tubemq
+
+
+def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
+    """How many rows come over TLS."""
+    options = {"tubemq_master": tubemq.tls_master, "tubemq_tls_enabled": "true", "tubemq_retry_maxElapsedMs": 0}
+    return len(read_batch(tubemq, "t", **{**options, **given}))
+
+
+@pytest.mark.option("tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key")
+def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authority, client: Certificate) -> None:
+    """Without any one of these it does not go."""
+    whole = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client.cert, "tubemq_tls_key": client.key}
+    assert read_securely(secure, **whole) == 5
+    for left_out in (["tubemq_tls_ca"], ["tubemq_tls_cert", "tubemq_tls_key"]):
+        with pytest.raises(TubeMQError):
+            read_securely(secure, **{name: value for name, value in whole.items() if name not in left_out})
+    with pytest.raises(TubeMQError):
+        read_batch(secure, "t", tubemq_master=secure.tls_master, tubemq_retry_maxElapsedMs=0)
+
+
+@pytest.mark.option("tubemq.tls.keyPassword")
+def test_a_key_may_be_encrypted(
+    secure: EmbeddedTubeMQ, authority: Authority, client: Certificate, tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked.key"
+    encrypt = ("openssl", "pkey", "-in", client.key, "-aes256", "-passout", "pass:s3cret", "-out", locked)
+    subprocess.run(encrypt, check=True, capture_output=True)
+    given = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client.cert, "tubemq_tls_key": locked}
+    assert read_securely(secure, **given, tubemq_tls_keyPassword="s3cret") == 5
+    for password in (None, "another"):
+        with pytest.raises(TubeMQError, match=r"tubemq\.tls\.key") as caught:
+            read_securely(secure, **given, tubemq_tls_keyPassword=password)
+        assert "another" not in str(caught.value)
+
+
+@pytest.mark.option("tubemq.tls.verifyHostname")
+def test_a_certificate_names_the_host_unless_that_is_not_wanted(
+    secure: EmbeddedTubeMQ, authority: Authority, client: Certificate
+) -> None:
+    """The server's is made for 127.0.0.1, and the same server answers as localhost."""
+    master = secure.tls_master.replace("127.0.0.1", "localhost")
+    given = {
+        "tubemq_master": master,
+        "tubemq_tls_ca": authority.own.cert,
+        "tubemq_tls_cert": client.cert,
+        "tubemq_tls_key": client.key,
+    }
+    for verify in (None, "true"):
+        with pytest.raises(TubeMQError, match="localhost"):
+            read_securely(secure, **given, tubemq_tls_verifyHostname=verify)
+    assert read_securely(secure, **given, tubemq_tls_verifyHostname="false") == 5
+
+
+# Requests
+
+
+@pytest.mark.option("tubemq.rpc.timeoutMs")
+def test_a_request_is_given_up_when_its_time_is_over(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    tubemq = start({"t": 1})
+    given = {"tubemq_rpc_timeoutMs": 200, "tubemq_retry_maxElapsedMs": 0}
+    waits: list[float] = []
+    submit = Connection.submit
+
+    def note(made: Connection, *args: Any) -> int:
+        waits.append(args[-1])
+        return submit(made, *args)
+
+    monkeypatch.setattr(Connection, "submit", note)
+    with tubemq.on("consumer_register_v2").silence(), pytest.raises(TransportError, match="in time"):
+        read_batch(tubemq, "t", **given)
+    assert set(waits) == {0.2}
+
+
+@pytest.mark.option("tubemq.rpc.framing")
+@pytest.mark.parametrize("spoken", ["standard", "prefixed"])
+@pytest.mark.parametrize("asked", ["standard", "prefixed", "auto", None])
+def test_frames_are_as_told_or_as_the_server_has_them(start: Start, spoken: str, asked: str | None) -> None:
+    tubemq = start({"t": 1}, release="1.2" if spoken == "prefixed" else "2.5")
+    assert tubemq.framing.value == spoken
+    sent = fill(tubemq, "t", 5)
+    if asked in (spoken, "auto", None):
+        assert bodies(read_batch(tubemq, "t", tubemq_rpc_framing=asked)) == sent
+    else:
+        with pytest.raises(TubeMQError, match=rf"'tubemq\.rpc\.framing' \({asked} was used\)"):
+            read_batch(tubemq, "t", tubemq_rpc_framing=asked, tubemq_rpc_timeoutMs=200, tubemq_retry_maxElapsedMs=0)
+
+
+@pytest.mark.option("tubemq.retry.maxElapsedMs")
+@pytest.mark.parametrize(("given", "enough"), [(0, False), (30_000, True)])
+def test_an_operation_is_tried_again_for_so_long(start: Start, given: int, enough: bool) -> None:
+    """Which counts from the last progress."""
+    tubemq = start({"t": 1})
+    sent = fill(tubemq, "t", 5)
+    with tubemq.on("get_message", times=5).fail(503) as refused:
+        if enough:
+            assert bodies(read_batch(tubemq, "t", tubemq_retry_maxElapsedMs=given)) == sent
+            assert refused.fired == 5
+        else:
+            with pytest.raises(ServerError, match="nothing came for 0 s, the last answer to a fetch was 503"):
+                read_batch(tubemq, "t", tubemq_retry_maxElapsedMs=given)
+
+
+# Connections
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """All that are made from now on."""
+    made: list[Connection] = []
+    connect = connection.connect
+
+    def note(address: Address, *args: Any) -> Connection:
+        made.append(connect(address, *args))
+        return made[-1]
+
+    monkeypatch.setattr(pool, "connect", note)
+    return made
+
+
+@pytest.mark.option("tubemq.connections.shared")
+@pytest.mark.parametrize("given", [None, "true", "false"])
+def test_tasks_share_connections_or_have_their_own(
+    start: Start, connections: list[Connection], given: str | None
+) -> None:
+    tubemq = start({"t": 6})
+    fill(tubemq, "t", 60)
+    assert len(read_batch(tubemq, "t", tubemq_connections_shared=given)) == 60
+    if given == "false":
+        assert len(connections) >= 6
+        assert all(one.closed for one in connections)
+    else:
+        assert len(connections) == 2  # the master and the broker
+        assert not any(one.closed for one in connections)
+
+
+@pytest.mark.option("tubemq.connections.idleMs")
+@pytest.mark.parametrize(("given", "closed"), [(None, False), (60_000, True)])
+def test_a_connection_is_closed_when_it_was_idle_for_long(
+    start: Start, connections: list[Connection], monkeypatch: pytest.MonkeyPatch, given: int | None, closed: bool
+) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 5)
+    stream = Stream(tubemq, "t", tubemq_connections_idleMs=given)
+    with stream.running() as run:
+        run.next()
+        before = list(connections)
+        assert not any(one.closed for one in before)
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120.0)
+        monkeypatch.setattr(pool, "time", later)
+        run.latest()
+        if closed:  # one that a heartbeat has at the moment, a little later
+            wait_until(lambda: (run.latest(), all(one.closed for one in before))[1])
+        else:
+            assert not any(one.closed for one in before)

@@ -1,0 +1,353 @@
+"""`failOnDataLoss`: what is gone is told with its exact range, and reading goes on only when that is wanted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.source_options.bench import UNIT, Stream, bodies, fill, read_batch, stored, where
+from tests.source_options.conftest import Start
+from tests.waiting import wait_until
+from tubemq_spark.client.backoff import RetryBackoff
+from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+pytestmark = pytest.mark.option("failOnDataLoss")
+
+FIRST = Partition(1, "t", 0)
+SHORT = {"tubemq_retry_maxElapsedMs": 1000}
+
+
+def loss_of(stream: Stream, **changed: Any) -> DataLossError:
+    """What a run says, which must tell of the options to go on, too."""
+    with pytest.raises(DataLossError) as caught:
+        stream.run(**changed)
+    assert "failOnDataLoss" in str(caught.value)
+    return caught.value
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and about in r.getMessage()]
+
+
+# Retention
+
+
+@pytest.fixture
+def behind(start: Start) -> tuple[EmbeddedTubeMQ, Stream]:
+    """A query that has read 10 messages, and a store of 50 whose first 25 have expired."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    fill(tubemq, "t", 40)
+    tubemq.expire("t", keep=25)
+    return tubemq, stream
+
+
+def test_retention_fails_a_query_that_fell_behind(behind: tuple[EmbeddedTubeMQ, Stream]) -> None:
+    _, stream = behind
+    loss = loss_of(stream)
+    assert (loss.topic, loss.broker_id, loss.partition) == ("t", 1, 0)
+    assert (loss.asked, loss.offered) == (10 * UNIT, 25 * UNIT)
+    assert "[280, 700)" in str(loss)
+    loss_of(stream, failOnDataLoss="true")
+
+
+def test_a_query_may_go_on_behind_what_expired(
+    behind: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The range is told once."""
+    tubemq, stream = behind
+    before = list(stream.rows)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[len(before) :]) == stored(tubemq, "t")
+    assert len(warnings_of(caplog, "[280, 700)")) == 1
+    fill(tubemq, "t", 5)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[len(before) :]) == stored(tubemq, "t")
+    assert len(warnings_of(caplog, "1:t:0")) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_batch_that_names_what_expired(start: Start, fail: bool) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    tubemq.expire("t", keep=4)
+    given = {"startingOffsets": {"t": {"1:0": 0}}, "failOnDataLoss": str(fail).lower()}
+    if fail:
+        with pytest.raises(DataLossError, match=r"\[0, 168\).* Read from the earliest position, or set option"):
+            read_batch(tubemq, "t", **given)
+    else:
+        assert bodies(read_batch(tubemq, "t", **given)) == stored(tubemq, "t")
+
+
+def test_what_expires_between_two_batches_of_one_run(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t", failOnDataLoss="false", maxOffsetsPerTrigger=10)
+    with stream.running() as run:
+        run.next()
+        fill(tubemq, "t", 40)
+        tubemq.expire("t", keep=25)
+        while run.next() is not None:
+            pass
+    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
+    assert warnings_of(caplog, "1:t:0")
+
+
+# A tail that a crash took
+
+
+@pytest.fixture
+def truncated(start: Start) -> tuple[EmbeddedTubeMQ, Stream]:
+    """A query that has read 30 messages, of which a crash took the last 20."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    tubemq.flush("t")
+    stream = Stream(tubemq, "t")
+    fill(tubemq, "t", 20)
+    stream.run()
+    tubemq.crash_broker(1)
+    tubemq.start_broker(1)
+    return tubemq, stream
+
+
+def test_a_tail_that_was_read_and_lost_fails_the_query(truncated: tuple[EmbeddedTubeMQ, Stream]) -> None:
+    _, stream = truncated
+    loss = loss_of(stream)
+    assert (loss.asked, loss.offered) == (30 * UNIT, 10 * UNIT)
+    assert "lost [280, 840)" in str(loss)
+
+
+def test_a_query_may_go_on_where_the_store_ends_now(
+    truncated: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing comes twice, and what takes the lost positions comes."""
+    tubemq, stream = truncated
+    before = bodies(stream.rows)
+    with stream.running(failOnDataLoss="false") as run:
+        run.next()
+        new = [tubemq.send("t", b"new %d" % number).body for number in range(30)]
+        while run.next() is not None:
+            pass
+        assert run.next() is None
+    assert bodies(stream.rows) == before + new
+    assert len(warnings_of(caplog, "lost [280, 840)")) == 1
+    assert tubemq.group_offset("readers", "t", 1, 0) == 40 * UNIT
+
+
+# Topics
+
+
+@pytest.mark.parametrize("sent", [4, 10, 25], ids=["shorter", "as long", "longer"])
+def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
+    """Told as well when it has as many messages by now; all of them are read then."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    tubemq.delete_topic("t")
+    tubemq.create_topic("t", 1)
+    fill(tubemq, "t", sent)
+    loss = loss_of(stream)
+    assert (loss.asked, loss.offered) == (10 * UNIT, 0)
+    assert "lost [0, 280)" in str(loss)
+    assert "the topic was made anew, or the checkpoint belongs to another cluster" in str(loss)
+    stream.run(failOnDataLoss="false")
+    assert bodies(stream.rows[10:]) == stored(tubemq, "t")
+
+
+def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """The master goes on listing it to the group, its broker knows it no more."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", **SHORT)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        with pytest.raises(DataLossError, match=r"^1:t:0: the cluster does not have the partition any more"):
+            run.next()
+    with pytest.raises(ConfigError, match=r"registering group readers for t, other .*431.*\bt\b"):
+        stream.run()
+    stream.run(subscribe="other", failOnDataLoss="false")
+    assert where(stream.rows[20:]) == {Partition(1, "other", 0)}
+    assert len(stream.rows) == 25
+
+
+def test_a_query_goes_on_without_a_topic_that_is_deleted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """And reads it from its beginning when it comes back."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other", **SHORT, failOnDataLoss="false", metadataIntervalMs=100)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.delete_topic("t")
+        fill(tubemq, "other", 5)
+        assert {row["topic"] for row in run.next() or ()} == {"other"}
+        (said,) = warnings_of(caplog, "1:t:0: the cluster does not have")
+        assert "read up to 280" in said
+        tubemq.create_topic("t", 1)
+        fill(tubemq, "t", 3)
+        back: list[Any] = []
+
+        def is_back() -> bool:
+            back.extend(run.next() or ())
+            return bool(back)
+
+        wait_until(is_back)
+        assert [row["topic"] for row in back] == ["t"] * 3
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_not_named_any_more(start: Start, fail: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The checkpoint knows it: its messages would never be read."""
+    tubemq = start({"t": 1, "other": 1})
+    fill(tubemq, "t", 10), fill(tubemq, "other", 10)
+    stream = Stream(tubemq, "t", "other")
+    stream.run()
+    fill(tubemq, "other", 5)
+    given = {"subscribe": "other", "failOnDataLoss": str(fail).lower()}
+    if fail:
+        with pytest.raises(
+            ConfigError, match=r"the checkpoint has positions of partitions of t that .*'failOnDataLoss'"
+        ):
+            stream.run(**given)
+        return
+    stream.run(**given)
+    assert len(stream.rows) == 25
+    assert len(warnings_of(caplog, "t is not read any more")) == 1
+
+
+# Brokers and partitions
+
+
+def take_out_broker(tubemq: EmbeddedTubeMQ) -> None:
+    """An administrator removes broker 2 from the cluster."""
+
+    def remove() -> None:
+        for layouts in tubemq._catalog.topics.values():
+            del layouts[2]
+        del tubemq._catalog.brokers[2]
+
+    tubemq.crash_broker(2)
+    tubemq._on_thread(remove)
+
+
+def take_out_partition(tubemq: EmbeddedTubeMQ) -> None:
+    """An administrator gives the topic one partition less on broker 2."""
+    layouts = tubemq._catalog.topics["t"]
+    tubemq._on_thread(lambda: layouts.update({2: replace(layouts[2], partitions=1)}))
+
+
+OUTS: dict[str, tuple[Callable[[EmbeddedTubeMQ], None], set[Partition]]] = {
+    "broker": (take_out_broker, {Partition(2, "t", 0), Partition(2, "t", 1)}),
+    "partition": (take_out_partition, {Partition(2, "t", 1)}),
+}
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "restarted"])
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go on"])
+@pytest.mark.parametrize(("take_out", "gone"), OUTS.values(), ids=OUTS)
+def test_what_the_cluster_has_no_more(
+    start: Start,
+    take_out: Callable[[EmbeddedTubeMQ], None],
+    gone: set[Partition],
+    fail: bool,
+    running: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Told with the position reached; or told once, and the rest goes on."""
+    tubemq = start({"t": 2}, brokers=2)
+    fill(tubemq, "t", 40)
+    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), metadataIntervalMs=100, **SHORT)
+    with ExitStack() as stack:
+        run = stack.enter_context(stream.running())
+        run.next()
+        if not running:
+            stack.close()
+        take_out(tubemq)
+        fill(tubemq, "t", 6, "1:0")
+        run = run if running else stack.enter_context(stream.running())
+        if fail:
+            with pytest.raises(
+                DataLossError, match=r"2:t:[01]: the cluster does not have the partition any more"
+            ) as found:
+                wait_until(lambda: (run.next(), False)[1])
+            assert found.value.asked == 20 * UNIT
+            assert Partition(found.value.broker_id, found.value.topic, found.value.partition) in gone
+            return
+        wait_until(lambda: (run.next(), warnings_of(caplog, "does not have the partition"))[1])
+        fill(tubemq, "t", 6, "1:1")
+        wait_until(lambda: (run.next(), len(stream.rows) == 52)[1])
+    assert where(stream.rows[40:]) == {FIRST, Partition(1, "t", 1)}
+    told = warnings_of(caplog, "does not have the partition")
+    assert [sum(text.startswith(f"{partition}:") for text in told) for partition in gone] == [1] * len(gone)
+    assert len(told) == len(gone)
+
+
+def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    tubemq = start({"t": 1}, brokers=2, masters=2)
+    fill(tubemq, "t", 20)
+    stream = Stream(tubemq, "t", failOnDataLoss="false", metadataIntervalMs=100)
+    with stream.running() as run:
+        assert len(run.next() or ()) == 20
+        tubemq.switch_master(lists_fill_after=1.5)
+        fill(tubemq, "t", 20)
+        assert len(run.next() or ()) == 20
+    tubemq.switch_master(lists_fill_after=1.5)
+    fill(tubemq, "t", 20)
+    stream.run()
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+    assert not warnings_of(caplog, "does not have the partition")
+
+
+def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed, so nothing is lost."""
+    tubemq = start({"t": 1}, brokers=2)
+    fill(tubemq, "t", 20)
+    tubemq.flush("t")
+    stream = Stream(tubemq, "t", failOnDataLoss="false")
+    waited: list[bool] = []
+    pause = RetryBackoff.pause
+
+    def start_it(stamina: RetryBackoff, at_least: float = 0.0) -> bool:
+        waited.append(True)
+        tubemq.start_broker(2)
+        return pause(stamina, at_least)
+
+    with stream.running() as run:
+        run.next()
+        tubemq.stop_broker(2)
+        monkeypatch.setattr(RetryBackoff, "pause", start_it)
+        fill(tubemq, "t", 10, "1:0")
+        assert len(run.next() or ()) == 10
+        assert waited
+        fill(tubemq, "t", 10, "2:0")
+        run.next()
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:
+    """Though the query began at the latest, and nothing that it knew is left."""
+    tubemq = start({}, brokers=2)
+    tubemq.create_topic("t", 1, brokers=[2])
+    stream = Stream(tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **SHORT)
+    with stream.running() as run:
+        run.next()
+        fill(tubemq, "t", 5)
+        run.next()
+        tubemq.create_topic("t", 1, brokers=[1])
+        take_out_broker(tubemq)
+        moved = [tubemq.send("t", b"moved %d" % number).body for number in range(5)]
+        wait_until(lambda: (run.next(), len(stream.rows) >= 10)[1])
+    assert bodies(stream.rows[5:]) == moved

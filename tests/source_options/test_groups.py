@@ -1,0 +1,183 @@
+"""`commitOffsets`, `tubemq.claim.timeoutMs`, and who else is in the group."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.clusters.embedded import EmbeddedCluster
+from tests.source_options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
+from tests.source_options.conftest import Start
+from tests.spark.rivals import ServerBalanced, foreign_claim
+from tests.waiting import wait_until
+from tubemq_spark.client import clock as backoff
+from tubemq_spark.errors import ConfigError, PartitionOccupiedError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+pytestmark = pytest.mark.timeout(40)  # seconds: the client would wait for a partition for longer by itself
+
+
+def stands(tubemq: EmbeddedTubeMQ, topic: str = "t") -> int | None:
+    return tubemq.group_offset(GROUP, topic, 1, 0)
+
+
+def clusters_door(tubemq: EmbeddedTubeMQ) -> EmbeddedCluster:
+    return EmbeddedCluster(tubemq, ServerConfig())
+
+
+# Positions
+
+
+@pytest.mark.option("commitOffsets")
+@pytest.mark.parametrize("given", [None, "true"])
+def test_the_group_follows_what_is_committed_and_is_never_ahead(start: Start, given: str | None) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    stream = Stream(tubemq, "t", commitOffsets=given, maxOffsetsPerTrigger=20)
+    seen: list[tuple[int, int | None]] = []
+    with stream.running() as run:
+        while run.next() is not None:
+            run.latest()
+            seen.append((sum(stream.end.values()), stands(tubemq)))
+    assert seen == [(20 * UNIT, 20 * UNIT), (40 * UNIT, 40 * UNIT), (50 * UNIT, 50 * UNIT)]
+    assert stands(tubemq) == 50 * UNIT
+
+
+def test_after_a_run_of_one_batch_the_group_follows_with_the_next_run(start: Start) -> None:
+    """Trigger `once`: Spark ends the run without a word that the batch is committed."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
+    assert [len(rows) for rows in stream.run("once")] == [50]
+    assert stands(tubemq) == 0
+    fill(tubemq, "t", 5)
+    assert [len(rows) for rows in stream.run("once")] == [5]
+    assert stands(tubemq) == 50 * UNIT
+    assert stream.run() == []
+    assert stands(tubemq) == 55 * UNIT
+
+
+@pytest.mark.option("commitOffsets")
+@pytest.mark.parametrize("begin", [0, 7])
+def test_the_group_may_stay_where_it_stands(start: Start, begin: int) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    if begin:
+        Stream(tubemq, "t").run()
+        tubemq.move_group(GROUP, "t", 1, 0, begin * UNIT)
+    stream = Stream(tubemq, "t", commitOffsets="false", maxOffsetsPerTrigger=20)
+    stream.run()
+    fill(tubemq, "t", 5)
+    stream.run()
+    with stream.running() as run:
+        fill(tubemq, "t", 5)
+        run.next()
+        run.latest()
+    assert bodies(stream.rows) == stored(tubemq, "t")
+    assert stands(tubemq) == begin * UNIT
+
+
+@pytest.mark.option("commitOffsets")
+def test_a_group_that_stays_is_where_a_new_query_begins(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 10)
+    Stream(tubemq, "t", commitOffsets="false").run()
+    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 10
+    fill(tubemq, "t", 1)
+    assert len(Stream(tubemq, "t", startingOffsets="group").run()[0]) == 1
+
+
+# Others in the group
+
+
+@pytest.mark.option("tubemq.claim.timeoutMs")
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_partition_that_somebody_keeps_is_waited_for_so_long(
+    start: Start, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    """It is over when time has gone on, which it does after the second try."""
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 4)
+    given = {"tubemq_claim_timeoutMs": 300}
+    with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 1)) as holder:
+        with (
+            tubemq.on("partition_register", partition=1).count() as tries,
+            monkeypatch.context() as patched,
+        ):
+            slow = SimpleNamespace(monotonic=lambda: 10.0 * (tries.fired > 1), sleep=time.sleep)
+            patched.setattr(backoff, "time", slow)
+            with pytest.raises(PartitionOccupiedError) as caught:
+                Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
+        assert tries.fired == 2
+        assert caught.value.holder == holder
+        text = f"1:t:1 at broker 1 at .*: another consumer of group {GROUP} holds .* for more than 0.3 s: {holder}"
+        assert caught.match(text)
+    assert len(read_batch(tubemq, "t", **given)) == 4
+
+
+@pytest.mark.option("tubemq.claim.timeoutMs")
+def test_who_lets_go_in_time_is_no_trouble(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 4)
+    with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 0)) as holder:
+        registers = tubemq.on("partition_register", times=3).count()
+        tubemq.on("partition_register", nth=3, times=1).run(lambda: tubemq.clock.advance(60))
+        assert len(Stream(tubemq, "t", tubemq_claim_timeoutMs=45_000).run()[0]) == 4
+    assert registers.fired == 3
+    assert f"another consumer of group {GROUP} holds the partition, {holder}; waiting for it up to 45 s" in caplog.text
+
+
+def test_two_queries_in_one_group(start: Start) -> None:
+    """The second is told by whom its partitions are held; the first goes on."""
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 10)
+    first, second = Stream(tubemq, "t"), Stream(tubemq, "t", tubemq_claim_timeoutMs=200)
+    with first.running() as run:
+        run.next()
+        run.latest()
+        with pytest.raises(PartitionOccupiedError) as caught:
+            second.run()
+        assert caught.value.holder in set(tubemq.claims().values())
+        assert caught.value.holder in str(caught.value)
+        fill(tubemq, "t", 10)
+        assert len(run.next() or ()) == 10
+    assert len(second.run()[0]) == 20
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_consumer_whose_partitions_the_master_deals_out(start: Start, streaming: bool) -> None:
+    """As Java's are, unless told otherwise."""
+    tubemq = start({"t": 2})
+    rival = ServerBalanced(clusters_door(tubemq), GROUP, ["t"])
+    assert rival.register()[0] == 200
+    with pytest.raises(ConfigError) as caught:
+        Stream(tubemq, "t").run() if streaming else read_batch(tubemq, "t")
+    assert caught.match(f"group {GROUP}.*424")
+    rival.close()
+    Stream(tubemq, "t").run()
+
+
+def test_a_query_on_other_topics(start: Start) -> None:
+    tubemq = start({"t": 1, "u": 1})
+    with Stream(tubemq, "t").running() as run:
+        run.next()
+        with pytest.raises(ConfigError) as caught:
+            Stream(tubemq, "u").run()
+        assert caught.match(f"group {GROUP}.*425")
+    wait_until(lambda: not clusters_door(tubemq).members(GROUP).clients)
+    Stream(tubemq, "u").run()
+
+
+@pytest.mark.option("filters")
+@pytest.mark.parametrize("other", [{"filters": "y"}, {}], ids=["others", "none"])
+def test_a_query_with_other_filters(start: Start, other: dict[str, str]) -> None:
+    tubemq = start({"t": 1})
+    with Stream(tubemq, "t", filters="x").running() as run:
+        run.next()
+        for read in (Stream(tubemq, "t", **other).run, lambda: read_batch(tubemq, "t", **other)):
+            with pytest.raises(ConfigError, match=f"group {GROUP}.*426.*stop those consumers, or use another"):
+                read()
+    Stream(tubemq, "t", **other).run()

@@ -1,0 +1,87 @@
+"""`metadataIntervalMs`, and what is added while a query runs or rests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.source_options.bench import Run, Stream, bodies, fill, stored
+from tests.source_options.conftest import Start
+from tests.waiting import wait_until
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+Grow = Callable[[EmbeddedTubeMQ], object]
+
+
+def add_broker(tubemq: EmbeddedTubeMQ) -> None:
+    broker = tubemq.add_broker()
+    tubemq.create_topic("t", 2, brokers=[broker])
+
+
+GROWTHS: dict[str, Grow] = {
+    "partitions": lambda tubemq: tubemq.create_topic("t", partitions=4),
+    "stores": lambda tubemq: tubemq.create_topic("t", partitions=2, stores=3),
+    "broker": add_broker,
+}
+growing = pytest.mark.parametrize("grow", GROWTHS.values(), ids=GROWTHS)
+
+
+def all_came(tubemq: EmbeddedTubeMQ, stream: Stream, run: Run) -> bool:
+    run.next()
+    return sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+@pytest.mark.option("metadataIntervalMs")
+@growing
+def test_what_is_new_is_found_while_the_query_runs(start: Start, grow: Grow) -> None:
+    """With all that was sent before it was seen; even if the query begins at the latest."""
+    tubemq = start({"t": 2})
+    stream = Stream(tubemq, "t", metadataIntervalMs=100, startingOffsets="latest")
+    with stream.running() as run:
+        run.next()
+        fill(tubemq, "t", 10)
+        grow(tubemq)
+        fill(tubemq, "t", 40)
+        wait_until(lambda: all_came(tubemq, stream, run))
+        fill(tubemq, "t", 40)
+        wait_until(lambda: all_came(tubemq, stream, run))
+
+
+@growing
+def test_what_is_new_is_found_when_the_query_starts_again(start: Start, grow: Grow) -> None:
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 10)
+    stream = Stream(tubemq, "t")
+    stream.run()
+    grow(tubemq)
+    fill(tubemq, "t", 40)
+    stream.run()
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+@pytest.mark.option("metadataIntervalMs")
+@pytest.mark.parametrize(("given", "asks"), [(100, True), (3_600_000, False)])
+def test_the_master_is_asked_at_most_so_often(start: Start, given: int, asks: bool) -> None:
+    tubemq = start({"t": 1})
+    with Stream(tubemq, "t", metadataIntervalMs=given).running() as run:
+        run.next()
+        tubemq.create_topic("t", partitions=2)
+        with tubemq.on("get_partition_meta").count() as asked:
+            if asks:
+                wait_until(lambda: (run.next(), asked.fired > 2)[1])
+            else:
+                for _ in range(50):
+                    run.next()
+                assert asked.fired == 0
+
+
+@pytest.mark.option("subscribe")
+def test_a_topic_that_is_added_is_read_from_its_beginning(start: Start) -> None:
+    tubemq = start({"t": 1, "more": 2})
+    fill(tubemq, "t", 10), fill(tubemq, "more", 10)
+    stream = Stream(tubemq, "t", startingOffsets="latest")
+    stream.run()
+    fill(tubemq, "t", 10), fill(tubemq, "more", 10)
+    stream.run(subscribe="t,more")
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t")[10:] + stored(tubemq, "more"))

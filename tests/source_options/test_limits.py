@@ -1,0 +1,213 @@
+"""How much comes at once: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`, `maxPartitionsPerTask`,
+`headsIntervalMs`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from tests.source_options.bench import UNIT, Stream, bodies, fill, ranges_of, stored
+from tests.source_options.conftest import Start
+from tests.waiting import wait_until
+from tubemq_spark.source.offset import StreamOffset
+
+
+def sizes(batches: list[list[dict[str, Any]]]) -> list[int]:
+    return [len(rows) for rows in batches]
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_a_batch_has_no_more_than_the_most(start: Start) -> None:
+    """Index entries, which are messages where all partitions of a store are read."""
+    tubemq = start({"t": 2})
+    fill(tubemq, "t", 100)
+    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=30)
+    assert sizes(stream.run()) == [30, 30, 30, 10]
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+    fill(tubemq, "t", 40)
+    with stream.running() as run:
+        assert [len(run.next() or ()) for _ in range(3)] == [30, 10, 0]
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_entries_that_are_left_out_count(start: Start) -> None:
+    """A store's index is what limits are counted in: of one partition of two, and with a filter, fewer rows come."""
+    tubemq = start({"t": 2})
+    for number in range(100):
+        tubemq.send("t", b"%d" % number, number % 2, msg_type="x" if number % 4 < 2 else "y")
+    assert sizes(Stream(tubemq, assign={"t": ["1:0"]}, filters="x", maxOffsetsPerTrigger=40).run()) == [10, 10, 5]
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_stores_have_their_parts_by_what_waits_in_them(start: Start) -> None:
+    """However little waits in one, it is not forgotten."""
+    tubemq = start({"t": 1}, brokers=3)
+    waiting = {1: 900, 2: 90, 3: 1}
+    for broker, count in waiting.items():
+        fill(tubemq, "t", count, f"{broker}:0")
+    batches = Stream(tubemq, "t", maxOffsetsPerTrigger=110).run()
+    assert sizes(batches) == [110] * 9 + [1]
+    came = [Counter(row["broker_id"] for row in rows) for rows in batches]
+    assert all(98 <= count[1] <= 101 for count in came[:8])
+    assert all(8 <= count[2] <= 11 for count in came[:8])
+    assert sum(count[3] for count in came[:5]) == 1
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_the_available_is_what_was_there_at_the_start(start: Start) -> None:
+    """However much a producer sends meanwhile."""
+    tubemq = start({"t": 1})
+    sent = fill(tubemq, "t", 50)
+    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
+    batches = []
+    with stream.running("availableNow") as run:
+        while (rows := run.next()) is not None:
+            batches.append(rows)
+            fill(tubemq, "t", 25)
+    assert sizes(batches) == [20, 20, 10]
+    assert bodies(stream.rows) == sent
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_once_is_one_batch_of_everything(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    assert sizes(Stream(tubemq, "t", maxOffsetsPerTrigger=20, minOffsetsPerTrigger=5).run("once")) == [50]
+
+
+@pytest.mark.option("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, ReadAllAvailable),
+        ({"maxOffsetsPerTrigger": 5}, ReadMaxRows),
+        ({"minOffsetsPerTrigger": 5}, ReadMaxRows),
+        ({"maxTriggerDelay": "5s"}, ReadAllAvailable),
+    ],
+)
+def test_spark_is_told_that_there_are_limits(start: Start, given: dict[str, Any], limit: type) -> None:
+    with Stream(start({"t": 1}), "t", **given).running() as run:
+        assert isinstance(run.reader.getDefaultReadLimit(), limit)
+
+
+@pytest.mark.option("minOffsetsPerTrigger")
+def test_a_batch_waits_until_the_least_is_there(start: Start) -> None:
+    """But for the first of a run."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 5)
+    stream = Stream(tubemq, "t", minOffsetsPerTrigger=10, maxTriggerDelay="1h")
+    with stream.running() as run:
+        assert len(run.next() or ()) == 5
+        for _ in range(9):
+            fill(tubemq, "t", 1)
+            assert run.next() is None
+        fill(tubemq, "t", 1)
+        assert len(run.next() or ()) == 10
+
+
+@pytest.mark.option("minOffsetsPerTrigger")
+def test_what_is_available_now_does_not_wait_for_more(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 25)
+    stream = Stream(tubemq, "t", minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20, maxTriggerDelay="1h")
+    assert sizes(stream.run()) == [20, 5]
+
+
+@pytest.mark.option("maxTriggerDelay")
+def test_the_least_is_not_waited_for_longer_than_the_delay(start: Start) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 5)
+    with Stream(tubemq, "t", minOffsetsPerTrigger=10, maxTriggerDelay="100ms").running() as run:
+        assert len(run.next() or ()) == 5
+        fill(tubemq, "t", 1)
+        found: list[object] = []
+
+        def come() -> bool:
+            found.extend(run.next() or ())
+            return bool(found)
+
+        wait_until(come)
+        assert len(found) == 1
+
+
+# Tasks
+
+
+@pytest.mark.option("maxPartitionsPerTask")
+@pytest.mark.parametrize(("given", "tasks"), [(None, 8), (1, 8), (3, 3), (8, 1), (100, 1)])
+def test_partitions_with_little_to_read_share_tasks(start: Start, given: int | None, tasks: int) -> None:
+    tubemq = start({"t": 4}, brokers=2)
+    fill(tubemq, "t", 80)
+    stream = Stream(tubemq, "t", maxPartitionsPerTask=given)
+    with stream.running() as run:
+        run.next()
+    assert len(run.tasks) == tasks
+    assert max(map(len, ranges_of(run.tasks))) - min(map(len, ranges_of(run.tasks))) <= 1
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+@pytest.mark.option("maxPartitionsPerTask")
+def test_a_partition_with_much_to_read_has_a_task_of_its_own(start: Start) -> None:
+    tubemq = start({"much": 1, "little": 3})
+    fill(tubemq, "much", 4500)
+    fill(tubemq, "little", 9)
+    stream = Stream(tubemq, "much", "little", maxPartitionsPerTask=10)
+    with stream.running() as run:
+        run.next()
+    assert sorted(map(len, ranges_of(run.tasks))) == [1, 3]
+
+
+@pytest.mark.option("maxPartitionsPerTask")
+def test_a_thousand_idle_partitions_make_no_thousand_tasks(start: Start) -> None:
+    """Those with nothing to read make none at all, those with a little share some, without being asked to."""
+    tubemq = start({"t": 500}, brokers=2)
+    stream = Stream(tubemq, "t")
+    with stream.running() as run:
+        assert (run.next(), run.tasks) == ([], [])
+        fill(tubemq, "t", 1, "1:7")
+        assert len(run.next() or ()) == 1
+        fill(tubemq, "t", 1000)
+        assert len(run.next() or ()) == 1000
+        assert 1 < len(run.tasks) <= 64
+        assert run.next() is None
+    assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
+
+
+# Heads
+
+
+@pytest.mark.option("headsIntervalMs")
+@pytest.mark.parametrize(("given", "each_time"), [(0, True), (3_600_000, False)])
+def test_the_brokers_are_asked_for_heads_at_most_so_often(start: Start, given: int, each_time: bool) -> None:
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 5)
+    with Stream(tubemq, "t", headsIntervalMs=given).running() as run:
+        assert len(run.next() or ()) == 5
+        run.latest()
+        with tubemq.on("commit_offset").count() as asked:
+            for _ in range(5):
+                run.latest()
+        assert asked.fired == (5 if each_time else 0)
+        fill(tubemq, "t", 1)
+        assert (run.next() is not None) is each_time
+
+
+def test_the_lag_is_in_what_spark_reports(start: Start) -> None:
+    """The latest offset is where the stores end, however little a batch may take of it."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
+    with stream.running() as run:
+        assert run.reader.reportLatestOffset() is None
+        for read in (20, 40, 50):
+            run.next()
+            latest = StreamOffset.from_json(run.reported)
+            assert sum(latest.positions.values()) == 50 * UNIT
+            assert sum(stream.end.values()) == read * UNIT
+            assert latest.query == StreamOffset.from_json(stream.offset_log[-1]).query
+        fill(tubemq, "t", 7)
+        run.latest()
+        assert sum(StreamOffset.from_json(run.reported).positions.values()) == 57 * UNIT

@@ -1,0 +1,80 @@
+"""`messageFormat`."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.inlong_packs import pack_3, pack_grouped
+from tests.source_options.bench import Stream, bodies, fill, options, read_batch
+from tests.source_options.conftest import Start
+from tubemq_spark.datasource import TubeMQDataSource
+from tubemq_spark.errors import ConfigError, ProtocolError
+
+pytestmark = pytest.mark.option("messageFormat")
+
+GROUP = "groupId=g&streamId=s&dt=1709251140000"
+PACKS = [
+    pack_grouped(1, [(GROUP, b"one"), (GROUP, b"two")], compressed=True),
+    pack_3(GROUP, [[("a=1", b"three"), ("a=2", b"four")]]),
+]
+
+
+@pytest.mark.parametrize("given", ["raw", "Raw", None])
+def test_raw_packs_are_not_opened(start: Start, given: str | None) -> None:
+    tubemq = start({"t": 1})
+    for pack in PACKS:
+        tubemq.send("t", pack)
+    rows = read_batch(tubemq, "t", messageFormat=given)
+    assert bodies(rows) == PACKS
+    assert "inlong_group" not in rows[0]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_each_message_of_a_pack_is_a_row(start: Start, streaming: bool) -> None:
+    tubemq = start({"t": 1})
+    ids = [tubemq.send("t", pack, msg_type="s").message_id for pack in PACKS]
+    given = {"messageFormat": "InLongMsg", "filters": "s"}
+    rows = Stream(tubemq, "t", **given).run()[0] if streaming else read_batch(tubemq, "t", **given)
+    assert bodies(rows) == [b"one", b"two", b"three", b"four"]
+    assert [(row["message_id"], row["inlong_index"]) for row in rows] == [(id_, n) for id_ in ids for n in (0, 1)]
+    assert {(row["inlong_group"], row["inlong_stream"]) for row in rows} == {("g", "s")}
+
+
+@pytest.mark.option("corruptMessages")
+def test_what_is_no_pack_is_corrupt(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    tubemq = start({"t": 1})
+    tubemq.send("t", PACKS[0])
+    (other,) = fill(tubemq, "t", 1)
+    with pytest.raises(ProtocolError, match=r"1:t:0: message \d+: its body .* is no InLongMsg.*'corruptMessages'"):
+        read_batch(tubemq, "t", messageFormat="inlongmsg")
+    assert bodies(read_batch(tubemq, "t", messageFormat="inlongmsg", corruptMessages="skip")) == [b"one", b"two"]
+    assert "1:t:0: 1 corrupt messages were skipped" in caplog.text
+    kept = read_batch(tubemq, "t", messageFormat="inlongmsg", corruptMessages="keep")
+    assert [(row["value"], row["corrupt"]) for row in kept] == [(b"one", False), (b"two", False), (other, True)]
+
+
+def test_another_format_is_refused(start: Start) -> None:
+    source = TubeMQDataSource(options(start({"t": 1}), "t", messageFormat="json"))
+    with pytest.raises(ConfigError, match=r"^option 'messageFormat' is 'json'; expected raw or inlongmsg"):
+        source.schema()
+
+
+@pytest.mark.parametrize("corrupt", ["fail", "keep"])
+def test_packs_through_spark(spark: SparkSession, start: Start, corrupt: str) -> None:
+    """Spark compares what comes with the schema it was told."""
+    tubemq = start({"t": 2})
+    for number in range(40):
+        tubemq.send("t", PACKS[number % 2], number % 2)
+    raw = options(tubemq, "t", messageFormat="inlongmsg", corruptMessages=corrupt)
+    frame = spark.read.format("tubemq").options(**raw).load()
+    key = ["topic", "broker_id", "partition", "message_id", "inlong_index"]
+    assert frame.dropDuplicates(key).count() == 80
+    found = frame.groupBy("value", "inlong_time", "inlong_attributes.a").count().collect()
+    assert sorted((bytes(row["value"]), row["a"], row["count"]) for row in found) == [
+        (b"four", "2", 20),
+        (b"one", None, 20),
+        (b"three", "1", 20),
+        (b"two", None, 20),
+    ]
+    assert {row["inlong_time"].timestamp() for row in found} == {1709251140}

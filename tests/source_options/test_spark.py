@@ -1,0 +1,144 @@
+"""What Spark has a part in: triggers, progress, tasks, pushed filters."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import col, lit, spark_partition_id
+
+from tests.source_options.bench import GROUP, UNIT, fill, options, stored
+from tests.source_options.conftest import Start
+from tests.spark.queries import Batches, Queries, run_to_the_end, wait_for
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+
+@pytest.fixture
+def queries() -> Iterator[Queries]:
+    started = Queries()
+    yield started
+    started.stop()
+
+
+def stream(spark: SparkSession, tubemq: EmbeddedTubeMQ, *topics: str, **given: object) -> DataFrame:
+    return spark.readStream.format("tubemq").options(**options(tubemq, *topics, **given)).load()
+
+
+def positions(offset: Any, topic: str = "t") -> int:
+    """The sum of a topic's, of an offset in a progress report, which is JSON or its text."""
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return sum(found["offsets"][topic].values())
+
+
+@pytest.mark.option("maxOffsetsPerTrigger")
+def test_limits_with_each_trigger(spark: SparkSession, queries: Queries, start: Start, tmp_path: Path) -> None:
+    """`availableNow` ends at what there was when it began, although a producer goes on; a run that does not end shows
+    its lag; `once` takes all there is."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 50)
+    batches = Batches()
+    frame = stream(spark, tubemq, "t", maxOffsetsPerTrigger=20)
+
+    def sink(rows: DataFrame, number: int) -> None:
+        batches(rows, number)
+        fill(tubemq, "t", 10)
+
+    query = queries.start(frame, sink, tmp_path / "checkpoint", availableNow=True)
+    run_to_the_end(query)
+    assert [len(rows) for _, rows in batches.brought] == [20, 20, 10]
+    reports = [report for report in query.recentProgress if report["numInputRows"]]
+    assert [report["numInputRows"] for report in reports] == [20, 20, 10]
+    assert [positions(report["sources"][0]["endOffset"]) for report in reports] == [20 * UNIT, 40 * UNIT, 50 * UNIT]
+
+    query = queries.start(frame, batches, tmp_path / "checkpoint", processingTime="0 seconds")
+    wait_for(lambda: len(batches.rows) == 80, "the rest", query)
+    wait_for(lambda: len(query.recentProgress) > 1, "its reports", query)
+    first, second = query.recentProgress[:2]
+    assert [report["numInputRows"] for report in (first, second)] == [20, 10]
+    ends = [positions(report["sources"][0]["endOffset"]) // UNIT for report in (first, second)]
+    heads = [positions(report["sources"][0]["latestOffset"]) // UNIT for report in (first, second)]
+    assert (ends, heads) == ([70, 80], [80, 80])
+    query.stop()
+
+    fill(tubemq, "t", 45)
+    run_to_the_end(queries.start(frame, batches, tmp_path / "checkpoint", once=True))
+    assert len(batches.brought[-1][1]) == 45
+    assert [bytes(row.value) for row in batches.rows] == stored(tubemq, "t")
+    # Spark does not tell the source that this batch is committed.
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 80 * UNIT
+    run_to_the_end(queries.start(frame, batches, tmp_path / "checkpoint", availableNow=True))
+    assert tubemq.group_offset(GROUP, "t", 1, 0) == 125 * UNIT
+
+
+@pytest.mark.option("maxPartitionsPerTask")
+@pytest.mark.parametrize(("given", "tasks"), [(None, 6), (3, 2)])
+def test_spark_makes_as_many_tasks_as_it_is_told(
+    spark: SparkSession, start: Start, given: int | None, tasks: int
+) -> None:
+    tubemq = start({"t": 3}, brokers=2)
+    fill(tubemq, "t", 60)
+    frame = spark.read.format("tubemq").options(**options(tubemq, "t", maxPartitionsPerTask=given)).load()
+    counts = frame.groupBy(spark_partition_id().alias("task")).count().collect()
+    assert len(counts) == tasks
+    assert sum(row["count"] for row in counts) == 60
+
+
+@pytest.mark.option("pushFilters")
+def test_conditions_narrow_what_the_brokers_serve(spark: SparkSession, start: Start, served: list[int]) -> None:
+    """The rows are those without it; what it costs is seen by what the brokers served."""
+    tubemq = start({"a": 1, "b": 2}, brokers=2)
+    fill(tubemq, "a", 400)
+    for msg_type in ("x", "y"):
+        fill(tubemq, "b", 20, msg_type=msg_type)
+    conditions: dict[str, tuple[Column, int]] = {
+        "topic": (col("topic") == "b", 40),
+        "broker_id": ((col("broker_id") == 2) & (col("topic") == "a"), 200),
+        "partition": (col("partition") > 0, 20),
+        "msg_type": ((col("msg_type") == "x") & (col("topic") == "b"), 20),
+        "offset": ((col("topic") == "a") & (col("offset") >= 190 * UNIT), 20),
+        "value": (col("value") == lit(b"a 7"), 440),
+    }
+
+    def read(push: bool) -> DataFrame:
+        raw = options(tubemq, "a", "b", pushFilters=str(push).lower())
+        return spark.read.format("tubemq").options(**raw).load()
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for name, (condition, most) in conditions.items():
+            served.clear()
+            pushed = read(True).where(condition).collect()
+            cost = sum(served)
+            assert cost == most, name
+            served.clear()
+            assert sorted(pushed) == sorted(read(False).where(condition).collect()), name
+            assert sum(served) == 440, name
+            assert pushed, name
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.option("commitOffsets")
+def test_the_group_of_a_query_that_runs_follows_it(
+    spark: SparkSession, queries: Queries, start: Start, tmp_path: Path
+) -> None:
+    """Also of one that has nothing to do; and not ahead of its commits: the sink holds up a batch meanwhile."""
+    tubemq = start({"t": 1})
+    fill(tubemq, "t", 30)
+    go_on = threading.Event()
+    batches = Batches()
+
+    def sink(rows: DataFrame, number: int) -> None:
+        batches(rows, number)
+        assert go_on.wait(60)
+
+    query = queries.start(stream(spark, tubemq, "t"), sink, tmp_path / "checkpoint")
+    wait_for(lambda: len(batches.rows) == 30, "the first batch", query)
+    assert tubemq.group_offset("readers", "t", 1, 0) in (None, 0)
+    go_on.set()
+    wait_for(lambda: tubemq.group_offset("readers", "t", 1, 0) == 30 * UNIT, "the group to follow", query)

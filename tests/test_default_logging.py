@@ -1,0 +1,35 @@
+"""Where nobody has set up logging, a warning tells when, how serious and from where."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+WARN = "import logging, tubemq_spark; {}; logging.getLogger('tubemq_spark.client.heartbeat').warning('a %s', 'word')"
+OURS = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARNING tubemq_spark\.client\.heartbeat: a word\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "printed"),
+    [
+        ("pass", OURS),
+        ("logging.getLogger('tubemq_spark').setLevel(logging.ERROR)", ""),
+        ("logging.basicConfig(format='own %(message)s')", "own a word\n"),
+        ("logging.getLogger('tubemq_spark.client').addHandler(logging.StreamHandler())", "a word\n"),
+        ("logging.getLogger('tubemq_spark').addHandler(logging.NullHandler())", ""),
+        ("logging.getLogger('tubemq_spark').propagate = False", OURS),
+        ("logging.lastResort = None", ""),
+        ("tubemq_spark.default_logging.install()", OURS),
+    ],
+)
+def test_a_warning_is_printed_once(setup: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", WARN.format(setup)], capture_output=True, text=True, check=True)
+    assert re.fullmatch(printed, done.stderr)
+
+
+def test_less_than_a_warning_is_not_printed() -> None:
+    program = "import logging, tubemq_spark; log = logging.getLogger('tubemq_spark.x'); log.setLevel(1); log.info('a')"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr == b""

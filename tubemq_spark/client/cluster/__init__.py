@@ -1,0 +1,1 @@
+"""The cluster as the masters describe it: sessions with a master, brokers, topics, and visit tokens."""

@@ -1,0 +1,1 @@
+"""Reading as a consumer group: claims, fetches of exact ranges, probes of positions, and searches by time."""

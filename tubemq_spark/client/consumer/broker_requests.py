@@ -1,0 +1,101 @@
+"""The requests of a consumer group to brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from tubemq_spark.client.net.rpc import ServerRequest
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
+from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+
+_WITH_TOKEN = frozenset({Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT})
+
+
+@dataclass(frozen=True)
+class GroupRequests:
+    """Builds calls of `group`, with the newest visit token where they carry one."""
+
+    settings: ClientSettings
+    group: str
+    token: VisitToken = NO_TOKEN
+
+    def register(
+        self,
+        broker: Broker,
+        partition: Partition,
+        client_id: str,
+        position: int | None = None,
+        read_status: ReadStatus = ReadStatus.NORMAL,
+        filters: Sequence[str] = (),
+        policy: int = READ_EVERYTHING,
+    ) -> ServerRequest:
+        """Claims the partition for `client_id`. With a position the group is moved there; without, it stays where it
+        is, and a group that has no position yet begins where `read_status` says. With filters fetches give messages
+        whose type has the same hash as one of them. `policy` is what fetches may read until the next registration."""
+        message = self._registration(OpType.REGISTER, partition, client_id, read_status)
+        message.qryPriorityId = policy
+        message.filterCondStr.extend(filters)
+        if position is not None:
+            message.currOffset = position
+        return self._call(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")
+
+    def unregister(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
+        """Gives the partition back; what is in flight is discarded, the group stays where it is."""
+        message = self._registration(OpType.UNREGISTER, partition, client_id, ReadStatus.FROM_MAX)
+        return self._call(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
+
+    def fetch(self, broker: Broker, partition: Partition, client_id: str, *, escape: bool = False) -> ServerRequest:
+        message = broker_pb.GetMessageRequestC2B(
+            clientId=client_id,
+            partitionId=partition.partition_id,
+            groupName=self.group,
+            topicName=partition.topic,
+            manualCommitOffset=True,
+            escFlowCtrl=escape,
+        )
+        return self._call(broker, Method.GET_MESSAGE, message, f"reading {partition}")
+
+    def roll_back(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
+        """Forgets what is in flight; answers where the group stands and where the store ends."""
+        message = broker_pb.CommitOffsetRequestC2B(
+            clientId=client_id,
+            topicName=partition.topic,
+            partitionId=partition.partition_id,
+            groupName=self.group,
+            lastPackConsumed=False,
+        )
+        return self._call(broker, Method.COMMIT_OFFSET, message, f"asking for the end of {partition}")
+
+    def heartbeat(self, broker: Broker, client_id: str, partitions: Sequence[Partition]) -> ServerRequest:
+        message = broker_pb.HeartBeatRequestC2B(
+            clientId=client_id,
+            groupName=self.group,
+            readStatus=ReadStatus.NORMAL,
+            partitionInfo=[partition_info(broker, partition) for partition in partitions],
+            qryPriorityId=READ_EVERYTHING,
+            authInfo=authorization(self.settings.credentials, self.token.value),
+        )
+        return self._call(broker, Method.PARTITION_HEARTBEAT, message, f"the heartbeat of {client_id}")
+
+    def _registration(
+        self, op_type: OpType, partition: Partition, client_id: str, read_status: ReadStatus
+    ) -> broker_pb.RegisterRequestC2B:
+        return broker_pb.RegisterRequestC2B(
+            opType=op_type,
+            clientId=client_id,
+            groupName=self.group,
+            topicName=partition.topic,
+            partitionId=partition.partition_id,
+            readStatus=read_status,
+            authInfo=authorization(self.settings.credentials, self.token.value),
+        )
+
+    def _call(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
+        token = self.token if method in _WITH_TOKEN else None
+        return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)

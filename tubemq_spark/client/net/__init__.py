@@ -1,0 +1,1 @@
+"""Sockets: connections, TLS, the connection pool, and requests that are sent to many servers at once."""

@@ -1,0 +1,1 @@
+"""Sending: queues of records, the partitioner, connections to brokers, retries, and sends whose outcome is unknown."""

@@ -1,0 +1,156 @@
+"""From a row's cells to the parts of a message. What cannot be sent is a `BadRowError` that names the column."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.protocol.stamp import DIGEST_DIGITS, DIGEST_KEY, RESERVED
+from tubemq_spark.sink.body_codec import NO_TEXT, BodyCodec, CellError
+from tubemq_spark.sink.schema import Cells
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_DIGEST = f",{DIGEST_KEY}=".encode()
+
+
+class BadRowError(Exception):
+    """A row that can never be sent: in which column, empty for the row as a whole, and why."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote what is no text
+        self.column = column
+
+    def __str__(self) -> str:
+        reason = super().__str__()
+        return f"column '{self.column}': {reason}" if self.column else reason
+
+
+class Parts(NamedTuple):
+    """What `Producer.send` takes; `attributes` without stamp."""
+
+    topic: str
+    body: bytes
+    attributes: bytes
+    msg_type: str | None
+    msg_time: str
+    key: bytes | None
+    target: tuple[int, int] | None
+
+
+class RowEncoder:
+    """Encodes the rows of one task."""
+
+    def __init__(self, topic: str | None, form: BodyCodec, *, stamped: bool) -> None:
+        """`topic` is the option, which wins over that of a row. Of rows that are `stamped` no attribute of their own
+        may look like a stamp."""
+        self._topic = topic
+        self._form = form
+        self._is_raw = form == BodyCodec()
+        self._behind = b"," + form.attribute if form.attribute else b""
+        self._stamped = stamped
+
+    def parts(self, cells: Cells) -> Parts:
+        """`BadRowError` for a row that can never be sent, whatever its topic takes."""
+        value, topic, attributes, msg_type, msg_time, key, broker_id, partition, *_, corrupt = cells
+        to = topic if self._topic is None else self._topic
+        column = "value"
+        try:
+            if corrupt:
+                column = "corrupt"
+                raise ConfigError("it is true: the source could not take this message apart, and its bytes are no body")
+            if value is None:
+                raise ConfigError("it is null")
+            column = "topic"
+            if not to:
+                raise ConfigError("it is empty" if to == "" else "it is null, and option 'topic' is not given")
+            to.isascii() or to.encode()  # else no server could be asked for it
+            target = None
+            if broker_id is not None or partition is not None:
+                column = "partition" if partition is None else "broker_id"
+                if broker_id is None or partition is None:
+                    raise ConfigError("it is null, and the other half of the target is not; give both, or neither")
+                target = (broker_id, partition)
+            column = "msg_time"
+            time_text = msg_time if isinstance(msg_time, str) else _time_text(_now() if msg_time is None else msg_time)
+            encoded = _time_attribute(time_text)
+            column = "msg_type"
+            if not self._is_raw:
+                value = self._form.encode(value, cells)
+                if msg_type is None and (msg_type := self._form.msg_type(cells)) is not None:
+                    column = "inlong_stream"
+            if msg_type is not None:
+                encoded = _type_attribute(msg_type) + b"," + encoded
+            if attributes:
+                column = "attributes"
+                encoded += b"," + self._own(dict(attributes))
+        except UnicodeEncodeError:
+            raise BadRowError(column, NO_TEXT) from None
+        except CellError as error:
+            raise BadRowError(error.column, str(error)) from None
+        except ConfigError as error:
+            raise BadRowError(column, str(error)) from None
+        return Parts(to, value, encoded + self._behind, msg_type, time_text, key, target)
+
+    def _own(self, attributes: Mapping[str, str | None]) -> bytes:
+        texts = {key: text for key, text in attributes.items() if text is not None}
+        if len(texts) < len(attributes):
+            nulls = [key for key, text in attributes.items() if text is None]
+            raise ConfigError(f"attribute {', '.join(nulls)} is null; TubeMQ has only texts, leave it out")
+        if self._stamped and (reserved := sorted(RESERVED & texts.keys())):
+            raise ConfigError(
+                f"the attribute {', '.join(reserved)} is reserved where rows are stamped; drop it from the map first, "
+                "or do without option 'stampRows'"
+            )
+        return encode_attributes(texts, None, None)
+
+
+def digest_of(cells: Cells) -> str:
+    """16 hex digits of all that a row has: equal for equal rows, in every try."""
+    *others, _ = cells._replace(
+        value=None, attributes=_items(cells.attributes), inlong_attributes=_items(cells.inlong_attributes)
+    )  # all but `corrupt`: such rows are not sent
+    digest = blake2b(ascii(tuple(others)).encode(), digest_size=DIGEST_DIGITS // 2)
+    digest.update(cells.value or b"")
+    return digest.hexdigest()
+
+
+def _items(
+    attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None,
+) -> list[tuple[str, str | None]] | None:
+    return None if attributes is None else sorted(dict(attributes).items())
+
+
+def with_digest(row: int, digest: str) -> bytes:
+    """What follows the beginning of a stamp."""
+    return b"%d%b%b" % (row, _DIGEST, digest.encode())
+
+
+# Most rows of a task have few different types and times.
+
+
+@lru_cache(maxsize=4096)
+def _type_attribute(msg_type: str) -> bytes:
+    return encode_attributes(None, msg_type, None)
+
+
+@lru_cache(maxsize=4096)
+def _time_attribute(msg_time: str) -> bytes:
+    return encode_attributes(None, None, msg_time)
+
+
+@lru_cache(maxsize=4096)
+def _time_text(minutes: int) -> str:
+    try:
+        return format_msg_time(_EPOCH + timedelta(minutes=minutes))
+    except OverflowError:
+        raise ConfigError(f"{minutes} minutes since 1970 are outside the years 1 to 9999") from None
+
+
+def _now() -> int:
+    return int(time.time() // 60)

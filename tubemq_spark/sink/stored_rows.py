@@ -1,0 +1,218 @@
+"""The rows that earlier tries of a batch have stored, in bounded memory.
+
+`StoredRows` keeps 64 bytes for each row, in sorted runs of a quarter of a million rows. When there is more than one run
+they go to temporary files, and are merged at the end. So a retry needs some tens of megabytes at most, however many
+rows it finds, and time in proportion to them. `StoredRowsOfTask` is the part of one task; it gives each row that it
+finds once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.protocol.metadata import Partition
+
+RUN_LENGTH = 1 << 18
+"""Rows that are kept in memory before they are sorted and put into a file."""
+
+_NO_POSITION = -1
+_COLUMNS = ("task", "digest", "row", "place", "message", "position")
+_CODES: Sequence[Literal["q", "Q"]] = ("q", "Q", "q", "q", "q", "q")  # of `array`, by column
+_VIEWS: Sequence[Literal["q", "Q"]] = (*_CODES, "q", "q")  # and of the tasks and numbers, sorted
+
+
+class _Run:
+    """Rows sorted by task, digest and number, and their numbers sorted by task. None is there twice. The columns are
+    views of 8 bytes a row, into memory or into a file without a name."""
+
+    def __init__(self, columns: Sequence[memoryview]) -> None:
+        casts = [column.cast(code) for column, code in zip(columns, _VIEWS, strict=True)]
+        self.tasks, self.digests, self.rows, self.places, self.messages, self.positions = casts[:6]
+        self.number_tasks, self.numbers = casts[6:]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def entries(self) -> Iterator[tuple[int, ...]]:
+        return zip(self.tasks, self.digests, self.rows, self.places, self.messages, self.positions, strict=True)
+
+
+def _sorted_run(rows: pa.Table) -> _Run:
+    keys = ["task", "digest", "row"]
+    rows = _without_repetitions(_sorted_by(rows, keys), keys)
+    numbers = _without_repetitions(_sorted_by(rows.select(["task", "row"]), ["task", "row"]), ["task", "row"])
+    return _Run([memoryview(_bytes_of(column)) for column in [*rows.columns, *numbers.columns]])
+
+
+def _spilled(run: _Run) -> _Run:
+    entries, numbers = run.entries(), zip(run.number_tasks, run.numbers, strict=True)
+    return _in_file(len(run), entries, len(run.numbers), numbers)
+
+
+def _merged(runs: Sequence[_Run]) -> _Run:
+    entries = merge(*(run.entries() for run in runs))
+    numbers = merge(*(zip(run.number_tasks, run.numbers, strict=True) for run in runs))
+    return _in_file(sum(map(len, runs)), entries, sum(len(run.numbers) for run in runs), numbers)
+
+
+def _in_file(
+    most: int, entries: Iterable[tuple[int, ...]], most_numbers: int, numbers: Iterable[tuple[int, ...]]
+) -> _Run:
+    """A run of sorted `entries` and `numbers`, `most` of them with repetitions, in a temporary file."""
+    sizes = [8 * most] * len(_CODES) + [8 * most_numbers] * 2
+    with tempfile.TemporaryFile(prefix="tubemq-spark-") as file:
+        file.truncate(sum(sizes))
+        whole = memoryview(mmap.mmap(file.fileno(), sum(sizes)))
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    columns = [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    views = [column.cast(code) for column, code in zip(columns, _VIEWS, strict=True)]
+    counts = [_fill(views[:6], entries, 3), _fill(views[6:], numbers, 2)]
+    return _Run([column[: 8 * counts[number >= 6]] for number, column in enumerate(columns)])
+
+
+def _fill(columns: Sequence[Any], entries: Iterable[tuple[int, ...]], key_length: int) -> int:
+    """Writes the entries whose first values are not those of the entry before; how many."""
+    count, last = 0, None
+    for entry in entries:
+        key = entry[:key_length]
+        if key == last:
+            continue
+        last = key
+        for column, value in zip(columns, entry, strict=True):
+            column[count] = value
+        count += 1
+    return count
+
+
+class StoredRows:
+    """What earlier tries of a batch have stored in a topic, by task."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+        self._places: list[Partition] = []
+        self._numbers: dict[Partition, int] = {}
+        self._fresh = _new_columns()
+        self.tasks: set[int] = set()
+        """The numbers of the tasks that have rows here."""
+
+    def add(self, task: int, row: int, digest: str, stored: RecordMetadata) -> None:
+        """A row that stands, with its 16 digits; one that is added again counts once."""
+        partition = stored.partition
+        place = self._numbers.get(partition)
+        if place is None:
+            place = self._numbers[partition] = len(self._places)
+            self._places.append(partition)
+        position = _NO_POSITION if stored.offset is None else stored.offset
+        values = (task, int(digest, 16), row, place, stored.message_id, position)
+        for column, value in zip(self._fresh, values, strict=True):
+            column.append(value)
+        self.tasks.add(task)
+        if len(self._fresh[0]) >= RUN_LENGTH:
+            self._runs.append(_spilled(self._fresh_run()))
+
+    def of(self, task: int) -> StoredRowsOfTask:
+        """The rows of one task."""
+        if task not in self.tasks:
+            return StoredRowsOfTask()
+        if len(self._fresh[0]):
+            self._runs.append(self._fresh_run())
+        if len(self._runs) > 1:
+            self._runs = [_merged(self._runs)]
+        return StoredRowsOfTask(self._runs[0], self._places, task) if self._runs else StoredRowsOfTask()
+
+    def _fresh_run(self) -> _Run:
+        fresh, self._fresh = self._fresh, _new_columns()
+        return _sorted_run(pa.table({name: _as_arrow(column) for name, column in zip(_COLUMNS, fresh, strict=True)}))
+
+
+class StoredRowsOfTask:
+    """The rows of one task that an earlier try has stored in a topic."""
+
+    def __init__(self, run: _Run | None = None, places: Sequence[Partition] = (), task: int = 0) -> None:
+        self._run = run = _Run([memoryview(b"")] * len(_VIEWS)) if run is None else run
+        self._places = places
+        self._low, self._high = bisect_left(run.tasks, task), bisect_right(run.tasks, task)
+        self._numbers = bisect_left(run.number_tasks, task), bisect_right(run.number_tasks, task)
+        self._taken = bytearray(self._high - self._low)
+        self._next: dict[int, int] = {}  # of equal rows, by the place of the first one: which to try next
+        self.unclaimed = self._high - self._low
+        """How many stand that were not taken."""
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def take(self, row: int, digest: str) -> tuple[int, RecordMetadata] | None:
+        """The number under which an equal row stands, and where; the same one is not given twice."""
+        run, wanted = self._run, int(digest, 16)
+        first = bisect_left(run.digests, wanted, self._low, self._high)
+        last = bisect_right(run.digests, wanted, first, self._high)
+        if first == last:
+            return None
+        at = bisect_left(run.rows, row, first, last)
+        if at == last or run.rows[at] != row or self._taken[at - self._low]:
+            at = self._first_left(first, last)
+        if at == last:
+            return None
+        self._taken[at - self._low] = 1
+        self.unclaimed -= 1
+        position = None if run.positions[at] == _NO_POSITION else run.positions[at]
+        return run.rows[at], RecordMetadata(self._places[run.places[at]], run.messages[at], position, None)
+
+    def free_number(self, row: int) -> int:
+        """For a row that does not stand: its own number unless another row stands under that."""
+        numbers, (low, high) = self._run.numbers, self._numbers
+        while (at := bisect_left(numbers, row, low, high)) < high and numbers[at] == row:
+            row += 1 << 32
+        return row
+
+    def _first_left(self, first: int, last: int) -> int:
+        """Of equal rows the first that was not taken, `last` without any. Looks at each of them once in all."""
+        at = self._next.get(first, first)
+        while at < last and self._taken[at - self._low]:
+            at += 1
+        if last - first > 1:
+            self._next[first] = at
+        return at
+
+
+def _new_columns() -> list[array[int]]:
+    return [array(code) for code in _CODES]
+
+
+def _as_arrow(column: array[int]) -> Any:
+    kind = pa.uint64() if column.typecode == "Q" else pa.int64()
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+
+
+def _bytes_of(column: Any) -> bytes:
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(values, pa.ChunkedArray):  # older releases of pyarrow
+        values = pa.concat_arrays(values.chunks)
+    start = values.offset * 8
+    return values.buffers()[1].to_pybytes()[start : start + 8 * len(values)]  # type: ignore[no-any-return]
+
+
+def _sorted_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys]))
+
+
+def _without_repetitions(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Of sorted rows."""
+    if rows.num_rows < 2:
+        return rows
+    same = None
+    for key in keys:
+        column = rows[key].combine_chunks()
+        equal = pc.equal(column[1:], column[:-1])
+        same = equal if same is None else pc.and_(same, equal)
+    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(same)]))

@@ -1,0 +1,47 @@
+"""Where a task's rows come from, as Spark tells it to the worker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark import TaskContext
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.stamp import Origin
+
+# Local properties of a stream's jobs (StreamExecution and MicroBatchExecution set them; the job group is the run's id).
+_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+
+class WriteTask(NamedTuple):
+    """A task's try. `id` is that of the query or batch write, None outside of Spark; `batch` is 0 and `run` None for
+    batch writes; `attempt` counts from 0."""
+
+    id: str | None
+    batch: int
+    partition: int
+    attempt: int
+    run: str | None
+
+    @property
+    def origin(self) -> Origin:
+        """`ConfigError` outside of Spark."""
+        if self.id is None:
+            raise ConfigError("options 'stampRows' and 'effectivelyOnce' need a task of Spark, which has a query's id")
+        return Origin(self.id, self.batch, self.partition)
+
+
+def this_task(write_id: str | None = None) -> WriteTask:
+    """The task that runs in this process: of the batch write `write_id`, or, without, of a stream."""
+    context = TaskContext.get()
+    if context is None:
+        return WriteTask(write_id, 0, 0, 0, None)
+    if write_id is not None:  # inside of foreachBatch the properties are those of the stream around it
+        return WriteTask(write_id, 0, context.partitionId(), context.attemptNumber(), None)
+    return WriteTask(
+        context.getLocalProperty(_QUERY),
+        int(context.getLocalProperty(_BATCH) or 0),
+        context.partitionId(),
+        context.attemptNumber(),
+        context.getLocalProperty(_RUN),
+    )

@@ -1,0 +1,65 @@
+"""Which partitions have nothing in a batch that has few messages of their store.
+
+A range of a shared store concerns all its partitions, because nothing tells which of them its entries belong to. Where
+there are fewer entries than partitions, it is cheaper to find out than to read them all. The proof is a sum: when the
+messages found from the start on are as many as the entries up to the end, and the store still ends there, then each
+entry was seen, and a partition without any of them has none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.message_count import count_messages
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.log_fingerprint import Store
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Positions
+
+
+def without_messages(
+    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions
+) -> frozenset[Partition]:
+    """The partitions that are proven to have no message in [begin, ends). `claims` holds all of `begin`."""
+    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+    for partition in begin:
+        if partition in ends:
+            stores[partition.store].append(partition)
+    sparse = [partitions for partitions in stores.values() if _is_sparse(session, claims, begin, ends, partitions)]
+    if not sparse:
+        return frozenset()
+    found = count_messages(session, claims, [partition for partitions in sparse for partition in partitions])
+    empty: set[Partition] = set()
+    for partitions in sparse:
+        start, end = begin[partitions[0]], ends[partitions[0]]
+        counts = {partition: found[partition] for partition in partitions if partition in found}
+        are_all = len(counts) == len(partitions) and all(one.end == end for one in counts.values())
+        if are_all and sum(one.messages for one in counts.values()) == (end - start) // UNIT:
+            empty.update(partition for partition, one in counts.items() if not one.messages)
+    return frozenset(empty)
+
+
+def _is_sparse(
+    session: ConsumerSession,
+    claims: DriverClaims,
+    begin: Positions,
+    ends: Positions,
+    partitions: Sequence[Partition],
+) -> bool:
+    """Whether counting may tell, and costs less than reading: two calls for each partition instead of ten for each one
+    that has nothing."""
+    first = partitions[0]
+    start, end = begin[first], ends[first]
+    entries = (end - start) // UNIT
+    return (
+        len(partitions) > 1
+        and 0 < entries <= len(partitions) * 3 // 4
+        and len(partitions) == session.cluster.in_store_of(first)
+        and all(
+            (begin[partition], ends[partition]) == (start, end) == claims.standing(partition)
+            for partition in partitions
+        )
+    )

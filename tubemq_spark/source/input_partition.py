@@ -1,0 +1,121 @@
+"""One task's work: which ranges to read, and the reading itself, on an executor."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
+from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS, Member
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
+from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TubeMQInputPartition(InputPartition):
+    """All that an executor needs to read its ranges, one after another: plain values, pickled by Spark, with no
+    password in their text. `visit_token` is the master's at the time of the plan; brokers may refuse it later. `topics`
+    and `filters` are those of the group's members.
+    """
+
+    settings: ClientSettings
+    group: str
+    claim: ClaimId
+    wanted: tuple[RangeToRead, ...]
+    visit_token: int
+    claim_timeout: float
+    rows: RowFormat = field(default_factory=RowFormat)
+    topics: tuple[str, ...] = ()
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batches` do."""
+        maker = RowMaker(self.rows)
+        claim = self._claim_of_this_attempt()
+        for wanted in self.wanted:
+            yield from self._read(wanted, claim, maker)
+        for sentence in maker.corrupt():
+            _log.warning("%s", sentence)
+
+    def _read(self, wanted: RangeToRead, claim: ClaimId, maker: RowMaker) -> Iterator[pa.RecordBatch]:
+        member = Member(self.group, self.topics, self.filters)
+        reader = PartitionReader(
+            self.settings,
+            self.group,
+            claim,
+            wanted,
+            token=TASK_TOKENS.planned(self.settings, member, self.visit_token),
+            claim_timeout=self.claim_timeout,
+            is_first=_is_first_attempt(),
+            find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
+        )
+        gathered: list[Piece] = []
+        rows = size = 0
+        for piece in reader.pieces():
+            gathered.append(piece)
+            rows += len(piece.messages)
+            size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
+            if rows >= ROWS or size >= BYTES:
+                yield from _batches(maker, wanted.partition, gathered)
+                gathered, rows, size = [], 0, 0
+        if gathered:
+            yield from _batches(maker, wanted.partition, gathered)
+
+    def _claim_of_this_attempt(self) -> ClaimId:
+        """Names this reading of the range: a task that joins rows with themselves may read it twice at once."""
+        context = TaskContext.get()
+        if context is None:
+            return replace(self.claim, task=0)
+        names = (context.getLocalProperty(name) or "" for name in ("spark.app.id", "spark.app.name"))
+        return replace(
+            self.claim,
+            stage=context.stageId(),
+            task=context.partitionId(),
+            attempt=context.taskAttemptId(),
+            reader=secrets.token_hex(4),
+            who=who_is(platform.node(), *names, _query_name(context)),
+        )
+
+
+def _query_name(context: TaskContext) -> str:
+    """Of a stream, empty for one without a name. Spark describes its jobs by the name, if there is one, and lines with
+    ids."""
+    first, *others = re.split("\n|<br/>", context.getLocalProperty("spark.job.description") or "")
+    return first if others and not first.startswith("id = ") else ""
+
+
+def _is_first_attempt() -> bool:
+    context = TaskContext.get()
+    return context is None or context.attemptNumber() == 0
+
+
+def _batches(maker: RowMaker, partition: Partition, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    messages = [message for piece in pieces for message in _of_the_wire(piece)]
+    positions: list[int | None] | None = None
+    if any(piece.positions is not None for piece in pieces):
+        positions = [position for piece in pieces for position in _positions(piece)]
+    return maker.batches(partition, messages, positions)
+
+
+def _positions(piece: Piece) -> Iterable[int | None]:
+    return [None] * len(piece.messages) if piece.positions is None else piece.positions
+
+
+def _of_the_wire(piece: Piece) -> Sequence[Any]:
+    """A piece needs to know no more of its messages than what tells them apart; these are TransferedMessages."""
+    return cast(Sequence[Any], piece.messages)
