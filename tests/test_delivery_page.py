@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "delivery.md"
 TITLE = "# Delivery guarantees"
 INTRODUCTION = (
-    "What the source and the sink promise, and what they do not. The small type names the tests that show it."
+    "What the source and the sink promise, and what they do not. The lines in small print name the tests that prove "
+    "each promise."
 )
 
 _HEADING = re.compile(r"#{2,3} [A-Z][A-Za-z -]+")
@@ -148,7 +149,7 @@ def test_a_page_is_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("names the tests", "does not name the tests"),
+        ("name the tests", "do not name the tests"),
         ("## Source\n", "## Source\n\nIt reads.\n"),
         ("### Loss\n", "### Loss\n\n### Gain\n"),
         ("### Loss\n", "### Loss: none.\n"),
