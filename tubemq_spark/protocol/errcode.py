@@ -50,24 +50,20 @@ class ErrCode(IntEnum):
 
 
 class Reaction(Enum):
-    """What a client does about a code."""
+    """What a client does after a reply with an error code. `SUCCESS` needs none."""
 
-    GO_ON = auto()  # it is a success
-    WAIT = auto()  # nothing there now: ask again
-    RETRY = auto()  # the same request may succeed a little later, or elsewhere
-    REGISTER_AGAIN = auto()  # the server does not know us (any more)
-    GIVE_UP_CLAIM = auto()  # somebody else has the partition
+    RETRY = auto()  # the same request may succeed later, or at another server
+    WAIT = auto()  # there is nothing to read now, or the server limits this client
+    CLAIM_LOST = auto()  # the broker knows no claim of this client on the partition: another client may hold it
     FIX_CONFIG = auto()  # the user's options do not fit the cluster or the group
     FIX_CREDENTIALS = auto()
     FAIL = auto()
 
 
-_ACTS: Mapping[Reaction, tuple[ErrCode, ...]] = {
-    Reaction.GO_ON: (ErrCode.SUCCESS,),
-    Reaction.WAIT: (ErrCode.NOT_FOUND, ErrCode.SERVER_CONSUME_SPEED_LIMIT, ErrCode.NOT_READY),
+_CODES: Mapping[Reaction, tuple[ErrCode, ...]] = {
     Reaction.RETRY: (
         ErrCode.MOVED,
-        ErrCode.FORBIDDEN,  # a topic or partition that is closed just now, or unknown until the next reload
+        ErrCode.FORBIDDEN,  # the topic or partition is closed, or the broker does not know it until its next reload
         ErrCode.PARTITION_OCCUPIED,
         ErrCode.SERVER_RECEIVE_OVERFLOW,
         ErrCode.INTERNAL_SERVER_ERROR,
@@ -75,8 +71,12 @@ _ACTS: Mapping[Reaction, tuple[ErrCode, ...]] = {
         ErrCode.INTERNAL_SERVER_ERROR_MSGSET_NULL,
         ErrCode.UNSPECIFIED_ABNORMAL,
     ),
-    Reaction.REGISTER_AGAIN: (ErrCode.UNAUTHORIZED, ErrCode.HB_NO_NODE),
-    Reaction.GIVE_UP_CLAIM: (ErrCode.DUPLICATE_PARTITION,),
+    Reaction.WAIT: (ErrCode.NOT_FOUND, ErrCode.SERVER_CONSUME_SPEED_LIMIT, ErrCode.NOT_READY),
+    Reaction.CLAIM_LOST: (
+        ErrCode.HB_NO_NODE,  # no client holds the partition
+        ErrCode.DUPLICATE_PARTITION,  # another client holds it
+        ErrCode.UNAUTHORIZED,  # either, in the reply to a confirmation
+    ),
     Reaction.FIX_CONFIG: (
         ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE,
         ErrCode.CLIENT_INCONSISTENT_TOPICSET,
@@ -94,7 +94,7 @@ _ACTS: Mapping[Reaction, tuple[ErrCode, ...]] = {
     ),
     Reaction.FAIL: (
         ErrCode.BAD_REQUEST,
-        # The Java client's own, never on the wire:
+        # Servers never send these: the Java client uses them inside.
         ErrCode.CONNECT_RETURN_NULL,
         ErrCode.ALL_PARTITION_FROZEN,
         ErrCode.NO_PARTITION_ASSIGNED,
@@ -106,7 +106,7 @@ _ACTS: Mapping[Reaction, tuple[ErrCode, ...]] = {
         ErrCode.PARTITION_UNPUBLISHABLE,
     ),
 }
-REACTIONS: Mapping[int, Reaction] = {code: act for act, codes in _ACTS.items() for code in codes}
+REACTIONS: Mapping[int, Reaction] = {code: reaction for reaction, codes in _CODES.items() for code in codes}
 
 _ADVICE: Mapping[int, str] = {
     ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: "the group is in use by consumers of another kind (server-side balance): "
@@ -134,7 +134,7 @@ _ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerN
 
 
 def reaction_to(code: int) -> Reaction:
-    """What to do about `code`; an unknown number fails, with the number shown."""
+    """Return the reaction to the error `code`; `FAIL` for a number that is not in the table."""
     return REACTIONS.get(code, Reaction.FAIL)
 
 

@@ -396,7 +396,7 @@ class DriverClaims:
             except TransportError as error:
                 trouble = error
                 continue
-            if reply.errCode not in (ErrCode.SUCCESS, ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION):
+            if reply.errCode != ErrCode.SUCCESS and reaction_to(reply.errCode) is not Reaction.CLAIM_LOST:
                 trouble = TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
         return trouble
 

@@ -72,7 +72,6 @@ _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang o
 _LOOK_FOR_BROKER_AFTER = 3.0  # seconds without a connection: a restart takes longer, and a blip takes less
 _MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
 _MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
-_CLAIM_LOST = frozenset({ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED})
 
 
 @dataclass(frozen=True)
@@ -509,7 +508,7 @@ class PartitionReader:
     def _check(self, code: int, message: str, what: str) -> None:
         if code == ErrCode.SUCCESS:
             return
-        if code in _CLAIM_LOST and self._held:
+        if reaction_to(code) is Reaction.CLAIM_LOST and self._held:
             self._held = False
             raise FencedError(
                 f"{self._where}: {self._client_id} does not hold the partition any more ({code}: {message}); a newer "

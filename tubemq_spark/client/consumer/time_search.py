@@ -32,9 +32,6 @@ _log = logging.getLogger(__name__)
 
 _TOGETHER = 32  # probes in one write: a fetch may bring half a megabyte, and all answers are kept until they are heard
 _LEAST_LIMIT_MS = 200  # what a broker wants at the least of those that it limits
-_CLAIM_LOST = frozenset(
-    {ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION, ErrCode.UNAUTHORIZED, ErrCode.PARTITION_OCCUPIED}
-)
 
 Outcome = Response | Failure | TransportError | ProtocolError
 
@@ -203,5 +200,5 @@ def _registered(call: ServerRequest, outcome: Outcome) -> broker_pb.RegisterResp
 
 
 def _check_claim(call: ServerRequest, code: int, message: str) -> None:
-    if code in _CLAIM_LOST:
+    if code == ErrCode.PARTITION_OCCUPIED or reaction_to(code) is Reaction.CLAIM_LOST:
         raise _ClaimLostError(f"{call.what}: the claim was lost ({code} {message})")
