@@ -19,6 +19,7 @@ from tests.faults.bench import Query
 from tests.messages import Sent, bring_into_files
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_NEVER, TopicSpec
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
@@ -62,7 +63,7 @@ class Story:
     def __post_init__(self) -> None:
         client: dict[str, Any] = {"framing": Framing(self.cluster.framing), "retry_for": 60.0, "rpc_timeout": 10.0}
         self.query = Query(cast(Any, self.cluster), self.topic, group=self.group, **client)
-        self.query._options = replace(self.query._options, fail_on_data_loss=self.fail, claim_timeout=45.0)
+        self.query._options = replace(self.query._options, loss_policy=LossPolicy(self.fail), claim_timeout=45.0)
 
     def send(self, count: int) -> None:
         partitions = messages.partitions(self.cluster, self.topic)

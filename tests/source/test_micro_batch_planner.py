@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
@@ -227,7 +228,7 @@ def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> No
 def hasty(new_driver: NewDriver) -> MicroBatchPlanner:
     """It waits for nothing that is gone, and bears the loss."""
     client = SourceOptions.read({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, streaming=True).client
-    return new_driver(fail_on_data_loss=False, client=replace(client, retry_for=0.0))
+    return new_driver(loss_policy=LossPolicy(fail=False), client=replace(client, retry_for=0.0))
 
 
 def test_a_new_query_goes_on_without_what_is_gone(hasty: MicroBatchPlanner, world: World) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.faults.bench import GROUP, TOPICS, Query, Row, send_unreadable
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -49,7 +50,7 @@ class Story:
     def __init__(self, tubemq: EmbeddedTubeMQ, *, fail: bool = False) -> None:
         self.tubemq = tubemq
         self.query = Query(tubemq, **CALM)
-        self.query._options = replace(self.query._options, fail_on_data_loss=fail)
+        self.query._options = replace(self.query._options, loss_policy=LossPolicy(fail))
         self._sent = 0
         self._lost: list[bytes] = []
 

@@ -67,7 +67,6 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             {partition: to_read[partition] for partition in partitions if partition in to_read},
             doubtful=doubtful,
             group_at=group_at,
-            streaming=False,
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:

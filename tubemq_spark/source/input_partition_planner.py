@@ -14,7 +14,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.offset import Counted
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.range_planner import ADVICE_FOR_BATCHES, ADVICE_FOR_STREAMS, Ranges, tasks
+from tubemq_spark.source.range_planner import Ranges, tasks
 from tubemq_spark.source.row_maker import RowFormat
 
 
@@ -28,7 +28,6 @@ def input_partitions(
     doubtful: Collection[Partition] = (),
     group_at: Mapping[Partition, int] = MappingProxyType({}),
     ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
-    streaming: bool,
     only_types: frozenset[str] | None = None,
     counted: Counted | None = None,
 ) -> list[TubeMQInputPartition]:
@@ -61,8 +60,8 @@ def input_partitions(
                 verify=partition in doubtful,
                 group_at=group_at.get(partition),
                 ids=known,
-                fail_on_data_loss=options.fail_on_data_loss,
-                advice=ADVICE_FOR_STREAMS if streaming else ADVICE_FOR_BATCHES,
+                fail_on_data_loss=options.loss_policy.fail,
+                advice=options.loss_policy.advice,
             )
         )
     rows = RowFormat(

@@ -29,7 +29,7 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import partitions_to_read, starting_positions_of
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.poll_interval import PollInterval
-from tubemq_spark.source.range_planner import ADVICE_FOR_STREAMS, Ranges, lost_tails, ranges, store_of
+from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges, store_of
 from tubemq_spark.source.rate_limit import RateLimit
 from tubemq_spark.source.truncation_check import check, ids_between, lost_since
 
@@ -261,7 +261,6 @@ class MicroBatchPlanner:
             doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
             group_at=group_at,
             ids=ids,
-            streaming=True,
             counted=end.counted,
         )
 
@@ -299,7 +298,7 @@ class MicroBatchPlanner:
         if not left_out:
             return offset
         names = ", ".join(sorted({partition.topic for partition in left_out}))
-        if self._options.fail_on_data_loss:
+        if self._options.loss_policy.fail:
             raise ConfigError(
                 f"the checkpoint has positions of partitions of {names} that options 'subscribe' or 'assign' do not "
                 "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
@@ -377,21 +376,17 @@ class MicroBatchPlanner:
         lost = lost_since(self._session, claims, ends, end.marks, suspects)
         heads = {partition: claims.standing(partition).end for partition in lost}
         losses = lost_tails(ends, lost, heads)
-        if self._options.fail_on_data_loss:  # where the store is too short, its readers tell exactly what is lost
+        if self._options.loss_policy.fail:  # where the store is too short, its readers tell exactly what is lost
             losses = [loss for loss in losses if heads[partition_of(loss)] >= loss.asked]
             lost = {partition_of(loss): loss.offered for loss in losses}
-        self._tell(losses)
+        for loss in losses:
+            self._options.loss_policy.report(loss)
         self._checked = None if lost else end
         return {**ends, **lost}
 
-    def _tell(self, losses: list[DataLossError]) -> None:
-        if losses and self._options.fail_on_data_loss:
-            raise losses[0]
-        for loss in losses:
-            _log.warning("%s", loss)
-
     def _accept_losses(self, losses: list[DataLossError], claims: DriverClaims) -> None:
-        self._tell(losses)
+        for loss in losses:
+            self._options.loss_policy.report(loss)
         for loss in losses:
             partition = partition_of(loss)
             claims.take({partition: loss.offered if self._options.commit_offsets else None})
@@ -440,16 +435,14 @@ class MicroBatchPlanner:
             loss = DataLossError(
                 f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, or "
                 f"option 'tubemq.master' is another cluster's; the query has read up to {position}, what came behind "
-                f"is gone. {ADVICE_FOR_STREAMS}",
+                "is gone",
                 topic=partition.topic,
                 broker_id=partition.broker_id,
                 partition=partition.partition_id,
                 asked=position,
                 offered=-1,
             )
-            if self._options.fail_on_data_loss:
-                raise loss
-            _log.warning("%s", loss)
+            self._options.loss_policy.report(loss)
         self._gone |= {partition: offset.positions.get(partition, 0) for partition in gone}
         if self._claims is not None:
             self._claims.drop(gone)

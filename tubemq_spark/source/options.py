@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql import datasource
 
+from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import (
@@ -326,7 +327,7 @@ class SourceOptions:
     filters: Mapping[str, tuple[str, ...]]
     starting_at: datetime | None
     ending_at: datetime | None
-    fail_on_data_loss: bool
+    loss_policy: LossPolicy
     max_offsets: int | None
     min_offsets: int | None
     max_delay: float
@@ -371,7 +372,7 @@ class SourceOptions:
             filters=_filters_of(topics, FILTERS.read(raw) or {}),
             starting_at=_in_zone(STARTING_TIMESTAMP.read(raw), zone),
             ending_at=_in_zone(ENDING_TIMESTAMP.read(raw), zone),
-            fail_on_data_loss=FAIL_ON_DATA_LOSS.get(raw),
+            loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
             max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw),
             min_offsets=MIN_OFFSETS_PER_TRIGGER.read(raw),
             max_delay=MAX_TRIGGER_DELAY.get(raw),

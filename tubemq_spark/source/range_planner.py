@@ -18,13 +18,6 @@ from tubemq_spark.source.options import EARLIEST, GROUP, LATEST, Bound
 
 T = TypeVar("T")
 
-ADVICE_FOR_STREAMS = (
-    "Set option 'failOnDataLoss' to false to go on without them, or start anew with another checkpoint and "
-    "startingOffsets. Where the cluster behind option 'tubemq.master' is another one than before, its positions are "
-    "others: use a new checkpoint"
-)
-ADVICE_FOR_BATCHES = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
-
 Ranges = Mapping[Partition, tuple[int, int]]
 """What to read of each partition, half-open."""
 
@@ -102,7 +95,7 @@ def _what_was_lost(partition: Partition, read: int, offered: int, end: int) -> s
     return (
         f"{partition}: {found}, but the query has read up to {read}: the broker lost [{offered}, {read}) after it was "
         "read and uses the positions for other messages, the topic was made anew, or the checkpoint belongs to another "
-        f"cluster. {ADVICE_FOR_STREAMS}"
+        "cluster"
     )
 
 

@@ -1,0 +1,35 @@
+"""Data loss policy: fail the query, or log a warning and go on. Only this module decides by option `failOnDataLoss`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tubemq_spark.errors import DataLossError
+
+_log = logging.getLogger(__name__)
+
+STREAM_ADVICE = (
+    "Set option 'failOnDataLoss' to false to go on without them, or start a new query with another checkpoint and "
+    "option 'startingOffsets'. If option 'tubemq.master' names another cluster than before, the checkpoint's positions "
+    "are wrong there: use a new checkpoint"
+)
+BATCH_ADVICE = "Read from the earliest position, or set option 'failOnDataLoss' to false to read what is left"
+
+
+@dataclass(frozen=True)
+class LossPolicy:
+    """Plain values that travel to executors. `advice` ends the text of an error."""
+
+    fail: bool = True
+    advice: str = ""
+
+    def report(self, loss: DataLossError) -> None:
+        """Raise `loss` with the advice, or log it as a warning and return, so that the caller goes on."""
+        if self.fail:
+            raise self.error(loss) from None
+        _log.warning("%s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
+
+    def error(self, loss: DataLossError) -> DataLossError:
+        """Return `loss` with the advice."""
+        return loss.advising(self.advice) if self.advice else loss
