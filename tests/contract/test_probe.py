@@ -13,7 +13,7 @@ from tests.clusters import Cluster
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.consumer.probe import probe_positions
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
@@ -31,14 +31,14 @@ class Store:
 
     def look_at(self, positions: list[int]) -> None:
         places = [(partition, position) for partition in self.partitions for position in positions]
-        seen = probe_positions(self.session, self.claims, dict.fromkeys(self.partitions, positions), frozenset(places))
+        seen = Prober(self.session, self.claims).probe(dict.fromkeys(self.partitions, positions), frozenset(places))
         for partition, position in places:
             found = seen[partition, position]
             owner, message_id = self.owners[position]
             if partition == owner:
-                assert (found.begin, found.first) == (position, message_id)
+                assert (found.begin, found.first_id) == (position, message_id)
             else:
-                assert found.first != message_id
+                assert found.first_id != message_id
 
 
 @pytest.fixture

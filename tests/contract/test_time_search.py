@@ -15,6 +15,7 @@ from tests.clusters import Cluster, Layout
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
@@ -61,7 +62,9 @@ class Scene:
             stands = {partition: claims.standing(partition).group for partition in self.partitions}
             for minute in minutes:
                 moment = int((FIRST_MINUTE + timedelta(minutes=minute, seconds=30)).timestamp()) * 1_000_000
-                found = find_positions(session, claims, dict.fromkeys(self.partitions, moment), earliest, timezone.utc)
+                found = find_positions(
+                    Prober(session, claims), dict.fromkeys(self.partitions, moment), earliest, timezone.utc
+                )
                 for partition, position in found.items():
                     assert position == self.expected(partition, minute, claims.standing(partition).end), minute
         assert {p: reading.look(self.cluster, self.group, p).group for p in self.partitions} == stands

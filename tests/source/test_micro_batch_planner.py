@@ -11,6 +11,7 @@ import pytest
 
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
@@ -18,7 +19,6 @@ from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source import micro_batch_planner as driver
-from tubemq_spark.source import truncation_check as losses
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -145,10 +145,8 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
         def close(self) -> None: ...
 
     monkeypatch.setattr(driver, "ConsumerSession", Session)
-    monkeypatch.setattr(
-        losses, "look", lambda session, claims, wanted, only_there=(): {}
-    )  # nobody can tell what stands anywhere
-    monkeypatch.setattr(losses, "flushed_ends", lambda session, claims, partitions: {})
+    monkeypatch.setattr(Prober, "probe", lambda prober, positions, only_exact=(): {})  # no broker gives a clear answer
+    monkeypatch.setattr(Prober, "flushed_ends", lambda prober, partitions: {})
     monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
 
     def create(**options: Any) -> MicroBatchPlanner:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.message_count import count_messages
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Partition
@@ -31,7 +32,8 @@ def without_messages(
     sparse = [partitions for partitions in stores.values() if _is_sparse(session, claims, begin, ends, partitions)]
     if not sparse:
         return frozenset()
-    found = count_messages(session, claims, [partition for partitions in sparse for partition in partitions])
+    several = [partition for partitions in sparse for partition in partitions]
+    found = count_messages(Prober(session, claims), several)
     empty: set[Partition] = set()
     for partitions in sparse:
         start, end = begin[partitions[0]], ends[partitions[0]]

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
@@ -63,4 +64,5 @@ def positions_at_time(
     """The position of each partition's first message that is not earlier than `moment`, see `find_positions`."""
     microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
     earliest = claims.earliest(partitions)
-    return find_positions(session, claims, dict.fromkeys(partitions, microseconds), earliest, options.msg_time_zone)
+    moments = dict.fromkeys(partitions, microseconds)
+    return find_positions(Prober(session, claims), moments, earliest, options.msg_time_zone)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.consumer.probe import Place, ProbeResult, flushed_ends, probe_positions
+from tubemq_spark.client.consumer.probe import PartitionPosition as Place
+from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -153,7 +154,7 @@ def lost_since(
     batches = _by_store({partition: ends[partition] for partition in heads}, ends, heads, marks)
     newest = {store: batch.newest for store, batch in batches.items() if batch.newest is not None}
     wanted = {_partition(store, mark): [mark.position] for store, mark in newest.items()}
-    seen = probe_positions(session, claims, {partition: at for partition, at in wanted.items() if partition in heads})
+    seen = Prober(session, claims).probe({partition: at for partition, at in wanted.items() if partition in heads})
     lost: dict[Partition, int] = {}
     for store, mark in newest.items():
         if _holds(mark, store, seen) is False:
@@ -213,7 +214,7 @@ def _with_flushed_ends(
         for batch in batches.values()
         if batch.start < batch.end and (batch.is_far_behind or (batch.newest is None and batch.start))
     }
-    ends = flushed_ends(session, claims, unclear) if unclear else {}
+    ends = Prober(session, claims).flushed_ends(unclear) if unclear else {}
     return {store: batch._replace(flushed=ends.get(batch.partitions[0])) for store, batch in batches.items()}
 
 
@@ -229,7 +230,7 @@ def _look(
     wanted: defaultdict[Partition, set[int]] = defaultdict(set)
     for partition, position in places:
         wanted[partition].add(position)
-    return probe_positions(session, claims, wanted, only_there)
+    return Prober(session, claims).probe(wanted, only_there)
 
 
 def _places(store: Store, batch: _Batch, now: int) -> Iterable[Place]:
@@ -257,7 +258,7 @@ def _holds(mark: Fingerprint, store: Store, seen: Mapping[Place, ProbeResult]) -
     if here is None or here.begin > mark.position:
         return None
     # A message before it may have been too long to be read from memory, and shows when it is in the files.
-    return here.begin == mark.position and mark.message_id in here.ids
+    return here.begin == mark.position and mark.message_id in here.message_ids
 
 
 def _is_expired(mark: Fingerprint, store: Store, seen: Mapping[Place, ProbeResult]) -> bool:
@@ -297,7 +298,7 @@ def _marks_of(
     at_end = _seen_at(batch, batch.end - UNIT, seen)
     if not _is_the_only_one(session, batch, seen):
         behind = {partition: seen.get((partition, batch.end)) for partition in at_end}
-        at_end = {p: first for p, first in at_end.items() if (here := behind[p]) is not None and here.first != first}
+        at_end = {p: first for p, first in at_end.items() if (here := behind[p]) is not None and here.first_id != first}
     if len(at_end) != 1:
         return
     [(owner, last)] = at_end.items()
@@ -307,17 +308,17 @@ def _marks_of(
 
     def is_in_the_batch(partition: Partition, first: int) -> bool:
         later = seen.get((partition, batch.end - UNIT))
-        return partition == owner or (later is not None and later.to_the_end and later.first != first)
+        return partition == owner or (later is not None and later.is_conclusive and later.first_id != first)
 
     starts = [here.begin for p in batch.partitions if (here := seen.get((p, batch.start))) is not None]
     begin = max(starts, default=batch.start)  # where the store begins, if retention has come so far
     firsts = {
-        p: here.first
+        p: here.first_id
         for p in batch.partitions
         if (here := seen.get((p, batch.start))) is not None
         and here.begin == begin
-        and here.first is not None
-        and is_in_the_batch(p, here.first)
+        and here.first_id is not None
+        and is_in_the_batch(p, here.first_id)
     }
     if firsts and begin < batch.end - UNIT:  # the earliest of them is the one that is farthest from the last
         partition, first = max(firsts.items(), key=lambda one: abs(one[1] - last))
@@ -326,15 +327,23 @@ def _marks_of(
     if batch.newest is None:
         for partition in batch.partitions:
             here, after = seen.get((partition, _far_back(batch))), seen.get((partition, batch.start))
-            if here and after and here.first is not None and here.begin < batch.start and here.first != after.first:
-                yield Fingerprint(here.begin, partition.partition_id, here.first, 0)
+            if (
+                here
+                and after
+                and here.first_id is not None
+                and here.begin < batch.start
+                and here.first_id != after.first_id
+            ):
+                yield Fingerprint(here.begin, partition.partition_id, here.first_id, 0)
                 return
 
 
 def _seen_at(batch: _Batch, position: int, seen: Mapping[Place, ProbeResult]) -> dict[Partition, int]:
     """The first messages of the partitions at or behind `position`."""
     found = {partition: seen.get((partition, position)) for partition in batch.partitions}
-    return {p: here.first for p, here in found.items() if here and here.begin == position and here.first is not None}
+    return {
+        p: here.first_id for p, here in found.items() if here and here.begin == position and here.first_id is not None
+    }
 
 
 # Where new messages begin
@@ -386,6 +395,6 @@ def _look_closer(
         return 0 if span.has(message.messageId) else 1
 
     searches = {partition: Search(1, low, high, is_new) for partition in batch.partitions}
-    found = run_searches(session, claims, searches, "the first new message")
+    found = run_searches(Prober(session, claims), searches, "the first new message")
     # The first of the store, for all of them: what stands there now may be lost, too, and other ones take its place.
     return dict.fromkeys(found, min(found.values())), intact

@@ -14,7 +14,7 @@ from tests.sending import settings
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.consumer.probe import ProbeResult, probe_positions
+from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
@@ -48,7 +48,7 @@ class Driver:
     claims: DriverClaims
 
     def probe_positions(self, partition: Partition, *positions: int) -> dict[int, ProbeResult]:
-        seen = probe_positions(self.session, self.claims, {partition: positions})
+        seen = Prober(self.session, self.claims).probe({partition: positions})
         for each in partitions(self.cluster, partition.topic):
             stands = self.cluster.group_offset(GROUP, each.topic, each.broker_id, each.partition_id)
             assert stands == self.claims.standing(each).group
@@ -76,7 +76,7 @@ def test_the_first_messages_from_a_position_on(driver: Driver) -> None:
     ids = driver.ids(SOLE)  # the first one stands at 10
     seen = driver.probe_positions(SOLE, 12 * UNIT, 29 * UNIT)
     assert seen == {12 * UNIT: ProbeResult(12 * UNIT, tuple(ids[2:4])), 29 * UNIT: ProbeResult(29 * UNIT, (ids[19],))}
-    assert seen[12 * UNIT].first == ids[2]
+    assert seen[12 * UNIT].first_id == ids[2]
 
 
 def test_at_the_end_there_is_nothing(driver: Driver) -> None:
@@ -86,7 +86,7 @@ def test_at_the_end_there_is_nothing(driver: Driver) -> None:
 def test_a_store_that_is_too_short_shows(driver: Driver) -> None:
     (seen,) = driver.probe_positions(SOLE, 99 * UNIT).values()
     assert seen == ProbeResult(30 * UNIT, ())
-    assert seen.first is None
+    assert seen.first_id is None
 
 
 def test_what_retention_removed_shows(driver: Driver) -> None:
@@ -102,7 +102,9 @@ def test_other_partitions_messages_are_passed_over(driver: Driver, flushed: bool
     if flushed:
         driver.cluster.tubemq.flush("pair")
     first, again = driver.ids(THIN)
-    assert {position: found.first for position, found in driver.probe_positions(THIN, 0, UNIT, 2 * UNIT).items()} == {
+    assert {
+        position: found.first_id for position, found in driver.probe_positions(THIN, 0, UNIT, 2 * UNIT).items()
+    } == {
         0: first,
         UNIT: again,
         2 * UNIT: again,
@@ -132,7 +134,7 @@ FAULTS: dict[str, Callable[[Driver], object]] = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_a_look_that_fails_once_is_taken_again(driver: Driver, fault: Callable[[Driver], object]) -> None:
     fault(driver)
-    assert driver.probe_positions(SOLE, 12 * UNIT)[12 * UNIT].first == driver.ids(SOLE)[2]
+    assert driver.probe_positions(SOLE, 12 * UNIT)[12 * UNIT].first_id == driver.ids(SOLE)[2]
 
 
 def test_what_cannot_be_told_is_left_out(driver: Driver) -> None:

@@ -20,8 +20,9 @@ from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.consumer import time_search
+from tubemq_spark.client.consumer import probe
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import ServerError, TransportError
@@ -73,7 +74,7 @@ class Driver:
     claims: DriverClaims
 
     def find(self, moments: Mapping[Partition, int], zone: tzinfo = timezone.utc) -> dict[Partition, int]:
-        return find_positions(self.session, self.claims, moments, self.claims.earliest(moments), zone)
+        return find_positions(Prober(self.session, self.claims), moments, self.claims.earliest(moments), zone)
 
     def find_minute(self, number: int) -> int:
         return self.find({PARTITION: moment(number)})[PARTITION]
@@ -204,7 +205,7 @@ def test_somebody_else_who_got_the_partition_is_left_alone(cluster: EmbeddedClus
     cluster.tubemq.clock.advance(36)
     assert reading.register(cluster, GROUP, PARTITION, "stranger", 7 * 100 * UNIT).errCode == 200
     with pytest.raises(TransportError, match=r"claim was lost \(410"):
-        find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+        find_positions(Prober(driver.session, driver.claims), {PARTITION: moment(31)}, earliest, timezone.utc)
     assert driver.position() == 7 * 100 * UNIT
     assert reading.unregister(cluster, GROUP, PARTITION, "stranger").errCode == 200
 
@@ -214,7 +215,7 @@ def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Dri
     earliest = driver.claims.earliest([PARTITION])
     refusal = cluster.tubemq.on(method).fail(400)
     with pytest.raises(ServerError, match=f"{PARTITION}.* at broker 1 .* failed with 400"):
-        find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+        find_positions(Prober(driver.session, driver.claims), {PARTITION: moment(31)}, earliest, timezone.utc)
     assert refusal.fired <= 2
 
 
@@ -244,9 +245,9 @@ def test_a_limited_group_waits_as_long_as_it_takes(
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits), sleep=waits.append)
     driver.session.settings = replace(driver.session.settings, retry_for=max(wait, driver.session.settings.retry_for))
-    monkeypatch.setattr(time_search, "call_all", limiting)
+    monkeypatch.setattr(probe, "send_requests", limiting)
     monkeypatch.setattr(backoff, "time", clock)
-    found = find_positions(driver.session, driver.claims, {PARTITION: moment(31)}, earliest, timezone.utc)
+    found = find_positions(Prober(driver.session, driver.claims), {PARTITION: moment(31)}, earliest, timezone.utc)
     assert found == {PARTITION: expected(31)}
     assert waits == pytest.approx([wait] * len(waits))
     assert [record.levelname for record in caplog.records if "limited" in record.message].count("WARNING") == 1

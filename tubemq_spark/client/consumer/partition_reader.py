@@ -24,7 +24,7 @@ from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
-from tubemq_spark.client.consumer.probe import stands_at
+from tubemq_spark.client.consumer.probe import has_message_at
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
@@ -257,7 +257,7 @@ class PartitionReader:
     def _has_mark(self, end: int, message_id: int | None) -> bool:
         """Whether the store still has the message that was the first one at the last entry before `end`."""
         wanted = self._wanted
-        return message_id is not None and stands_at(
+        return message_id is not None and has_message_at(
             self._calls,
             self._broker,
             wanted.partition,

@@ -1,24 +1,23 @@
-"""Looks at what stands at positions of partitions that the driver holds.
+"""Probes: reads the first messages at single positions of partitions that the driver holds.
 
-A look is a seek and a fetch for each position of a partition, and a seek back to where its group stands, all in one
-write, so that the group stands elsewhere for a moment only. The partitions' looks go out together.
+A probe is a seek (a register at the position), one fetch or a few, and a seek back to the group's position. All of them
+go out in one write, so the group is elsewhere only for a moment. The probes of many partitions are sent together.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
-from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.constants import READ_FILES
+from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
 from tubemq_spark.protocol.consumer_lifecycle import not_found_kind
-from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.metadata import Broker, Partition
@@ -26,77 +25,166 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
-_TOGETHER = 32  # partitions in one write: a fetch may bring a third of a megabyte, and all answers are kept
-_FETCHES = (1, 4, 16)  # of one look and its repetitions, where other partitions' messages fill the store
-_TRIES = 6  # of a look that finds nothing certain
+T = TypeVar("T")
 
-Place = tuple[Partition, int]
-Outcome = Response | Failure | TransportError | ProtocolError
+_PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
+_FETCHES = (1, 4, 16)  # of the first, second and later attempts: other partitions' messages may fill a fetch
+_ATTEMPTS = 6
+
+PartitionPosition = tuple[Partition, int]
+Exchange = tuple[ServerRequest, Outcome]
 
 
 class ProbeResult(NamedTuple):
-    """What a look found: the seek led to `begin`, and `ids` are those of the partition's first messages from there on,
-    one at the least, or none when it has none up to the end of the store. Without `to_the_end` it has none at `begin`
-    itself, and nobody looked on."""
+    """The seek led to `begin`; `message_ids` are the ids of the partition's first messages from there on.
+
+    No ids mean: the partition has no message from `begin` to the end of the store. Where `is_conclusive` is False they
+    only mean that it has none exactly at `begin`; the probe did not read further.
+    """
 
     begin: int
-    ids: tuple[int, ...]
-    to_the_end: bool = True
+    message_ids: tuple[int, ...]
+    is_conclusive: bool = True
 
     @property
-    def first(self) -> int | None:
-        return self.ids[0] if self.ids else None
+    def first_id(self) -> int | None:
+        return self.message_ids[0] if self.message_ids else None
 
 
-class _Passed(NamedTuple):
-    """Other partitions' messages fill what was fetched from `begin` on. It `is_certain` that the cursor went on: an
-    answer without messages may also have read nothing."""
+class _OthersOnly(NamedTuple):
+    """The fetches from `begin` on passed over other partitions' messages only.
+
+    `is_certain` tells that the cursor advanced. A reply without messages may also have read nothing.
+    """
 
     begin: int
     is_certain: bool
 
 
-def probe_positions(
-    session: ConsumerSession,
-    claims: DriverClaims,
-    wanted: Mapping[Partition, Collection[int]],
-    only_there: Collection[Place] = frozenset(),
-) -> dict[Place, ProbeResult]:
-    """What stands at the positions (bytes of the index) of each partition; a place is missing when that cannot be told
-    for now. Of the places in `only_there` it is enough to know that no message of the partition stands just there.
+class Prober:
+    """Probes partitions that `claims` holds. The groups' positions do not change."""
 
-    `claims` must hold the partitions; one that was lost is taken again. Their groups stand where they stood when this
-    returns, and usually when it raises, too: `TransportError` when a broker stays away, else as `DriverClaims.take`.
-    """
-    places = [(partition, position) for partition, positions in wanted.items() for position in sorted(set(positions))]
-    seen: dict[Place, ProbeResult] = {}
-    open_places = places
-    stamina = RetryBackoff(session.settings.retry_for)
-    for number in range(_TRIES):
+    def __init__(self, session: ConsumerSession, claims: DriverClaims) -> None:
+        self.session = session
+        self.claims = claims
+
+    def probe(
+        self,
+        positions: Mapping[Partition, Collection[int]],
+        only_exact: Collection[PartitionPosition] = frozenset(),
+    ) -> dict[PartitionPosition, ProbeResult]:
+        """Return what is stored at the positions (bytes of the index) of each partition. A position is left out if its
+        broker gives no clear answer for now. For positions in `only_exact` the probe needs to find out only whether the
+        partition has a message exactly there.
+
+        A claim that was lost is taken again. Raise `TransportError` if a broker does not come back, else as
+        `DriverClaims.take`; even then the groups usually are where they were.
+        """
+        wanted = [(partition, at) for partition, several in positions.items() for at in sorted(set(several))]
+        results: dict[PartitionPosition, ProbeResult] = {}
+        missing = wanted
+        backoff = RetryBackoff(self.session.settings.retry_for, clock=self.session.settings.clock)
+        for attempt in range(_ATTEMPTS):
+            is_last_size = attempt >= len(_FETCHES) - 1
+            answers, lost = self._attempt(missing, _FETCHES[-1] if is_last_size else _FETCHES[attempt])
+            if lost:
+                self.claims.take({partition: self.claims.standing(partition).group for partition in lost})
+            for place, answer in answers.items():
+                if isinstance(answer, ProbeResult):
+                    results[place] = answer
+                elif answer.is_certain and place in only_exact:
+                    results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
+            missing = [place for place in missing if place not in results and not (is_last_size and place in answers)]
+            if not missing or ((lost or is_last_size) and not backoff.pause()):
+                break
+        for partition, position in wanted:
+            if (partition, position) not in results:
+                _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
+        return results
+
+    def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses
+        nothing before that position. Partitions whose brokers do not answer are left out.
+        """
+        requests = {
+            partition: [
+                self.seek(partition, self.claims.standing(partition).group, READ_FILES),
+                self.seek_back(partition),
+            ]
+            for partition in partitions
+        }
+        ends: dict[Partition, int] = {}
+        for partition, exchanges in self.exchange(requests).items():
+            try:
+                ends[partition] = unwrap_seek(exchanges[0]).maxOffset
+            except TransportError as error:
+                _log.info("%s", error)
+        return ends
+
+    # Requests for partitions that are held; the time search and the message count send them too
+
+    def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
+        return self._requests.register(*self._held(partition), position, policy=policy)
+
+    def seek_back(self, partition: Partition) -> ServerRequest:
+        """Return a seek to the group's position, which must be the last request of each probe."""
+        return self.seek(partition, self.claims.standing(partition).group)
+
+    def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
+        """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
+        return self._requests.fetch(*self._held(partition), escape=escape)
+
+    def roll_back(self, partition: Partition) -> ServerRequest:
+        return self._requests.roll_back(*self._held(partition))
+
+    def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
+        """Send all requests in one write for each broker; return each of them with its outcome."""
+        outcomes = iter(send_requests(self.session.settings, [one for several in requests.values() for one in several]))
+        return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
+
+    @property
+    def _requests(self) -> GroupRequests:
+        return GroupRequests(self.session.settings, self.session.group, self.session.token)
+
+    def _held(self, partition: Partition) -> tuple[Broker, Partition, str]:
+        client_id = self.claims.client_id(partition)
+        assert client_id is not None, f"{partition} is not held"
+        return self.session.broker(partition), partition, client_id
+
+    # One attempt
+
+    def _attempt(
+        self, places: Iterable[PartitionPosition], fetches: int
+    ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], set[Partition]]:
+        """Return the clear answers, and the partitions that have to be claimed again."""
+        by_partition: dict[Partition, list[int]] = {}
+        for partition, position in places:
+            by_partition.setdefault(partition, []).append(position)
+        answers: dict[PartitionPosition, ProbeResult | _OthersOnly] = {}
         lost: set[Partition] = set()
-        far: set[Place] = set()
-        fetches = _FETCHES[min(number, len(_FETCHES) - 1)]
-        for part in _parts(open_places):
-            found, unclear, troubled = _Look(session, claims, part, fetches).take()
-            seen |= found
-            for place, passed in unclear.items():
-                if passed.is_certain and place in only_there:
-                    seen[place] = ProbeResult(passed.begin, (), to_the_end=False)
-                else:
-                    far.add(place)
-            lost |= troubled
-        if lost:
-            claims.take({partition: claims.standing(partition).group for partition in lost})
-        is_last = number >= len(_FETCHES) - 1
-        open_places = [place for place in open_places if place not in seen and not (is_last and place in far)]
-        if not open_places or ((lost or is_last) and not stamina.pause()):
-            break
-    for partition, position in [place for place in places if place not in seen]:
-        _log.info("%s: what stands at %d cannot be told for now", partition, position)
-    return seen
+        for batch in write_batches(list(by_partition)):
+            requests = {partition: self._probes(partition, by_partition[partition], fetches) for partition in batch}
+            for partition, exchanges in self.exchange(requests).items():
+                try:
+                    unwrap_seek(exchanges[-1])  # before the replies are judged, because the group must be back
+                    for number, position in enumerate(by_partition[partition]):
+                        first = number * (1 + fetches)
+                        answer = _answer(exchanges[first : first + 1 + fetches])
+                        if answer is not None:
+                            answers[partition, position] = answer
+                except TransportError as error:
+                    _log.info("%s", error)
+                    self.claims.doubt(partition)
+                    lost.add(partition)
+        return answers, lost
+
+    def _probes(self, partition: Partition, positions: Iterable[int], fetches: int) -> list[ServerRequest]:
+        fetch = self.fetch(partition, escape=True)
+        probes = [request for at in positions for request in (self.seek(partition, at), *[fetch] * fetches)]
+        return [*probes, self.seek_back(partition)]
 
 
-def stands_at(
+def has_message_at(
     requests: GroupRequests,
     broker: Broker,
     partition: Partition,
@@ -108,134 +196,59 @@ def stands_at(
 ) -> bool:
     """Return True if the message is one of the first two that `partition` has at `position` or behind it.
 
-    `client_id` must hold the partition, and nothing of it may be in flight. The group is put `back_to` a position.
-    Raise `TransportError` if the broker does not answer.
+    This is a probe for a task, which has its own claim: `client_id` must hold the partition, and no request of it may
+    be in flight. The group's position is `back_to` afterwards. Raise `TransportError` if the broker does not answer.
     """
     fetch = requests.fetch(broker, partition, client_id, escape=True)
-    calls = [
+    sent = [
         requests.register(broker, partition, client_id, position),
         *[fetch] * _FETCHES[1],
         requests.register(broker, partition, client_id, back_to),
     ]
-    heard = list(zip(calls, send_requests(requests.settings, calls), strict=True))
-    _registered(*heard[-1])
-    seen = _seen(heard[:-1])
-    return isinstance(seen, ProbeResult) and message_id in seen.ids
+    exchanges = list(zip(sent, send_requests(requests.settings, sent), strict=True))
+    unwrap_seek(exchanges[-1])
+    answer = _answer(exchanges[:-1])
+    return isinstance(answer, ProbeResult) and message_id in answer.message_ids
 
 
-def flushed_ends(
-    session: ConsumerSession, claims: DriverClaims, partitions: Collection[Partition]
-) -> dict[Partition, int]:
-    """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses nothing
-    before that position. A partition is missing when its broker gives no answer.
+def write_batches(partitions: Sequence[T]) -> list[Sequence[T]]:
+    """Divide `partitions` into batches whose replies may be kept in memory together."""
+    return [
+        partitions[first : first + _PARTITIONS_PER_WRITE] for first in range(0, len(partitions), _PARTITIONS_PER_WRITE)
+    ]
 
-    `claims` must hold the partitions. Their groups stand where they stood.
+
+def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
+    """Return the reply to a register of a held partition. Raise `TransportError` if the broker refused it: for a
+    partition that is held this is temporary, or the claim was lost.
     """
-    calls: list[ServerRequest] = []
-    for partition in partitions:
-        client_id = claims.client_id(partition)
-        assert client_id is not None, f"{partition} is not held"
-        broker, group = session.broker(partition), claims.standing(partition).group
-        requests = GroupRequests(session.settings, session.group, session.token)
-        calls.append(requests.register(broker, partition, client_id, group, policy=READ_FILES))
-        calls.append(requests.register(broker, partition, client_id, group))
-    outcomes = send_requests(session.settings, calls)
-    ends: dict[Partition, int] = {}
-    for number, partition in enumerate(partitions):
-        try:
-            ends[partition] = _registered(calls[2 * number], outcomes[2 * number]).maxOffset
-        except TransportError as trouble:
-            _log.info("%s", trouble)
-    return ends
+    request, outcome = exchange
+    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
+    if reply.errCode != ErrCode.SUCCESS:
+        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+    return reply
 
 
-def _parts(places: Sequence[Place]) -> Iterable[dict[Partition, list[int]]]:
-    """A few partitions each."""
-    part: dict[Partition, list[int]] = {}
-    for partition, position in places:
-        if partition not in part and len(part) == _TOGETHER:
-            yield part
-            part = {}
-        part.setdefault(partition, []).append(position)
-    if part:
-        yield part
-
-
-class _Look:
-    """One write for each broker."""
-
-    def __init__(
-        self, session: ConsumerSession, claims: DriverClaims, part: Mapping[Partition, Sequence[int]], fetches: int
-    ) -> None:
-        self._session = session
-        self._claims = claims
-        self._part = part
-        self._fetches = fetches
-
-    def take(self) -> tuple[dict[Place, ProbeResult], dict[Place, _Passed], set[Partition]]:
-        """What was seen, the places behind which more has to be fetched, and the partitions whose claims have to be
-        taken again."""
-        calls = {partition: self._calls(partition, positions) for partition, positions in self._part.items()}
-        outcomes = iter(send_requests(self._session.settings, [call for several in calls.values() for call in several]))
-        found: dict[Place, ProbeResult] = {}
-        far: dict[Place, _Passed] = {}
-        lost: set[Partition] = set()
-        for partition, positions in self._part.items():
-            heard = [(call, next(outcomes)) for call in calls[partition]]
-            try:
-                _registered(*heard[-1])  # before anything else is judged: the group must be back
-                for number, position in enumerate(positions):
-                    begin = number * (1 + self._fetches)
-                    seen = _seen(heard[begin : begin + 1 + self._fetches])
-                    if isinstance(seen, ProbeResult):
-                        found[partition, position] = seen
-                    elif seen is not None:
-                        far[partition, position] = seen
-            except TransportError as trouble:
-                _log.info("%s", trouble)
-                self._claims.doubt(partition)
-                lost.add(partition)
-        return found, far, lost
-
-    def _calls(self, partition: Partition, positions: Sequence[int]) -> list[ServerRequest]:
-        client_id = self._claims.client_id(partition)
-        assert client_id is not None, f"{partition} is not held"
-        broker = self._session.broker(partition)
-        calls = GroupRequests(self._session.settings, self._session.group, self._session.token)
-        fetch = calls.fetch(broker, partition, client_id, escape=True)
-        looks: list[ServerRequest] = []
-        for position in positions:
-            looks += [calls.register(broker, partition, client_id, position), *[fetch] * self._fetches]
-        return [*looks, calls.register(broker, partition, client_id, self._claims.standing(partition).group)]
-
-
-def _seen(heard: Sequence[tuple[ServerRequest, Outcome]]) -> ProbeResult | _Passed | None:
-    """None when it may be clear a little later."""
-    sought = _registered(*heard[0])
-    begin = sought.currOffset
-    if begin >= sought.maxOffset:
+def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
+    """Return what a seek and the fetches behind it found, None if an attempt a little later may find more."""
+    seek = unwrap_seek(exchanges[0])
+    begin = seek.currOffset
+    if begin >= seek.maxOffset:
         return ProbeResult(begin, ())
-    at: int | None = begin
+    is_first = True
     is_certain = False
-    for call, outcome in heard[1:]:
-        got = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, call.what)
-        if got.errCode == ErrCode.SUCCESS and got.currOffset != (got.currOffset if at is None else at):
-            return None  # the cursor was moved by something else
-        at = None
-        if got.errCode == ErrCode.SUCCESS:
-            if got.messages:
-                return ProbeResult(begin, tuple(message.messageId for message in got.messages[:2]))
-        elif got.errCode != ErrCode.NOT_FOUND:
+    for request, outcome in exchanges[1:]:
+        reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+        if reply.errCode == ErrCode.SUCCESS:
+            if is_first and reply.currOffset != begin:
+                return None  # another client moved the cursor
+            if reply.messages:
+                return ProbeResult(begin, tuple(message.messageId for message in reply.messages[:2]))
+        elif reply.errCode != ErrCode.NOT_FOUND:
             return None
-        elif (kind := not_found_kind(got.errMsg)) is not NotFound.PASSED:
+        elif (kind := not_found_kind(reply.errMsg)) is not NotFound.PASSED:
             return ProbeResult(begin, ()) if kind is NotFound.END else None
         else:
             is_certain = True
-    return _Passed(begin, is_certain)
-
-
-def _registered(call: ServerRequest, outcome: Outcome) -> broker_pb.RegisterResponseB2C:
-    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, call.what)
-    if reply.errCode != ErrCode.SUCCESS:
-        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
-    return reply
+        is_first = False
+    return _OthersOnly(begin, is_certain)

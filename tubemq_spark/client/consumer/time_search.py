@@ -1,8 +1,8 @@
-"""Finds index positions by time, for partitions that the driver holds (see `protocol.time_search` for what it means).
+"""Finds positions by time in partitions that the driver holds (offsets for times, as Kafka clients call it).
 
-A probe moves the group, reads a little in manual mode, and moves the group back, all in one write, so that the group
-stands elsewhere for a moment only. The partitions' probes go out together. O(log n) probes find a position among n
-entries, if the messages have times; stretches without are read once or twice, a few windows a probe.
+`protocol.time_search` explains what such a position means and decides where to probe next. Here the probes are sent:
+those of many partitions together, and each of them puts the group back. A binary search takes O(log n) probes among n
+entries if the messages have times. Stretches without times are read once or twice, several fetches a probe.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple, cast
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.consumer.probe import Exchange, Prober, write_batches
+from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
-from tubemq_spark.errors import NoTimesError, ProtocolError, TransportError
+from tubemq_spark.errors import NoTimesError, TransportError
 from tubemq_spark.protocol.consumer_lifecycle import not_found_kind
-from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage
@@ -30,175 +27,180 @@ from tubemq_spark.protocol.time_search import Payload, Reply, Search, TimeSearch
 
 _log = logging.getLogger(__name__)
 
-_TOGETHER = 32  # probes in one write: a fetch may bring half a megabyte, and all answers are kept until they are heard
-_LEAST_LIMIT_MS = 200  # what a broker wants at the least of those that it limits
-
-Outcome = Response | Failure | TransportError | ProtocolError
+_LEAST_LIMIT_MS = 200  # the shortest pause that a broker demands from a group that reads too fast
 
 
 class _ClaimLostError(Exception):
-    """Trying again is of no use before the partition was claimed again."""
+    """The search cannot go on: the partition has to be claimed again first."""
 
 
 class _Refusal(NamedTuple):
-    """Why a probe told nothing; `pause` is how many seconds a broker that limits the group wants it to wait, else 0."""
+    """Why a probe found nothing new. `pause` is the number of seconds that a rate-limited group must wait, else 0."""
 
     text: str
     pause: float = 0.0
 
 
 def find_positions(
-    session: ConsumerSession,
-    claims: DriverClaims,
-    moments: Mapping[Partition, int],
-    earliest: Mapping[Partition, int],
-    zone: tzinfo,
+    prober: Prober, moments: Mapping[Partition, int], earliest: Mapping[Partition, int], zone: tzinfo
 ) -> dict[Partition, int]:
-    """For each partition of `moments` the position of its first message whose `$msgTime$`, a text in `zone`, is not
-    earlier; the end of the store, as `claims` heard it last, when there is none.
+    """Return for each partition of `moments` the position of its first message whose `$msgTime$`, a text in `zone`, is
+    not earlier; without such a message the end of the store, as the prober's claims know it.
 
-    Moments are in microseconds since the epoch and rounded down to their minutes. Positions are bytes of the index;
-    `earliest` tells where the stores begin. `claims` must hold the partitions; their groups stand where they stood when
-    this returns, and usually when it raises, too.
-
-    A group that the cluster limits (452) waits as long as it takes. Raises `TransportError` when a claim was lost, or
-    when a broker stays away or refuses for longer than the settings' `retry_for`; `NoTimesError` when the messages
-    seem to have no times; `ServerError` or another `TubeMQError` for a refusal that time does not heal.
+    Moments are in microseconds since the epoch and are rounded down to their minutes. Positions are bytes of the index;
+    `earliest` has the beginnings of the stores. Raise as `run_searches`.
     """
 
     def time_of(message: StoredMessage) -> int | None:
         return time_in(cast(Payload, message), zone)
 
     searches = {
-        partition: TimeSearch(moment, earliest[partition], claims.standing(partition).end, time_of)
+        partition: TimeSearch(moment, earliest[partition], prober.claims.standing(partition).end, time_of)
         for partition, moment in moments.items()
     }
-    found = run_searches(session, claims, searches, "a time")
+    found = run_searches(prober, searches, "a time")
     untimed = [partition for partition, search in searches.items() if search.untimed and not search.has_times]
     if untimed:
         _log.warning(
-            "no message of %s has a $msgTime$, so none is late enough: the end of the store stands for the time",
+            "no message of %s has a $msgTime$, so none is late enough: the end of the store is used as its position",
             ", ".join(map(str, untimed)),
         )
     return found
 
 
-def run_searches(
-    session: ConsumerSession, claims: DriverClaims, searches: Mapping[Partition, Search], what: str
-) -> dict[Partition, int]:
-    """What each of the searches finds; `what` they look for is said in errors. Otherwise as `find_positions`."""
-    probing = _Probing(session, claims)
-    stamina = Retries(_log, f"looking for {what} in group {session.group}", session.settings.retry_for)
-    active = list(searches)
-    refused: dict[Partition, _Refusal] = {}  # they wait until the others have come to their ends
-    told: set[Partition] = set()
-    while True:
-        active = [partition for partition in active if searches[partition].position is None]
-        if not active and not refused:
-            break
-        if not active:
-            trouble = min(refused.values(), key=lambda refusal: refusal.pause)
-            if trouble.pause:  # all are limited by the cluster's rules, which is no trouble
-                stamina.progress()
-            pause = max(refusal.pause for refusal in refused.values())
-            if not (stamina.pause(pause) if trouble.pause else stamina.failed(trouble.text, pause)):
-                raise TransportError(
-                    f"{trouble.text}; gave up looking for {what} after {session.settings.retry_for:g} s. Check that "
-                    "the broker runs, can be reached from the driver, and has the topic open for reading"
-                )
-            active, refused = list(refused), {}
-        part, rest = active[:_TOGETHER], active[_TOGETHER:]
-        missed = probing.probe({partition: searches[partition] for partition in part})
-        for partition in part:
-            if searches[partition].is_hopeless:
+def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str) -> dict[Partition, int]:
+    """Return the position that each search finds. Error messages call the wanted message `what`.
+
+    The groups' positions do not change; when this raises, they usually are where they were, too. A group that the
+    cluster limits (452) waits as long as the limit lasts. Raise `TransportError` if a claim was lost, or if a broker
+    stays away or refuses for longer than the settings' `retry_for`; `NoTimesError` if the messages seem to have no
+    times; `ServerError` or another `TubeMQError` for a permanent refusal.
+    """
+    return _SearchLoop(prober, searches, what).run()
+
+
+class _SearchLoop:
+    """Probes for all searches in turn. Searches whose broker refused wait until the others are complete."""
+
+    def __init__(self, prober: Prober, searches: Mapping[Partition, Search], what: str) -> None:
+        settings, group = prober.session.settings, prober.session.group
+        self._prober = prober
+        self._searches = searches
+        self._what = what
+        self._retry_for = settings.retry_for
+        self._retries = Retries(_log, f"looking for {what} in group {group}", settings.retry_for)
+        self._refused: dict[Partition, _Refusal] = {}
+        self._warned: set[Partition] = set()
+
+    def run(self) -> dict[Partition, int]:
+        active = list(self._searches)
+        while True:
+            active = [partition for partition in active if self._searches[partition].position is None]
+            if not active and not self._refused:
+                return {partition: cast(int, search.position) for partition, search in self._searches.items()}
+            if not active:
+                active = self._wait_for_refused()
+            batch = write_batches(active)[0]
+            refused = self._probe(batch)
+            self._check_for_times(batch)
+            if len(refused) < len(batch):
+                self._retries.progress()
+            self._log_refusals(refused)
+            self._refused |= refused
+            active = [*active[len(batch) :], *(partition for partition in batch if partition not in refused)]
+
+    def _wait_for_refused(self) -> list[Partition]:
+        refusals = self._refused.values()
+        least, most = min(refusals, key=lambda one: one.pause), max(one.pause for one in refusals)
+        if least.pause:  # the cluster limits all of them, which is no failure
+            self._retries.progress()
+        if not (self._retries.pause(most) if least.pause else self._retries.failed(least.text, most)):
+            raise TransportError(
+                f"{least.text}; gave up looking for {self._what} after {self._retry_for:g} s. Check that the broker "
+                "runs, that the driver can reach it, and that the topic is open for reading"
+            )
+        partitions, self._refused = list(self._refused), {}
+        return partitions
+
+    def _check_for_times(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:
+            if self._searches[partition].is_hopeless:
                 raise NoTimesError(
-                    f"{partition}: the search for {what} has read {searches[partition].untimed} messages from all over "
-                    "the store, and none has a $msgTime$. Let the producers set it, or give positions instead, with "
-                    "'startingOffsets' and 'endingOffsets'"
+                    f"{partition}: the search for {self._what} has read {self._searches[partition].untimed} messages "
+                    "from all over the store, and none has a $msgTime$. Let the producers set it, or give positions "
+                    "instead, with 'startingOffsets' and 'endingOffsets'"
                 )
-        for partition, refusal in missed.items():
-            first = partition not in told
-            told.add(partition)
-            _log.log(logging.WARNING if first and refusal.pause else logging.INFO, "%s; trying again", refusal.text)
-        if len(missed) < len(part):
-            stamina.progress()
-        refused |= missed
-        active = rest + [partition for partition in part if partition not in missed]
-    return {partition: cast(int, search.position) for partition, search in searches.items()}
 
+    def _log_refusals(self, refused: Mapping[Partition, _Refusal]) -> None:
+        for partition, refusal in refused.items():
+            is_news = refusal.pause and partition not in self._warned
+            self._warned.add(partition)
+            _log.log(logging.WARNING if is_news else logging.INFO, "%s; trying again", refusal.text)
 
-class _Probing:
-    """Sends probes, and tells the searches what came of them."""
-
-    def __init__(self, session: ConsumerSession, claims: DriverClaims) -> None:
-        self._session = session
-        self._claims = claims
-        self._calls = GroupRequests(session.settings, session.group, session.token)
-
-    def probe(self, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
-        """One probe each. The partitions for which that was of no use, and why."""
-        probes = {partition: self._probe(partition, search) for partition, search in searches.items()}
-        outcomes = iter(send_requests(self._session.settings, [call for calls in probes.values() for call in calls]))
-        heard = {partition: [next(outcomes) for _ in calls] for partition, calls in probes.items()}
+    def _probe(self, partitions: Sequence[Partition]) -> dict[Partition, _Refusal]:
+        """Send the next probe of each partition. Return the partitions whose search got no further."""
+        requests = {partition: self._requests(partition) for partition in partitions}
         refused: dict[Partition, _Refusal] = {}
-        for partition, search in searches.items():
+        for partition, exchanges in self._prober.exchange(requests).items():
             try:
-                refusal = self._hear(search, probes[partition], heard[partition])
+                refusal = _evaluate(self._searches[partition], exchanges)
             except _ClaimLostError as lost:
                 raise TransportError(str(lost)) from None
             except TransportError as error:
-                self._claims.doubt(partition)
+                self._prober.claims.doubt(partition)
                 refusal = _Refusal(str(error))
             if refusal is not None:
                 refused[partition] = refusal
         return refused
 
-    def _probe(self, partition: Partition, search: Search) -> list[ServerRequest]:
-        client_id = self._claims.client_id(partition)
-        probe = search.next_probe()
-        assert client_id is not None, f"{partition} is not held"
-        assert probe is not None, f"{search!r} needs none"
-        broker = self._session.broker(partition)
-        return [
-            self._calls.register(broker, partition, client_id, probe.position),
-            *[self._calls.fetch(broker, partition, client_id)] * probe.fetches,
-            self._calls.register(broker, partition, client_id, self._claims.standing(partition).group),
-        ]
-
-    def _hear(self, search: Search, calls: Sequence[ServerRequest], outcomes: Sequence[Outcome]) -> _Refusal | None:
-        begin = _registered(calls[0], outcomes[0])
-        back = _registered(calls[-1], outcomes[-1])  # before anything else is judged: the group must be back
-        found: list[Reply | NotFound] = []
-        refusal = _Refusal(f"{calls[1].what}: nothing new was found at {begin.currOffset}")
-        for call, outcome in zip(calls[1:-1], outcomes[1:-1], strict=True):
-            got = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, call.what)
-            if got.errCode == ErrCode.SUCCESS:
-                found.append(Reply(got.currOffset, got.messages))
-                continue
-            _check_claim(call, got.errCode, got.errMsg)
-            kind = not_found_kind(got.errMsg) if got.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
-            if got.errCode != ErrCode.NOT_FOUND and reaction_to(got.errCode) not in (Reaction.RETRY, Reaction.WAIT):
-                raise error_for_code(got.errCode, got.errMsg, call.what)
-            found.append(kind)
-            if kind is NotFound.WAIT:
-                limited = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
-                pause = min(max(_LEAST_LIMIT_MS, got.minLimitTime), LONGEST_WAIT) / 1000 if limited else 0.0
-                asked = f", asked again after {pause:g} s" if limited else ""
-                refusal = _Refusal(f"{call.what}: {got.errCode} {got.errMsg}{asked}", pause)
-                break
-        return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
+    def _requests(self, partition: Partition) -> list[ServerRequest]:
+        probe = self._searches[partition].next_probe()
+        assert probe is not None, f"{self._searches[partition]!r} needs none"
+        fetch = self._prober.fetch(partition, escape=False)
+        seek, seek_back = self._prober.seek(partition, probe.position), self._prober.seek_back(partition)
+        return [seek, *[fetch] * probe.fetches, seek_back]
 
 
-def _registered(call: ServerRequest, outcome: Outcome) -> broker_pb.RegisterResponseB2C:
-    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, call.what)
-    _check_claim(call, reply.errCode, reply.errMsg)
-    if reply.errCode == ErrCode.SUCCESS:
-        return reply
-    if reaction_to(reply.errCode) is Reaction.RETRY:
-        raise TransportError(f"{call.what}: {reply.errCode} {reply.errMsg}")
-    raise error_for_code(reply.errCode, reply.errMsg, call.what)
+def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
+    """Pass the replies to `search`. Return why it got no further, None if it did."""
+    begin = _unwrap_seek(exchanges[0])
+    back = _unwrap_seek(exchanges[-1])  # before the replies are judged, because the group must be back
+    found: list[Reply | NotFound] = []
+    refusal = _Refusal(f"{exchanges[1][0].what}: nothing new was found at {begin.currOffset}")
+    for request, outcome in exchanges[1:-1]:
+        reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, request.what)
+        if reply.errCode == ErrCode.SUCCESS:
+            found.append(Reply(reply.currOffset, reply.messages))
+            continue
+        _check_refusal(request, reply.errCode, reply.errMsg)
+        kind = not_found_kind(reply.errMsg) if reply.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
+        found.append(kind)
+        if kind is NotFound.WAIT:
+            refusal = _refusal(request, reply)
+            break
+    return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
 
 
-def _check_claim(call: ServerRequest, code: int, message: str) -> None:
+def _refusal(request: ServerRequest, reply: broker_pb.GetMessageResponseB2C) -> _Refusal:
+    text = f"{request.what}: {reply.errCode} {reply.errMsg}"
+    if reply.errCode != ErrCode.SERVER_CONSUME_SPEED_LIMIT:
+        return _Refusal(text)
+    pause = min(max(_LEAST_LIMIT_MS, reply.minLimitTime), LONGEST_WAIT) / 1000
+    return _Refusal(f"{text}, asked again after {pause:g} s", pause)
+
+
+def _unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
+    request, outcome = exchange
+    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
+    if reply.errCode != ErrCode.SUCCESS:
+        _check_refusal(request, reply.errCode, reply.errMsg)
+        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+    return reply
+
+
+def _check_refusal(request: ServerRequest, code: int, text: str) -> None:
+    """Raise an error unless the same request may succeed later."""
     if code == ErrCode.PARTITION_OCCUPIED or reaction_to(code) is Reaction.CLAIM_LOST:
-        raise _ClaimLostError(f"{call.what}: the claim was lost ({code} {message})")
+        raise _ClaimLostError(f"{request.what}: the claim was lost ({code} {text})")
+    if reaction_to(code) not in (Reaction.RETRY, Reaction.WAIT):
+        raise error_for_code(code, text, request.what)
