@@ -239,8 +239,8 @@ def read_all(master: str, job: Job) -> None:
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
-        for wanted in part.wanted:
-            reader = PartitionReader(part.settings, part.group, claim, wanted)
+        for wanted, snapshot in part.ranges:
+            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
             seen += sum(len(piece.messages) for piece in reader.pieces())
     if seen != job.count:
         raise RuntimeError(f"{seen} messages came, not {job.count}")

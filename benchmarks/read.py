@@ -52,8 +52,8 @@ def read_raw(options: dict[str, str], count: int) -> None:
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
-        for wanted in part.wanted:
-            reader = PartitionReader(part.settings, part.group, claim, wanted)
+        for wanted, snapshot in part.ranges:
+            reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
             for piece in reader.pieces():
                 seen += len(piece.messages)
     if seen != count:

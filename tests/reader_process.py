@@ -19,7 +19,8 @@ from types import TracebackType
 
 from tests import messages, reading
 from tests.clusters import Cluster
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 
@@ -30,7 +31,8 @@ class RemoteReader:
     """The test's end. A context manager: the process is gone at its end."""
 
     def __init__(self, cluster: Cluster, group: str, wanted: RangeToRead, claim: ClaimId) -> None:
-        arguments = base64.b64encode(pickle.dumps((messages.settings(cluster), group, claim, wanted)))
+        snapshot = reading.snapshot(cluster, wanted.partition)
+        arguments = base64.b64encode(pickle.dumps((messages.settings(cluster), group, claim, wanted, snapshot)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.reader_process", arguments.decode()],
             stdin=subprocess.PIPE,
@@ -82,8 +84,8 @@ class RemoteReader:
 
 
 def main() -> None:
-    settings, group, claim, wanted = pickle.loads(base64.b64decode(sys.argv[1]))
-    pieces = PartitionReader(settings, group, claim, wanted, claim_timeout=0.0).pieces()
+    settings, group, claim, wanted, snapshot = pickle.loads(base64.b64decode(sys.argv[1]))
+    pieces = PartitionReader(settings, group, claim, wanted, snapshot, claim_timeout=0.0).pieces()
     ended = ""
     for _ in sys.stdin:
         try:

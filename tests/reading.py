@@ -12,7 +12,8 @@ from tests.clusters import Cluster
 from tests.messages import Sent
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
@@ -48,9 +49,12 @@ def is_sole(cluster: Cluster, partition: Partition) -> bool:
     return cluster.topics[partition.topic].partitions == 1
 
 
-def wanted(cluster: Cluster, partition: Partition, start: int, end: int, *, lender: str | None = None) -> RangeToRead:
-    broker = messages.broker(cluster, partition.broker_id)
-    return RangeToRead(broker, partition, start, end, sole=is_sole(cluster, partition), lender=lender)
+def wanted(cluster: Cluster, partition: Partition, start: int, end: int) -> RangeToRead:
+    return RangeToRead(partition, start, end, owns_store=is_sole(cluster, partition))
+
+
+def snapshot(cluster: Cluster, partition: Partition, previous_client_id: str | None = None) -> PartitionSnapshot:
+    return PartitionSnapshot(messages.broker(cluster, partition.broker_id), previous_client_id)
 
 
 def reader(
@@ -62,14 +66,15 @@ def reader(
     *,
     claim: ClaimId | None = None,
     claim_timeout: float = 0.0,
-    lender: str | None = None,
+    previous_client_id: str | None = None,
 ) -> PartitionReader:
     """A reader that waits for nobody, unless told otherwise."""
     return PartitionReader(
         messages.settings(cluster),
         group,
         claim or next_claim(),
-        wanted(cluster, partition, start, end, lender=lender),
+        wanted(cluster, partition, start, end),
+        snapshot(cluster, partition, previous_client_id),
         claim_timeout=claim_timeout,
     )
 

@@ -45,12 +45,12 @@ class Shelf:
         return cls(cluster, partition, start, end, rows)
 
     def reader(
-        self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0, lender: str | None = None
+        self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0, previous: str | None = None
     ) -> Generator[Piece, None, None]:
         """Pieces, by a newer attempt than those before if no claim is given."""
         claim = claim or reading.next_claim()
         where = self.cluster, self.group, self.partition, self.start, self.end
-        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, lender=lender).pieces()
+        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, previous_client_id=previous).pieces()
 
     def remote_reader(self) -> RemoteReader:
         wanted = reading.wanted(self.cluster, self.partition, self.start, self.end)
@@ -221,7 +221,7 @@ def test_a_lent_partition_is_taken_without_asking(shelf: Shelf) -> None:
     assert shelf.register(lender, shelf.start) == 200
     with pytest.raises(PartitionOccupiedError):
         next(shelf.reader())
-    assert reading.rows_of(shelf.reader(lender=lender)) == shelf.rows
+    assert reading.rows_of(shelf.reader(previous=lender)) == shelf.rows
 
 
 @pytest.mark.parametrize("where", ["earliest", "start", "middle", "end", "latest", "gone"])

@@ -135,13 +135,19 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
         claims.take(scene.all_at(0))
         for end in (10 * UNIT, 30 * UNIT):
             start = claims.standing(scene.partitions[0]).group
-            lenders = {partition: claims.client_id(partition) for partition in scene.partitions}
+            names = {partition: claims.client_id(partition) for partition in scene.partitions}
             claims.lend(scene.partitions)
             task = replace(claims.next_batch(), task=0)
             for partition in scene.partitions:
                 reading.rows_of(
                     reading.reader(
-                        scene.cluster, scene.group, partition, start, end, claim=task, lender=lenders[partition]
+                        scene.cluster,
+                        scene.group,
+                        partition,
+                        start,
+                        end,
+                        claim=task,
+                        previous_client_id=names[partition],
                     ).pieces()
                 )
             claims.ask(time.monotonic())  # which is not about lent ones

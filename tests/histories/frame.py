@@ -21,7 +21,7 @@ class Frame:
 
     @property
     def partitions(self) -> list[Partition]:
-        return [wanted.partition for task in self._tasks for wanted in task.wanted]
+        return [wanted.partition for task in self._tasks for wanted, _ in task.ranges]
 
     def plan(self, options: dict[str, str]) -> bool:
         """Of everything there is, with those of a stream's `options` that choose who and where. False when that failed:

@@ -52,7 +52,7 @@ class Run:
             for batch in task.read():
                 self.bodies += batch.column("value").to_pylist()
         self.start = end
-        return {wanted.partition.partition_id for task in tasks for wanted in task.wanted}
+        return {wanted.partition.partition_id for task in tasks for wanted, _ in task.ranges}
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) ->
     run.driver.stop()
     again = Run(tubemq)
     tasks = again.driver.plan(run.start, StreamOffset.from_json(end.to_json()))
-    assert {wanted.partition.partition_id for task in tasks for wanted in task.wanted} == set(range(WIDE))
+    assert {wanted.partition.partition_id for task in tasks for wanted, _ in task.ranges} == set(range(WIDE))
     assert [row for task in tasks for batch in task.read() for row in batch.column("value").to_pylist()] == [b"one"]
     again.driver.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from tubemq_spark.client.consumer.partition_reader import RangeToRead
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import Framing
@@ -18,15 +18,10 @@ PARTITION = TubeMQInputPartition(
     settings=ClientSettings((Address("m", 8715),), Credentials("u", PASSWORD), framing=Framing.STANDARD),
     group="g",
     claim=ClaimId("5f0c9a3be1d27486", run=1, batch=2),
-    wanted=(
-        RangeToRead(
-            Broker(1, Address("b", 8123)),
-            Partition(1, "t", 0),
-            start=28,
-            end=84,
-            sole=True,
-            lender="spark_x",
-            group_at=56,
+    ranges=(
+        (
+            RangeToRead(Partition(1, "t", 0), start=28, end=84, owns_store=True),
+            PartitionSnapshot(Broker(1, Address("b", 8123)), previous_client_id="spark_x", group_position=56),
         ),
     ),
     visit_token=5,

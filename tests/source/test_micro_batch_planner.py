@@ -161,7 +161,7 @@ NewDriver = Callable[..., MicroBatchPlanner]
 
 
 def ranges_of(driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
-    wanted = [one for task in driver.plan(start, end) for one in task.wanted]
+    wanted = [one for task in driver.plan(start, end) for one, _ in task.ranges]
     return {one.partition: (one.start, one.end) for one in wanted}
 
 

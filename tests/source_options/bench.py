@@ -178,5 +178,5 @@ def ranges_of(tasks: Iterable[InputPartition]) -> list[dict[Partition, tuple[int
     found = []
     for task in tasks:
         assert isinstance(task, TubeMQInputPartition)
-        found.append({wanted.partition: (wanted.start, wanted.end) for wanted in task.wanted})
+        found.append({wanted.partition: (wanted.start, wanted.end) for wanted, _ in task.ranges})
     return found

@@ -53,7 +53,8 @@ def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, monkeypatch: 
     reader: Any = source.reader(source.schema())
     old = Broker(1, refused_address())
     tasks = [
-        replace(task, wanted=tuple(replace(one, broker=old) for one in task.wanted)) for task in reader.partitions()
+        replace(task, ranges=tuple((one, replace(snapshot, broker=old)) for one, snapshot in task.ranges))
+        for task in reader.partitions()
     ]
     assert sorted(bodies(read(reader, tasks))) == sorted(sent)
 

@@ -47,7 +47,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     claims = DriverClaims(session, planner_claim(), options.claim_timeout)
     waiting = claims.new_waiting()
     to_read: dict[Partition, tuple[int, int]] = {}
-    group_at: dict[Partition, int] = {}
+    group_positions: dict[Partition, int] = {}
     doubtful: set[Partition] = set()
     try:
         partitions = partitions_to_read(options, session)
@@ -56,7 +56,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         while left:
             taken = claims.take_some(left, waiting, read_status(options))
             to_read |= _ranges_of(taken, options, session, claims, narrowing)
-            group_at |= {partition: claims.standing(partition).group for partition in taken}
+            group_positions |= {partition: claims.standing(partition).group for partition in taken}
             doubtful |= {partition for partition in taken if claims.is_doubtful(partition)}
             claims.release()
             left -= taken
@@ -66,7 +66,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             claims.claim,
             {partition: to_read[partition] for partition in partitions if partition in to_read},
             doubtful=doubtful,
-            group_at=group_at,
+            group_positions=group_positions,
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:

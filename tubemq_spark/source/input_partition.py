@@ -15,7 +15,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS, Member
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
@@ -36,32 +38,37 @@ class TubeMQInputPartition(InputPartition):
     settings: ClientSettings
     group: str
     claim: ClaimId
-    wanted: tuple[RangeToRead, ...]
+    ranges: tuple[tuple[RangeToRead, PartitionSnapshot], ...]
     visit_token: int
     claim_timeout: float
     rows: RowFormat = field(default_factory=RowFormat)
     topics: tuple[str, ...] = ()
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    loss_policy: LossPolicy = field(default_factory=LossPolicy)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batches` do."""
         maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
-        for wanted in self.wanted:
-            yield from self._read(wanted, claim, maker)
+        for wanted, snapshot in self.ranges:
+            yield from self._read(wanted, snapshot, claim, maker)
         for sentence in maker.corrupt():
             _log.warning("%s", sentence)
 
-    def _read(self, wanted: RangeToRead, claim: ClaimId, maker: RowMaker) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
+    ) -> Iterator[pa.RecordBatch]:
         member = Member(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
             self.group,
             claim,
             wanted,
+            snapshot,
             token=TASK_TOKENS.planned(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
             is_first=_is_first_attempt(),
+            loss_policy=self.loss_policy,
             find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
         )
         gathered: list[Piece] = []

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.consumer.partition_reader import RangeToRead
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
@@ -24,46 +24,38 @@ def input_partitions(
     claim: ClaimId,
     to_read: Ranges,
     *,
-    lenders: Mapping[Partition, str | None] = MappingProxyType({}),
+    previous_client_ids: Mapping[Partition, str | None] = MappingProxyType({}),
     doubtful: Collection[Partition] = (),
-    group_at: Mapping[Partition, int] = MappingProxyType({}),
+    group_positions: Mapping[Partition, int] = MappingProxyType({}),
     ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
     only_types: frozenset[str] | None = None,
     counted: Counted | None = None,
 ) -> list[TubeMQInputPartition]:
-    """Tasks that read `to_read` under claims derived from `claim`, taken from `lenders`, and verify what they read of
-    `doubtful` partitions. A group that stands at `group_at` is left where a task finds it. `ids` are known of the
-    messages of some ranges. Messages of other types than `only_types` need not come. `counted` is as for
-    `knows_offsets`.
+    """Return the input partitions that read `to_read`, each task with a claim derived from `claim`.
+
+    Tasks take partitions over from the driver's claims, `previous_client_ids`, and verify what they read of `doubtful`
+    partitions. A group with a position in `group_positions` stays where a task finds it. `ids` are the known message
+    ids of some ranges. Only messages of `only_types` are needed, None for all. `counted` is as for `knows_offsets`.
     """
-    wanted = []
+    planned = []
     for partition, (start, end) in to_read.items():
         filters = options.filters.get(partition.topic, ())
-        sole = knows_offsets(options, session, partition, counted)
-        if only_types is not None and not sole:  # a filter would take the rows' offsets away
+        owns_store = knows_offsets(options, session, partition, counted)
+        if only_types is not None and not owns_store:  # a filter would take the rows' offsets away
             filters = tuple(sorted(only_types & set(filters) if filters else only_types))
             if not filters:
                 continue
         known = ids.get(partition, UNKNOWN_IDS)
         if filters:
             known = known._replace(last=None)  # the broker may leave that one out
-        wanted.append(
-            RangeToRead(
-                broker=session.broker(partition),
-                partition=partition,
-                start=start,
-                end=end,
-                sole=sole,
-                flow_rules=session.flow_rules,
-                filters=filters,
-                lender=lenders.get(partition),
-                verify=partition in doubtful,
-                group_at=group_at.get(partition),
-                ids=known,
-                fail_on_data_loss=options.loss_policy.fail,
-                advice=options.loss_policy.advice,
-            )
+        snapshot = PartitionSnapshot(
+            session.broker(partition),
+            previous_client_id=previous_client_ids.get(partition),
+            verify=partition in doubtful,
+            group_position=group_positions.get(partition),
+            flow_rules=session.flow_rules,
         )
+        planned.append((RangeToRead(partition, start, end, owns_store, filters, known), snapshot))
     rows = RowFormat(
         options.msg_time_zone,
         options.corrupt_messages,
@@ -71,20 +63,21 @@ def input_partitions(
         options.message_format,
         options.max_unpacked,
     )
-    sizes = [(one.end - one.start) // UNIT for one in wanted]
+    sizes = [(one.end - one.start) // UNIT for one, _ in planned]
     return [
         TubeMQInputPartition(
             settings=options.client,
             group=options.group,
             claim=claim,
-            wanted=group,
+            ranges=tuple(group),
             visit_token=session.visit_token,
             claim_timeout=options.claim_timeout,
             rows=rows,
             topics=options.topics,
             filters=dict(options.filters),
+            loss_policy=options.loss_policy,
         )
-        for group in tasks(wanted, sizes, options.partitions_per_task)
+        for group in tasks(planned, sizes, options.partitions_per_task)
     ]
 
 

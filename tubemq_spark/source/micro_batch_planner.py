@@ -237,7 +237,7 @@ class MicroBatchPlanner:
             try:
                 self._judge(end.positions.keys() - set(self._partitions()), begun)
                 to_read = ranges(begin, self._what_still_stands(end, claims))
-                group_at = self._where_others_left_it(to_read, claims)
+                group_positions = self._where_others_left_it(to_read, claims)
                 break
             except TransportError as trouble:
                 if not trouble.unserved:
@@ -246,20 +246,21 @@ class MicroBatchPlanner:
         looked_at, empty = self._empty
         if looked_at == end:
             to_read = {partition: positions for partition, positions in to_read.items() if partition not in empty}
-        lenders = {partition: claims.client_id(partition) for partition in to_read}
         claims.lend(to_read)
         for partition, (position, _) in to_read.items():
             self._committed.setdefault(partition, position)
-        self._lent_at = {partition: group_at.get(partition, position) for partition, (position, _) in to_read.items()}
+        self._lent_at = {
+            partition: group_positions.get(partition, position) for partition, (position, _) in to_read.items()
+        }
         self._answer = None
         return input_partitions(
             self._options,
             self._session,
             claims.next_batch(),
             to_read,
-            lenders=lenders,
+            previous_client_ids={partition: claims.client_id(partition) for partition in to_read},
             doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
-            group_at=group_at,
+            group_positions=group_positions,
             ids=ids,
             counted=end.counted,
         )

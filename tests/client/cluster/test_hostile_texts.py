@@ -10,7 +10,8 @@ import pytest
 from tests.client.cluster.test_master_client import Master, session
 from tests.fake_broker import OURS, PARTITION, FakeBroker
 from tests.protocol.simulated_store import UNIT, Limits, SimulatedStore
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
@@ -64,9 +65,10 @@ def test_a_holder_that_a_broker_made_up() -> None:
         store.append(OURS)
     broker = FakeBroker(store, holder=FORGED + "y" * 100_000)
     with broker.peer:
-        wanted = RangeToRead(Broker(1, broker.peer.address), PARTITION, 0, 5 * UNIT, sole=True)
+        snapshot = PartitionSnapshot(Broker(1, broker.peer.address))
+        wanted = RangeToRead(PARTITION, 0, 5 * UNIT, owns_store=True)
         settings = ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.0)
-        reader = PartitionReader(settings, "g", ClaimId("query", run=1, batch=1), wanted, claim_timeout=0.0)
+        reader = PartitionReader(settings, "g", ClaimId("query", run=1, batch=1), wanted, snapshot, claim_timeout=0.0)
         with pytest.raises(PartitionOccupiedError, match="another consumer of group g") as told:
             list(reader.pieces())
     assert str(told.value).isprintable()

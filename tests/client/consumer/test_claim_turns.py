@@ -48,16 +48,17 @@ class Scene:
         self,
         claim: ClaimId = TASK,
         *,
-        group_at: int | None = None,
+        group_position: int | None = None,
         is_first: bool = True,
         verify: bool = False,
-        lender: str | None = None,
+        previous: str | None = None,
     ) -> Generator[Piece, None, None]:
         """One that waits for nobody but siblings."""
-        wanted = reading.wanted(self.cluster, HERE, self.start, self.end, lender=lender)
-        wanted = replace(wanted, group_at=group_at, verify=verify)
+        wanted = reading.wanted(self.cluster, HERE, self.start, self.end)
+        snapshot = reading.snapshot(self.cluster, HERE, previous)
+        snapshot = replace(snapshot, group_position=group_position, verify=verify)
         return PartitionReader(
-            settings(self.cluster), GROUP, claim, wanted, claim_timeout=0.0, is_first=is_first
+            settings(self.cluster), GROUP, claim, wanted, snapshot, claim_timeout=0.0, is_first=is_first
         ).pieces()
 
     def driver(self, claim: ClaimId, claim_timeout: float = 0.0, retry_for: float = 30.0) -> DriverClaims:
@@ -122,7 +123,7 @@ def test_scans_of_the_same_data_take_turns(scene: Scene, waits: list[Callable[[]
     begun = reading.rows_of(islice(first, 1))
     others: list[Row] = []
     waits += [nothing] * 5 + [lambda: others.extend(reading.rows_of(first))]
-    assert reading.rows_of(scene.reader(group_at=0)) == scene.rows
+    assert reading.rows_of(scene.reader(group_position=0)) == scene.rows
     assert begun + others == scene.rows
     assert waits == []
 
@@ -184,7 +185,9 @@ def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str) -> N
     scene.cluster.tubemq.on("partition_register").fail(410, named)
     driver = scene.driver(TASK, 45.0, retry_for=0.3)
     wanted = reading.wanted(scene.cluster, HERE, scene.start, scene.end)
-    pieces = PartitionReader(settings(scene.cluster, retry_for=0.3), GROUP, TASK, wanted).pieces()
+    pieces = PartitionReader(
+        settings(scene.cluster, retry_for=0.3), GROUP, TASK, wanted, reading.snapshot(scene.cluster, HERE)
+    ).pieces()
     with pytest.raises(PartitionOccupiedError, match=r"the broker was told \d+ times in 0\.3 s to end such claims"):
         driver.take({HERE: None}) if side == "driver" else next(pieces)
 
@@ -197,7 +200,7 @@ def test_the_group_is_left_where_it_was_found(scene: Scene, stands: int) -> None
     """And not where it stood when the range was planned: a DataFrame may be used again much later."""
     scene.move_group(stands)
     for claim in (TASK, replace(TASK, stage=6)):
-        assert reading.rows_of(scene.reader(claim, group_at=40 * UNIT)) == scene.rows
+        assert reading.rows_of(scene.reader(claim, group_position=40 * UNIT)) == scene.rows
         assert scene.group_position == stands
 
 
@@ -209,13 +212,13 @@ def test_where_a_killed_attempt_left_the_group_is_no_place_to_leave_it(scene: Sc
     reading.register(scene.cluster, GROUP, HERE, str(killed), scene.start + late * UNIT)
     if expired:
         scene.cluster.tubemq.clock.advance(36.0)
-    assert reading.rows_of(scene.reader(group_at=10 * UNIT, is_first=not expired)) == scene.rows
+    assert reading.rows_of(scene.reader(group_position=10 * UNIT, is_first=not expired)) == scene.rows
     assert scene.group_position == 10 * UNIT
 
 
 def test_a_later_attempt_leaves_the_group_where_no_reader_of_the_range_puts_it(scene: Scene) -> None:
     scene.move_group(COUNT * UNIT)
-    assert reading.rows_of(scene.reader(group_at=10 * UNIT, is_first=False)) == scene.rows
+    assert reading.rows_of(scene.reader(group_position=10 * UNIT, is_first=False)) == scene.rows
     assert scene.group_position == COUNT * UNIT
 
 
@@ -223,7 +226,7 @@ def test_a_reader_that_never_had_the_partition_moves_no_group(scene: Scene) -> N
     scene.move_group(50 * UNIT)
     scene.hold("somebody")
     with pytest.raises(PartitionOccupiedError):
-        next(scene.reader(group_at=10 * UNIT))
+        next(scene.reader(group_position=10 * UNIT))
     scene.free("somebody")
     assert scene.group_position == 50 * UNIT
 
@@ -261,7 +264,7 @@ def test_a_fetch_of_a_killed_task_that_ends_late_loses_nothing(scene: Scene, way
         lender = driver.client_id(HERE)
         driver.lend([HERE])
         task = replace(driver.next_batch(), task=1, stage=8, attempt=9)
-        noticed += exactly_or_not_at_all(scene, scene.reader(task, verify=driver.is_doubtful(HERE), lender=lender))
+        noticed += exactly_or_not_at_all(scene, scene.reader(task, verify=driver.is_doubtful(HERE), previous=lender))
         driver.take({HERE: None})
         assert not driver.is_doubtful(HERE)
         driver.release()

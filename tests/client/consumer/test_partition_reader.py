@@ -18,7 +18,9 @@ from tests.peers import refused_address
 from tests.protocol.simulated_store import UNIT, Limits, SimulatedStore
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.consumer import partition_reader as consumer
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, ServerError, TransportError
@@ -45,16 +47,21 @@ class Scene:
         claim: ClaimId = NEW,
         address: Address | None = None,
         *,
-        lender: str | None = None,
+        previous: str | None = None,
         fail: bool = True,
         **settings: Any,
     ) -> Generator[Piece, None, None]:
         settings = {"framing": Framing.STANDARD, "retry_for": 30.0, **settings}
         where = Broker(1, address or self.broker.peer.address)
-        wanted = RangeToRead(
-            where, PARTITION, self.start, self.end, self.sole, lender=lender, fail_on_data_loss=fail, advice="Do this"
-        )
-        return PartitionReader(ClientSettings(masters=(), **settings), "g", claim, wanted, claim_timeout=0.0).pieces()
+        return PartitionReader(
+            ClientSettings(masters=(), **settings),
+            "g",
+            claim,
+            RangeToRead(PARTITION, self.start, self.end, self.sole),
+            PartitionSnapshot(where, previous),
+            claim_timeout=0.0,
+            loss_policy=LossPolicy(fail, "Do this"),
+        ).pieces()
 
     @property
     def expected(self) -> list[tuple[int | None, int]]:
@@ -108,7 +115,7 @@ def test_a_range_is_read_and_left_behind(scene: Scene) -> None:
 
 def test_the_lenders_claim_goes_right_before_our_own(scene: Scene) -> None:
     scene.broker.holder = "driver"
-    assert rows_of(scene.reader(lender="driver")) == scene.expected
+    assert rows_of(scene.reader(previous="driver")) == scene.expected
     assert scene.broker.log[:3] == ["release", "seek", "fetch"]
 
 
@@ -413,10 +420,10 @@ def test_a_broker_that_has_moved_is_looked_for(scene: Scene, clock: SimpleNamesp
         asked.append(broker)
         return broker if len(asked) == 1 else there
 
-    wanted = RangeToRead(here, PARTITION, scene.start, scene.end, scene.sole)
+    wanted = RangeToRead(PARTITION, scene.start, scene.end, scene.sole)
     settings = ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=30.0)
     begun = clock.advance
-    reader = PartitionReader(settings, "g", NEW, wanted, claim_timeout=0.0, find_broker=find)
+    reader = PartitionReader(settings, "g", NEW, wanted, PartitionSnapshot(here), claim_timeout=0.0, find_broker=find)
     assert rows_of(reader.pieces()) == scene.expected
     assert asked == [here, here]
     assert clock.advance - begun > 3.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.consumer.partition_reader import RangeToRead
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import Framing
@@ -34,12 +34,12 @@ def ask_a_master(address: Address) -> str:
 
 
 def read_from_a_broker(address: Address) -> str:
-    wanted = RangeToRead(Broker(1, address), Partition(1, "demo", 0), 0, 28, sole=True)
+    wanted = RangeToRead(Partition(1, "demo", 0), 0, 28, owns_store=True)
     task = TubeMQInputPartition(
         settings=ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.0),
         group="g",
         claim=ClaimId("q", 1, 1),
-        wanted=(wanted,),
+        ranges=((wanted, PartitionSnapshot(Broker(1, address))),),
         visit_token=-2,
         claim_timeout=0.0,
     )

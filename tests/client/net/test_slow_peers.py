@@ -14,7 +14,8 @@ import pytest
 from tests.client.net.test_connection import SOON, connected, response, submit
 from tests.peers import Peer, reply_bytes, requests, silent
 from tubemq_spark.client.cluster.master_client import ConsumerSession, ProducerSession
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.tls import TlsSettings
@@ -64,8 +65,9 @@ def test_a_master_that_trickles_holds_nobody(ask: Callable[[ClientSettings], Non
 def test_a_broker_that_trickles_holds_no_reader() -> None:
     with Peer(trickling) as peer:
         settings = ClientSettings((), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
-        wanted = RangeToRead(Broker(1, peer.address), Partition(1, "demo", 0), 0, 28, sole=True)
-        reader = PartitionReader(settings, "g", ClaimId("q", run=1, batch=1, task=0), wanted)
+        wanted = RangeToRead(Partition(1, "demo", 0), 0, 28, owns_store=True)
+        snapshot = PartitionSnapshot(Broker(1, peer.address))
+        reader = PartitionReader(settings, "g", ClaimId("q", run=1, batch=1, task=0), wanted, snapshot)
         with pytest.raises(TransportError, match=r"1:demo:0 at broker 1 .* gave up .*did not answer in time"):
             next(reader.pieces())
 

@@ -33,3 +33,7 @@ class LossPolicy:
     def error(self, loss: DataLossError) -> DataLossError:
         """Return `loss` with the advice."""
         return loss.advising(self.advice) if self.advice else loss
+
+
+FAIL = LossPolicy()
+"""Fail without advice."""

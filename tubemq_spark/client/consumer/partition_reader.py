@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -24,7 +23,9 @@ from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
+from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
 from tubemq_spark.client.consumer.probe import has_message_at
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
@@ -55,9 +56,7 @@ from tubemq_spark.protocol.errcode import (
 )
 from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, what_is_left
-from tubemq_spark.protocol.flow_rules import FlowRules
-from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
-from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
+from tubemq_spark.protocol.metadata import Broker, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 
@@ -72,43 +71,6 @@ _PARTING_TIMEOUT = 3.0  # seconds: neither a heartbeat nor a good-bye may hang o
 _LOOK_FOR_BROKER_AFTER = 3.0  # seconds without a connection: a restart takes longer, and a blip takes less
 _MOST_LOSSES = 20  # of one range in a row, without a message in between: a store does not lose its beginning so often
 _MOST_REREADINGS = 20  # of one range in a row that a broken connection ended before anything new was found
-
-
-@dataclass(frozen=True)
-class RangeToRead:
-    """What one reader reads: plain values. Positions are bytes of the index, 28 a message.
-
-    `sole` tells whether the partition has its store for itself and no filter is set. `filters` are the message types
-    that the broker is asked for, all without any; it compares hashes, so others may come too. `lender` is the driver's
-    claim that may be taken without asking. `verify` says that a fetch of an earlier holder may still come to its end.
-
-    `group_at` is where the group stood when the range was planned, None for a range that leaves it at `start`. A range
-    that has it leaves the group where it finds it. Only where a killed reader may have moved the group, `group_at` is
-    taken instead.
-
-    `flow_rules` are what the master said about the group's speed.
-
-    `ids` are those of the messages that stood in the range when `lender` claimed it, as far as they are known. A broker
-    that has forgotten that claim may have crashed since then, and may use the positions for messages with other ids:
-    these are not of this range.
-
-    Messages that are gone are a `DataLossError` that ends with `advice` when `fail_on_data_loss`; else the loss is
-    logged and what is left is read.
-    """
-
-    broker: Broker
-    partition: Partition
-    start: int
-    end: int
-    sole: bool
-    filters: tuple[str, ...] = ()
-    lender: str | None = None
-    verify: bool = False
-    group_at: int | None = None
-    fail_on_data_loss: bool = True
-    advice: str = ""
-    flow_rules: FlowRules = field(default_factory=FlowRules)
-    ids: KnownIds = UNKNOWN_IDS
 
 
 class _OccupiedError(Exception):
@@ -140,10 +102,12 @@ class PartitionReader:
         group: str,
         claim: ClaimId,
         wanted: RangeToRead,
+        snapshot: PartitionSnapshot,
         *,
         token: VisitToken = NO_TOKEN,
         claim_timeout: float = 45.0,
         is_first: bool = True,
+        loss_policy: LossPolicy = FAIL,
         find_broker: Callable[[Broker], Broker] = lambda broker: broker,
     ) -> None:
         """`is_first` says that no earlier attempt at this task can have left the group where it read. `find_broker`
@@ -155,7 +119,9 @@ class PartitionReader:
         self._claim = claim
         self._client_id = str(claim)
         self._wanted = wanted
-        self._broker = wanted.broker
+        self._snapshot = snapshot
+        self._loss_policy = loss_policy
+        self._broker = snapshot.broker
         self._find_broker = find_broker
         self._failing_since: float | None = None  # when the last connection failed that was followed by failures alone
         self._claim_timeout = claim_timeout
@@ -164,7 +130,7 @@ class PartitionReader:
         self._asked = False  # for the claim: there may be one to give back
         self._held = False
         self._proven_at = 0.0  # when the last request was sent whose answer showed that the claim is ours
-        self._unsure = wanted.verify  # whether a fetch that nobody waited for may have moved the cursor
+        self._unsure = snapshot.verify  # whether a fetch that nobody waited for may have moved the cursor
         self._same_broker = False  # whether it is known to run since the range was planned
         self._refusal = -1, ""  # code and text of the last fetch that gave no messages
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
@@ -175,11 +141,11 @@ class PartitionReader:
         self._may_be_moved = not is_first  # whether a reader of this range may have moved the group before that
         self._complete: deque[Piece] = deque()  # to be given out next
         self._pacing = FetchThrottle(
-            wanted.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}"
+            snapshot.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}"
         )
         self._range = self._new_range(wanted.start, wanted.end)
         self._slowed = False  # whether the last answer to a fetch was messages, or a limit
-        self._where = f"{wanted.partition} at {wanted.broker}"
+        self._where = f"{wanted.partition} at {snapshot.broker}"
         self._stamina = Retries(_log, f"reading {self._where}", settings.retry_for)
 
     def __repr__(self) -> str:
@@ -198,9 +164,9 @@ class PartitionReader:
                     break
                 except DataLossError as loss:
                     in_a_row = 1 if given.last else in_a_row + 1
-                    if self._wanted.fail_on_data_loss or in_a_row > _MOST_LOSSES:
-                        raise loss.advising(self._wanted.advice) from None
-                    _log.warning("%s; reading goes on without them, as option 'failOnDataLoss' says", loss)
+                    if in_a_row > _MOST_LOSSES:
+                        raise self._loss_policy.error(loss) from None
+                    self._loss_policy.report(loss)
                     start, end = what_is_left(start, end, loss, given)  # a smaller range each time, so this loop ends
         finally:
             stop_beating()
@@ -220,7 +186,7 @@ class PartitionReader:
             self._wanted.partition,
             start,
             end,
-            sole_partition=self._wanted.sole,
+            sole_partition=self._wanted.owns_store,
             depth=1 if self._pacing.one_at_a_time else DEPTH,
         )
 
@@ -314,7 +280,7 @@ class PartitionReader:
 
     def _converse(self, connection: Connection) -> Iterator[Piece]:
         """Reads until the range is done or the connection breaks."""
-        if self._wanted.group_at is not None and self._group_found is None:
+        if self._snapshot.group_position is not None and self._group_found is None:
             self._find_group(connection)
         to_send: deque[Command] = deque()
         sent: deque[tuple[Command, int, float]] = deque()
@@ -524,9 +490,9 @@ class PartitionReader:
     def _hand_over(self, connection: Connection) -> int | None:
         """Takes the partition from the driver that lent it, before the first claim. In one write with that, so that no
         rival can slip in between. Whether the driver still had the claim does not matter."""
-        if self._wanted.lender is None or self._held:
+        if self._snapshot.previous_client_id is None or self._held:
             return None
-        return self._submit(connection, self._release(self._wanted.lender))
+        return self._submit(connection, self._release(self._snapshot.previous_client_id))
 
     def _hear_hand_over(self, connection: Connection, serial_no: int | None) -> None:
         if serial_no is not None:
@@ -612,7 +578,7 @@ class PartitionReader:
 
     def _where_to_leave(self) -> int | None:
         """The position that the group is put to at the end, None when it was not moved."""
-        start, end, planned = self._wanted.start, self._wanted.end, self._wanted.group_at
+        start, end, planned = self._wanted.start, self._wanted.end, self._snapshot.group_position
         if planned is None:
             return start
         found = self._group_found

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, cast
 
 from tubemq_spark.client.cluster.master_client import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
-from tubemq_spark.client.consumer.partition_reader import PartitionReader, RangeToRead
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -125,12 +126,13 @@ def _pieces(
     broker = session.cluster.brokers.get(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
-    wanted = RangeToRead(broker, partition, start, end, sole=session.cluster.is_sole(partition))
+    wanted = RangeToRead(partition, start, end, owns_store=session.cluster.is_sole(partition))
     reader = PartitionReader(
         replace(session.settings, retry_for=patience),
         scan_group(base),
         claim,
         wanted,
+        PartitionSnapshot(broker),
         token=session.token,
         claim_timeout=patience,
     )

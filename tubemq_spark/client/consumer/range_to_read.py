@@ -1,0 +1,54 @@
+"""What one reader reads, and what the planner knew about the partition's broker and group: values that travel to
+executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tubemq_spark.protocol.flow_rules import FlowRules
+from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
+from tubemq_spark.protocol.metadata import Broker, Partition
+
+
+@dataclass(frozen=True)
+class RangeToRead:
+    """The messages of one partition from offset `start` (inclusive) to `end` (exclusive), in bytes of the index, 28 a
+    message. All fields describe the data and stay true however late the range is read.
+
+    `owns_store` is True if the partition shares its store with no other partition and no filter is set.
+
+    `filters` are the message types that the broker is asked for; none asks for all. The broker compares hash codes, so
+    messages of other types may come, too.
+
+    `ids` are the message ids that the range had when it was planned, as far as they are known. A broker that crashed
+    since then may have given the positions to other messages. These have other ids and do not belong to the range.
+    """
+
+    partition: Partition
+    start: int
+    end: int
+    owns_store: bool
+    filters: tuple[str, ...] = ()
+    ids: KnownIds = UNKNOWN_IDS
+
+
+@dataclass(frozen=True)
+class PartitionSnapshot:
+    """The state of a partition's broker and consumer group when its range was planned. It may have changed since.
+
+    `previous_client_id` is the client id of the driver's claim, which the reader may take over without asking.
+
+    `verify` is True if a fetch of an earlier holder may still be running at the broker. The reader then reads the range
+    twice and compares.
+
+    `group_position` is the group's position. The reader leaves the group where it finds it, or at `group_position` if a
+    killed reader may have moved the group. With None the reader leaves the group at the start of the range.
+
+    `flow_rules` are the master's rate limits for the group.
+    """
+
+    broker: Broker
+    previous_client_id: str | None = None
+    verify: bool = False
+    group_position: int | None = None
+    flow_rules: FlowRules = field(default_factory=FlowRules)
