@@ -90,7 +90,8 @@ def cluster(given: argparse.Namespace) -> Iterator[Cluster]:
     if given.master:
         yield Cluster(given.master, lambda topic: None)
         return
-    with RealTubeMQ(topics={job.topic: TopicSpec(job.partitions) for job in jobs(given)}) as tubemq:
+    topics = {job.topic: TopicSpec(job.partitions) for job in jobs(given)}
+    with RealTubeMQ(topics=topics, quick_start=False) as tubemq:
         print(
             f"TubeMQ {tubemq.release}, 1 broker, on {os.cpu_count()} cores that clients and servers share", flush=True
         )
