@@ -21,9 +21,9 @@ from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_group, scan_partition
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import DataLossError, FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.consumer_lifecycle import ClaimId

@@ -36,10 +36,10 @@ from tests.faults.kinds import (
 from tests.waiting import wait_until
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net import connection, pool
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
 from tubemq_spark.source import input_partition as partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig

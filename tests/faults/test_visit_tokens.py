@@ -15,11 +15,11 @@ from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, coun
 from tests.faults.bench import settings as usual
 from tests.sink_options.bench import Task, Writing, schema
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import scan_partition
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition

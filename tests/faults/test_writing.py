@@ -28,7 +28,7 @@ from tests.faults.kinds import (
 from tests.sending import connections_to
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.errcode import code_name
 from tubemq_spark.testing import EmbeddedTubeMQ

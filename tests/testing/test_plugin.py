@@ -127,7 +127,7 @@ import threading
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.client.producer.session_pool import SESSIONS
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ
 

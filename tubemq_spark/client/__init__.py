@@ -13,14 +13,14 @@ def forget_servers() -> None:
     send heartbeats to nobody, and another server on a reused port is taken for the one before. Never needed in
     production. It does nothing in processes other than this one, such as Spark's Python workers.
     """
-    if f"{__name__}.connection" not in sys.modules:
+    if f"{__name__}.net.connection" not in sys.modules:
         return  # nothing was used here, so that nothing needs to be imported either
     from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
+    from tubemq_spark.client.cluster.session_pool import SESSIONS
     from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS
     from tubemq_spark.client.net.connection import forget_framings
     from tubemq_spark.client.net.pool import POOL
     from tubemq_spark.client.outage_log import OUTAGES
-    from tubemq_spark.client.producer.session_pool import SESSIONS
 
     SESSIONS.close()  # over connections that go back to the pool
     POOL.close()

@@ -14,8 +14,8 @@ from itertools import chain
 from pyspark.sql.datasource import WriterCommitMessage
 
 from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.commit_note import CommitNote, read_commit_note, write_commit_note

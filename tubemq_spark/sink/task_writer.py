@@ -12,10 +12,10 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from tubemq_spark.client.cluster.deployed_topics import add_topics
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark
 from tubemq_spark.client.producer.pending_record import Mark, PendingRecord, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.protocol.metadata import Partition

@@ -13,10 +13,10 @@ import pytest
 from tests.faults.bench import Query, write
 from tests.peers import Peer, answering, echo, refused_address
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, choose
 from tubemq_spark.client.net.tls import TlsSettings
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType

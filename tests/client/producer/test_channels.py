@@ -15,13 +15,14 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
+from tubemq_spark.client.cluster import broker_health as health_module
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net import pool as pool_module
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer import channels as links_module
 from tubemq_spark.client.producer import partitioner as routing_module
 from tubemq_spark.client.producer.producer import OVERHEAD, Producer
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Address, Partition
 from tubemq_spark.testing import Calls, Fault
@@ -61,6 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Later:
     """By which brokers and partitions are left alone, and answers are owed."""
     clock = Later()
     monkeypatch.setattr(routing_module, "time", clock)
+    monkeypatch.setattr(health_module, "time", clock)
     monkeypatch.setattr(link_module, "time", clock)
     return clock
 

@@ -9,10 +9,12 @@ from typing import cast
 
 import pytest
 
+from tubemq_spark.client.cluster import broker_health
+from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.master_client import Cluster, ProducerSession
 from tubemq_spark.client.producer import partitioner as routing
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
-from tubemq_spark.client.producer.partitioner import BrokerHealth, Partitioner
+from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.pending_record import PendingRecord
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
@@ -109,7 +111,9 @@ class Bench:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(routing, "time", clock := Clock())
+    clock = Clock()
+    monkeypatch.setattr(routing, "time", clock)
+    monkeypatch.setattr(broker_health, "time", clock)
     return clock
 
 

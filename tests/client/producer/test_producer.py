@@ -18,14 +18,15 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
+from tubemq_spark.client.cluster import broker_health as health_module
 from tubemq_spark.client.cluster import master_client as master_module
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer import channels as links_module
 from tubemq_spark.client.producer import delivery_timeout as patience_module
 from tubemq_spark.client.producer import partitioner as routing_module
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
 from tubemq_spark.testing import Calls, Fault, ServerConfig
@@ -188,7 +189,8 @@ def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Faili
 def test_a_failing_partition_is_left_alone_but_not_its_broker(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing_module, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # or it is tried after 3 s
+    for module in (routing_module, health_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # or it is tried after 3 s
     fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
     with Producer(settings(cluster)) as producer:
         send_all(producer, 30)

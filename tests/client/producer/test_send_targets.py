@@ -15,9 +15,9 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tubemq_spark.client.cluster import master_client as master_module
 from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer import send_targets as targets_module
 from tubemq_spark.client.producer.producer import Producer
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import Framing, Method

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Protocol
 
 from tubemq_spark.client.cluster.deployed_topics import AwayError
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.broker_channel import Answer, BrokerChannel, Outcome
 from tubemq_spark.client.producer.channels import Channels
@@ -26,7 +27,6 @@ from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.pending_record import Mark, OrderedQueues, PendingRecord, QueueId, RecordMetadata
 from tubemq_spark.client.producer.send_targets import SendTargets
-from tubemq_spark.client.producer.session_pool import SESSIONS
 from tubemq_spark.client.producer.unresolved_sends import UnresolvedSends
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError

@@ -7,15 +7,13 @@ import time
 
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
 from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.session_pool import MASTER
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.send_request import encode_target
 
 _log = logging.getLogger(__name__)
-
-MASTER = "the master that producers ask"
-"""Names it in warnings about outages."""
 
 _FRESH = 5.0  # seconds for which an authorisation may be used again; servers take 20
 _REFRESH_PERIOD = 1.0  # seconds between two questions to the master

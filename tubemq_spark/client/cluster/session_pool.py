@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.master_client import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
 from tubemq_spark.client.outage_log import OUTAGES
-from tubemq_spark.client.producer.partitioner import BrokerHealth
-from tubemq_spark.client.producer.send_targets import MASTER
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
+
+MASTER = "the master that producers ask"
+"""Names it in warnings about outages."""
 
 _ASKED_EVERY = 1.0  # seconds
 
