@@ -241,7 +241,7 @@ def read_all(master: str, job: Job) -> None:
         claim = replace(part.claim, task=number)
         for wanted, snapshot in part.ranges:
             reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            seen += sum(len(piece.messages) for piece in reader.pieces())
+            seen += sum(len(batch.messages) for batch in reader.batches())
     if seen != job.count:
         raise RuntimeError(f"{seen} messages came, not {job.count}")
 

@@ -48,14 +48,14 @@ def runners(master: str, java: JavaClient, spark: SparkSession, job: Job) -> Ite
 
 
 def read_raw(options: dict[str, str], count: int) -> None:
-    """The pieces of all partitions, one partition after the other, without making rows of them."""
+    """The batches of all partitions, one partition after the other, without making rows of them."""
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
         for wanted, snapshot in part.ranges:
             reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            for piece in reader.pieces():
-                seen += len(piece.messages)
+            for batch in reader.batches():
+                seen += len(batch.messages)
     if seen != count:
         raise RuntimeError(f"{seen} messages came, not {count}")
 

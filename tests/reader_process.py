@@ -2,7 +2,7 @@
 
     python -m tests.reader_process <what to read, as `RemoteReader` writes it>
 
-For each line on its standard input it gives out one piece and writes one line: the ids of its messages, or how the
+For each line on its standard input it gives out one batch and writes one line: the ids of its messages, or how the
 reading ended. So it never runs ahead of the test.
 """
 
@@ -22,7 +22,7 @@ from tests.clusters import Cluster
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 
 _END = "end"
 
@@ -51,13 +51,13 @@ class RemoteReader:
         self.kill()
 
     def ask(self) -> None:
-        """Asks for one piece; it will not be given out while the process is stopped."""
+        """Asks for one batch; it will not be given out while the process is stopped."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def answer(self) -> list[int]:
-        """The ids of the messages of the piece asked for, none at the end."""
+        """The ids of the messages of the batch asked for, none at the end."""
         assert self._process.stdout is not None
         said = json.loads(self._process.stdout.readline())
         if isinstance(said, str):
@@ -85,18 +85,18 @@ class RemoteReader:
 
 def main() -> None:
     settings, group, claim, wanted, snapshot = pickle.loads(base64.b64decode(sys.argv[1]))
-    pieces = PartitionReader(settings, group, claim, wanted, snapshot, claim_timeout=0.0).pieces()
+    batches = PartitionReader(settings, group, claim, wanted, snapshot, claim_timeout=0.0).batches()
     ended = ""
     for _ in sys.stdin:
         try:
-            piece = next(pieces, None)
+            batch = next(batches, None)
         except TubeMQError as error:
             ended = type(error).__name__
             print(error, file=sys.stderr)
         else:
-            ended = _END if piece is None else ""
-            if piece is not None:
-                print(json.dumps([row.message_id for row in reading.rows_of([piece])]), flush=True)
+            ended = _END if batch is None else ""
+            if batch is not None:
+                print(json.dumps([row.message_id for row in reading.rows_of([batch])]), flush=True)
         if ended:
             print(json.dumps(ended), flush=True)
 

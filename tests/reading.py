@@ -15,9 +15,10 @@ from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
-from tubemq_spark.protocol.exact_range import MOST_MISSING, Piece
+from tubemq_spark.protocol.exact_range import MAX_EMPTY_ENTRIES
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -41,8 +42,8 @@ def new_query() -> str:
 
 def next_claim(query: str = "tests") -> ClaimId:
     """A task's claim that is newer than those before, with all parts that one may have."""
-    who = who_is("host-1.example", "application_17_0001", "My app", "clicks")
-    return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts), stage=7, reader="5f", who=who)
+    label = label_of("host-1.example", "application_17_0001", "My app", "clicks")
+    return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts), stage=7, reader="5f", label=label)
 
 
 def is_sole(cluster: Cluster, partition: Partition) -> bool:
@@ -79,25 +80,25 @@ def reader(
     )
 
 
-def rows_of(pieces: Iterable[Piece]) -> list[Row]:
+def rows_of(batches: Iterable[FetchedBatch]) -> list[Row]:
     rows = []
-    for piece in pieces:
-        positions: Sequence[int | None] = piece.positions or [None] * len(piece.messages)
-        for position, message in zip(positions, cast(Sequence[Any], piece.messages), strict=True):
+    for batch in batches:
+        positions: Sequence[int | None] = batch.positions or [None] * len(batch.messages)
+        for position, message in zip(positions, cast(Sequence[Any], batch.messages), strict=True):
             _, body = split_payload(message.payLoadData, message.flag)
             rows.append(Row(position, message.messageId, body))
     return rows
 
 
 def read(cluster: Cluster, group: str, partition: Partition, start: int, end: int) -> list[Row]:
-    return rows_of(reader(cluster, group, partition, start, end).pieces())
+    return rows_of(reader(cluster, group, partition, start, end).batches())
 
 
 def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[Row]:
     """What a read of [start, end) must give, where `sent` is all that its partition holds, in order."""
     inside = [message for message in sent if start <= message.position < end]
     return [
-        Row(message.position if sole and missing <= MOST_MISSING else None, message.message_id, message.body)
+        Row(message.position if sole and missing <= MAX_EMPTY_ENTRIES else None, message.message_id, message.body)
         for number, message in enumerate(inside)
         if (missing := (message.position - start) // UNIT - number) >= 0
     ]

@@ -23,8 +23,8 @@ from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.errors import DataLossError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.claim_id import ClaimId
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 
 USES = ("kept", "lost", "reused")
@@ -60,13 +60,13 @@ class Shelf:
     def send(self, count: int) -> list[Sent]:
         return messages.send(self.cluster, messages.numbered([self.partition], count, TAIL_SIZE))[self.partition]
 
-    def reader_in(self, tail: list[Sent], group: str, start: int, end: int) -> Iterator[Piece]:
+    def reader_in(self, tail: list[Sent], group: str, start: int, end: int) -> Iterator[FetchedBatch]:
         """One that has given out messages of `tail`."""
         ids = {sent.message_id for sent in tail}
-        pieces = reading.reader(self.cluster, group, self.partition, start, end).pieces()
-        while reading.rows_of(islice(pieces, 1))[-1].message_id not in ids:
+        batches = reading.reader(self.cluster, group, self.partition, start, end).batches()
+        while reading.rows_of(islice(batches, 1))[-1].message_id not in ids:
             pass
-        return pieces
+        return batches
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_heartbeats_keep_claims(
     driver.take({held: None, lent: None})
     shelf = stored["kept"][0]
     claim = reading.next_claim()
-    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT, claim=claim).pieces()
+    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT, claim=claim).batches()
     rows = reading.rows_of(islice(reader, 1))
     driver.lend([lent])
     assert reading.register(broker, group, silent, "dead").errCode == 200
@@ -141,7 +141,7 @@ def test_readers_go_on_when_their_broker_comes_back(
     broker: Cluster, flushed: dict[str, list[Shelf]], group: str, pauses: list[Callable[[], object]]
 ) -> None:
     start, end = 100 * UNIT, FLUSHED * UNIT - 100 * UNIT
-    readers = [reading.reader(broker, group, shelf.partition, start, end).pieces() for shelf in flushed["kept"]]
+    readers = [reading.reader(broker, group, shelf.partition, start, end).batches() for shelf in flushed["kept"]]
     begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
     broker.kill_broker(1)
     pauses.append(lambda: broker.start_broker(1))
@@ -176,7 +176,7 @@ def test_messages_at_positions_of_lost_ones_do_not_pass_for_them(
     tails = [shelf.send(TAIL) for shelf in flushed["reused"]]
     in_tail = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["reused"], tails, strict=True)]
     before = [
-        reading.reader(broker, f"{group}_before", shelf.partition, start, end).pieces() for shelf in flushed["reused"]
+        reading.reader(broker, f"{group}_before", shelf.partition, start, end).batches() for shelf in flushed["reused"]
     ]
     begun = [reading.rows_of(islice(reader, 1)) for reader in before]
     restart(broker)

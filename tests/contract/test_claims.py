@@ -17,17 +17,17 @@ from tests.reading import UNIT, Row
 from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.claim_id import ClaimId
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 
-MESSAGES = 30_000  # so many that a reader has not asked for all of them when it gives out the first piece
+MESSAGES = 30_000  # so many that a reader has not asked for all of them when it gives out the first batch
 STRANGER = "some_java_consumer"
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """A range of a partition that takes several pieces to read, and a group for it."""
+    """A range of a partition that takes several batches to read, and a group for it."""
 
     cluster: Cluster
     partition: Partition
@@ -46,11 +46,11 @@ class Shelf:
 
     def reader(
         self, claim: ClaimId | None = None, *, claim_timeout: float = 0.0, previous: str | None = None
-    ) -> Generator[Piece, None, None]:
-        """Pieces, by a newer attempt than those before if no claim is given."""
+    ) -> Generator[FetchedBatch, None, None]:
+        """Batches, by a newer attempt than those before if no claim is given."""
         claim = claim or reading.next_claim()
         where = self.cluster, self.group, self.partition, self.start, self.end
-        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, previous_client_id=previous).pieces()
+        return reading.reader(*where, claim=claim, claim_timeout=claim_timeout, previous_client_id=previous).batches()
 
     def remote_reader(self) -> RemoteReader:
         wanted = reading.wanted(self.cluster, self.partition, self.start, self.end)
@@ -142,12 +142,12 @@ def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, lea
     assert shelf.group_position() == shelf.start
 
 
-@pytest.mark.parametrize("share", [0, 2 / 3], ids=["after the first piece", "late"])
+@pytest.mark.parametrize("share", [0, 2 / 3], ids=["after the first batch", "late"])
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "going on"])
 def test_a_reader_without_its_claim_does_not_touch_the_group(shelf: Shelf, share: float, closes: bool) -> None:
     old = shelf.reader()
     given = reading.rows_of([next(old)])
-    while len(given) < share * len(shelf.rows):  # pieces are not the same each time: the store is flushed meanwhile
+    while len(given) < share * len(shelf.rows):  # batches are not the same each time: the store is flushed meanwhile
         given += reading.rows_of([next(old)])
     assert shelf.read() == shelf.rows
     moved_on = shelf.end - UNIT
@@ -236,15 +236,15 @@ def test_a_group_moved_under_a_reader_is_noticed(shelf: Shelf, where: str) -> No
     if where == "gone":
         assert shelf.group_position() == 0
         shelf.wait_until_admins_see_the_group()
-    pieces = shelf.reader()
-    reading.rows_of(islice(pieces, 1))
+    batches = shelf.reader()
+    reading.rows_of(islice(batches, 1))
     if where == "gone":
         shelf.cluster.remove_group(shelf.group, shelf.partition.broker_id)
     else:
         shelf.cluster.move_group(shelf.group, shelf.partition, positions[where])
 
     with pytest.raises(PositionMovedError, match=str(shelf.partition)):
-        reading.rows_of(pieces)
+        reading.rows_of(batches)
 
     assert shelf.group_position() == shelf.start
     assert shelf.read() == shelf.rows

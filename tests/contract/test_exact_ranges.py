@@ -222,16 +222,16 @@ def test_across_the_ends_of_index_segments(early: Early, group: str, rng: random
     scene.check(SEGMENTS, edges)
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 5])
+@pytest.mark.parametrize("batches", [1, 2, 5])
 def test_the_group_stands_at_the_start_while_a_range_is_read(
-    early: Early, group: str, rng: random.Random, pieces: int
+    early: Early, group: str, rng: random.Random, batches: int
 ) -> None:
     scene = early.flushed(early.long["one"], group, rng)
     partition, sent = next(iter(scene.sent.items()))
     start, end = 100 * UNIT, reading.end_of(sent)
     claim = reading.next_claim()
-    reading_on = reading.reader(scene.cluster, group, partition, start, end, claim=claim).pieces()
-    rows = reading.rows_of(islice(reading_on, pieces))
+    reading_on = reading.reader(scene.cluster, group, partition, start, end, claim=claim).batches()
+    rows = reading.rows_of(islice(reading_on, batches))
     assert rows == scene.expected(partition, start, end)[: len(rows)]
 
     reading.unregister(scene.cluster, group, partition, str(claim))  # or nobody else could look

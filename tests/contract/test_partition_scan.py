@@ -26,7 +26,7 @@ from tubemq_spark.client.consumer.bookmarks import move_bookmarks, read_bookmark
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_group, scan_partition
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import DataLossError, FencedError, PartitionOccupiedError, PositionMovedError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import Origin, Stamp, encode, parse
 

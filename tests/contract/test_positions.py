@@ -16,8 +16,8 @@ from tests.reading import UNIT
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
 pytestmark = pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
@@ -148,7 +148,7 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
                         end,
                         claim=task,
                         previous_client_id=names[partition],
-                    ).pieces()
+                    ).batches()
                 )
             claims.ask(time.monotonic())  # which is not about lent ones
             assert scene.positions() == scene.all_at(start)

@@ -14,7 +14,7 @@ from tests.reading import UNIT
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
 

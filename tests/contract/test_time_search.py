@@ -17,7 +17,7 @@ from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 from tubemq_spark.protocol.metadata import Partition
 

@@ -17,9 +17,9 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import encode_attributes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tubemq_spark.protocol.exact_range import NotFound
+from tubemq_spark.protocol.not_found import NotFound
 
 UNIT = 28
 
@@ -99,12 +99,12 @@ class SimulatedStore:
         self.flushed = self.backup
         self.backup = len(self.entries)
 
-    def expire(self, upto: int) -> None:
+    def expire(self, position: int) -> None:
         """Retention removes files, never memory, and never the file that is written to."""
-        upto = max(self.minimum, min(upto, self.flushed - 1))
-        if not self._undoes_a_move(self.confirmed, upto):
-            self.minimum = upto
-            self.minima.append(upto)
+        position = max(self.minimum, min(position, self.flushed - 1))
+        if not self._undoes_a_move(self.confirmed, position):
+            self.minimum = position
+            self.minima.append(position)
 
     def crash(self, keep: int, confirmed: int | None) -> None:
         """The store comes back with `keep` entries, all in files, and the group at an older position or without any."""

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from tests.protocol.simulated_store import UNIT, Fetched, FilesEnd, Limits, Message, SimulatedStore, Sought
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol import exact_range
-from tubemq_spark.protocol.exact_range import MOST_MISSING, Action, Command, ExactRange, NotFound, Piece, State
+from tubemq_spark.protocol.exact_range import MAX_EMPTY_ENTRIES, Action, Command, ExactRange, State
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.not_found import NotFound
 
 OURS = 7
 PARTITION = Partition(3, "demo", OURS)
@@ -46,13 +48,13 @@ class Session:
     reader: ExactRange = field(init=False)
     requests: deque[Command] = field(default_factory=deque)
     answers: deque[tuple[Command, Answer]] = field(default_factory=deque)
-    pieces: list[Piece] = field(default_factory=list)
+    batches: list[FetchedBatch] = field(default_factory=list)
     truth: list[tuple[int, Message]] = field(default_factory=list)
     group: int = -1
     steps: int = 0
 
     def __post_init__(self) -> None:
-        self.reader = ExactRange(PARTITION, self.start, self.end, sole_partition=self.sole, depth=self.depth)
+        self.reader = ExactRange(PARTITION, self.start, self.end, owns_store=self.sole, depth=self.depth)
         self._random = random.Random(self.seed)
 
     def step(self) -> None:
@@ -82,7 +84,7 @@ class Session:
                     self.truth = self.store.readable(OURS, self.start, self.end)
                 self.group = sought.curr_offset
                 return sought
-            case Action.ASK_FILES:
+            case Action.FIND_FLUSHED_END:
                 self.asked += 1
                 if self.asked % 3 == 0 and self.flushes:
                     self.store.swap_blocks()
@@ -97,15 +99,15 @@ class Session:
         _, answer = self.answers.popleft()
         match answer:
             case Sought(curr_offset, max_offset):
-                self.reader.sought(curr_offset, max_offset)
+                self.reader.on_seek(curr_offset, max_offset)
             case FilesEnd(position):
-                self.reader.files_end(position)
+                self.reader.on_flushed_end(position)
             case Fetched(begin, max_offset, messages):
-                self.reader.fetched(begin, max_offset, messages)
+                self.reader.on_fetch(begin, max_offset, messages)
             case NotFound():
-                self.reader.not_found(answer)
+                self.reader.on_not_found(answer)
             case int():
-                self.reader.rolled_back(answer)
+                self.reader.on_roll_back(answer)
         if self._random.random() < 0.5:
             self.take()
 
@@ -114,7 +116,7 @@ class Session:
         return next(state for state in State if f" {state.name} at " in repr(self.reader))
 
     def take(self) -> None:
-        self.pieces += self.reader.take()
+        self.batches += self.reader.take_batches()
 
     def exchange(self) -> list[Command]:
         """One round trip: everything is sent, handled and heard. What was sent."""
@@ -133,7 +135,7 @@ class Session:
             self.handle()
         self.requests.clear()
         self.answers.clear()
-        self.reader.interrupt()
+        self.reader.on_disconnect()
 
     def crash(self, keep: int, confirmed: int) -> None:
         """The broker dies. Some of its answers are still on the way and are heard, all else is lost."""
@@ -142,7 +144,7 @@ class Session:
         self.requests.clear()
         self.answers.clear()
         self.store.crash(keep, confirmed)
-        self.reader.interrupt()
+        self.reader.on_disconnect()
 
     def run(self) -> list[Row]:
         while not self.reader.done:
@@ -153,15 +155,15 @@ class Session:
     @property
     def rows(self) -> list[Row]:
         rows: list[Row] = []
-        for piece in self.pieces:
-            positions = [None] * len(piece.messages) if piece.positions is None else piece.positions
-            rows += zip(positions, cast(Sequence[Message], piece.messages), strict=True)
+        for batch in self.batches:
+            positions = [None] * len(batch.messages) if batch.positions is None else batch.positions
+            rows += zip(positions, cast(Sequence[Message], batch.messages), strict=True)
         return rows
 
     @property
     def expected(self) -> list[Row]:
         return [
-            (position if self.sole and (position - self.start) // UNIT - number <= MOST_MISSING else None, message)
+            (position if self.sole and (position - self.start) // UNIT - number <= MAX_EMPTY_ENTRIES else None, message)
             for number, (position, message) in enumerate(self.truth)
         ]
 
@@ -446,14 +448,14 @@ def test_a_range_that_seemed_to_end_with_its_store_is_cut_when_more_came_in() ->
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_keeps_as_many_fetches_under_way_as_allowed(depth: int) -> None:
     store = store_of(*[OURS] * 100_000)
-    reader = ExactRange(PARTITION, 0, 100_000 * UNIT, sole_partition=True, depth=depth)
+    reader = ExactRange(PARTITION, 0, 100_000 * UNIT, owns_store=True, depth=depth)
     assert reader.commands() == [Command(Action.SEEK, 0)] + [Command(Action.FETCH)] * depth
     assert reader.commands() == []
     answer = store.seek(0)
-    reader.sought(answer.curr_offset, answer.max_offset)
+    reader.on_seek(answer.curr_offset, answer.max_offset)
     fetched = store.fetch(OURS)
     assert isinstance(fetched, Fetched)
-    reader.fetched(fetched.begin, fetched.max_offset, fetched.messages)
+    reader.on_fetch(fetched.begin, fetched.max_offset, fetched.messages)
     assert reader.commands() == [Command(Action.FETCH)]
 
 
@@ -464,7 +466,7 @@ def test_small_answers_make_it_ask_for_more_at_a_time() -> None:
 
 
 def test_asks_for_no_more_than_is_left() -> None:
-    reader = ExactRange(PARTITION, 0, 10 * UNIT, sole_partition=False, depth=4)
+    reader = ExactRange(PARTITION, 0, 10 * UNIT, owns_store=False, depth=4)
     assert reader.commands() == [Command(Action.SEEK, 0), Command(Action.FETCH)]
 
 
@@ -584,15 +586,15 @@ def test_as_long_as_they_are_in_memory_it_waits_and_says_for_what() -> None:
     store.append(OURS, too_long=True)
     store.append(OURS)
     session = Session(store, 1 * UNIT, 5 * UNIT, sole=True, flushes=False)
-    while session.reader.waits_for_files is None:
+    while session.reader.waits_for_flush is None:
         session.exchange()
     for _ in range(9):
-        assert session.exchange()[-1].action is Action.ASK_FILES
-        assert session.reader.waits_for_files == (3 * UNIT, 5 * UNIT)
+        assert session.exchange()[-1].action is Action.FIND_FLUSHED_END
+        assert session.reader.waits_for_flush == (3 * UNIT, 5 * UNIT)
     store.swap_blocks()
     store.flush()
     assert session.run() == session.expected
-    assert session.reader.waits_for_files is None
+    assert session.reader.waits_for_flush is None
 
 
 # Stores that got partitions since the range was planned
@@ -608,9 +610,9 @@ def test_behind_too_many_gaps_there_are_no_positions(limits: Limits, flushed: bo
     while not session.reader.done:
         actions = [command.action for command in session.exchange()]
         sought += actions.count(Action.SEEK)
-        asked += actions.count(Action.ASK_FILES)
+        asked += actions.count(Action.FIND_FLUSHED_END)
     assert session.rows == session.expected
-    assert [position for position, _ in session.rows].index(None) == 15 + 1 + MOST_MISSING // 2
+    assert [position for position, _ in session.rows].index(None) == 15 + 1 + MAX_EMPTY_ENTRIES // 2
     assert sought < 60
     assert asked <= 3
 
@@ -798,10 +800,10 @@ def test_a_lost_tail_is_a_loss() -> None:
 
 
 def test_a_store_that_grows_while_it_answers_lost_what_it_had_not_then() -> None:
-    reader = ExactRange(PARTITION, 10 * UNIT, 20 * UNIT, sole_partition=True)
+    reader = ExactRange(PARTITION, 10 * UNIT, 20 * UNIT, owns_store=True)
     reader.commands()
     with pytest.raises(DataLossError) as caught:
-        reader.sought(5 * UNIT, 6 * UNIT)
+        reader.on_seek(5 * UNIT, 6 * UNIT)
     assert (caught.value.asked, caught.value.offered) == (20 * UNIT, 5 * UNIT)
 
 
@@ -840,7 +842,7 @@ def test_lost_positions_that_are_used_again_before_they_were_read_are_read_as_th
 
 
 def test_a_message_that_came_to_a_lost_position_behind_the_last_one_given_out_is_not_left_out() -> None:
-    """The last piece reaches over entries of other partitions; after the crash one of them is ours."""
+    """The last batch reaches over entries of other partitions; after the crash one of them is ours."""
     store = store_of(OURS, 8, 8, 8, OURS, OURS, limits=Limits(file_entries=3))
     session = Session(store, 0, 6 * UNIT, depth=1)
     while not session.rows:
@@ -870,46 +872,46 @@ def test_a_range_that_is_done_stays_done() -> None:
     session.interrupt()
     assert session.reader.done
     assert session.reader.commands() == []
-    assert session.reader.take() == []
+    assert session.reader.take_batches() == []
 
 
 # Answers that no broker gives
 
 ANSWERS: dict[str, Callable[[ExactRange], None]] = {
-    "sought": lambda reader: reader.sought(0, 280),
-    "fetched": lambda reader: reader.fetched(0, 280, ()),
-    "not found": lambda reader: reader.not_found(NotFound.END),
-    "rolled back": lambda reader: reader.rolled_back(0),
+    "sought": lambda reader: reader.on_seek(0, 280),
+    "fetched": lambda reader: reader.on_fetch(0, 280, ()),
+    "not found": lambda reader: reader.on_not_found(NotFound.END),
+    "rolled back": lambda reader: reader.on_roll_back(0),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_to_nothing_is_refused(name: str) -> None:
-    reader = ExactRange(PARTITION, 0, 280, sole_partition=False)
+    reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     with pytest.raises(ProtocolError, match="not its turn"):
         ANSWERS[name](reader)
 
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name != "sought"])
 def test_an_answer_to_another_command_is_refused(name: str) -> None:
-    reader = ExactRange(PARTITION, 0, 280, sole_partition=False)
+    reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     reader.commands()
     with pytest.raises(ProtocolError, match="not its turn"):
         ANSWERS[name](reader)
 
 
 def test_a_begin_between_two_entries_is_refused() -> None:
-    reader = ExactRange(PARTITION, 0, 280, sole_partition=False)
+    reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     reader.commands()
-    reader.sought(0, 280)
+    reader.on_seek(0, 280)
     with pytest.raises(ProtocolError, match="no index position"):
-        reader.fetched(5, 280, ())
+        reader.on_fetch(5, 280, ())
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 0), (28, 0), (-28, 28), (1, 28), (0, 29)])
 def test_what_is_no_range_is_refused(start: int, end: int) -> None:
     with pytest.raises(ValueError, match="no range"):
-        ExactRange(PARTITION, start, end, sole_partition=False)
+        ExactRange(PARTITION, start, end, owns_store=False)
 
 
 # The table
@@ -952,8 +954,8 @@ def test_a_range_that_was_read_to_its_end_waits_for_no_files_when_more_comes() -
         store.append(OURS)
     while not session.reader.done:
         session.step()
-        assert session.reader.waits_for_files is None
-    assert sum(len(piece.messages) for piece in session.pieces) == 3
+        assert session.reader.waits_for_flush is None
+    assert sum(len(batch.messages) for batch in session.batches) == 3
 
 
 @pytest.mark.parametrize("seed", [55, 8580, 13191, 29166])

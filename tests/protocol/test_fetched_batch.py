@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, Piece, what_is_left
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, remaining_range
 
 START, END = 280, 560
 POSITIONS = st.integers(min_value=0, max_value=30).map(lambda number: number * 28)
@@ -19,15 +19,15 @@ def lost(asked: int, offered: int) -> DataLossError:
     return DataLossError("gone", topic="t", broker_id=1, partition=0, asked=asked, offered=offered)
 
 
-def given_up_to(upto: int) -> DeliveredLog:
+def delivered_to(delivered: int) -> DeliveredLog:
     known = DeliveredLog()
-    if upto > START:
-        messages = [SimpleNamespace(messageId=number, checkSum=0) for number in range((upto - START) // 28)]
-        known.add(Piece(messages, None, START, upto))
+    if delivered > START:
+        messages = [SimpleNamespace(messageId=number, checkSum=0) for number in range((delivered - START) // 28)]
+        known.add(FetchedBatch(messages, None, START, delivered))
     return known
 
 
-@pytest.mark.parametrize(("asked", "offered", "upto", "left"), [
+@pytest.mark.parametrize(("asked", "offered", "delivered", "left"), [
     (START, 336, START, (336, END)),  # retention removed the beginning
     (START, 336, 392, (392, END)),  # and it had been given out
     (START, 700, START, (END, END)),
@@ -37,21 +37,21 @@ def given_up_to(upto: int) -> DeliveredLog:
     (END, 84, START, (END, END)),  # and what stood before the range with it
     (392, START, 392, (END, END)),  # other messages stand where these were given out
 ])  # fmt: skip
-def test_what_is_left(asked: int, offered: int, upto: int, left: tuple[int, int]) -> None:
-    assert what_is_left(START, END, lost(asked, offered), given_up_to(upto)) == left
+def test_what_is_left(asked: int, offered: int, delivered: int, left: tuple[int, int]) -> None:
+    assert remaining_range(START, END, lost(asked, offered), delivered_to(delivered)) == left
 
 
 @given(POSITIONS, POSITIONS, st.integers(min_value=10, max_value=20).map(lambda number: number * 28))
-def test_it_is_less_than_before(asked: int, offered: int, upto: int) -> None:
+def test_it_is_less_than_before(asked: int, offered: int, delivered: int) -> None:
     try:
-        start, end = what_is_left(START, END, lost(asked, offered), given_up_to(upto))
+        start, end = remaining_range(START, END, lost(asked, offered), delivered_to(delivered))
     except ProtocolError:
         return
     assert START <= start <= end <= END
     assert end - start < END - START
-    assert start == end or start >= upto
+    assert start == end or start >= delivered
 
 
 def test_a_loss_that_loses_nothing_is_not_retried() -> None:
     with pytest.raises(ProtocolError, match=r"\[280, 560\) is whole"):
-        what_is_left(START, END, lost(END, END), DeliveredLog())
+        remaining_range(START, END, lost(END, END), DeliveredLog())

@@ -21,11 +21,11 @@ def test_finds_all_positions(before: list[bool], inside: list[bool], behind: lis
     """Up to some gap. The store goes on behind the stretch, so the first message at a probe may stand there."""
     whole = before + inside + behind
     entries = [Message(number, 0) if there else None for number, there in enumerate(whole)]
-    begin, upto = len(before) * UNIT, (len(before) + len(inside)) * UNIT
+    begin, end = len(before) * UNIT, (len(before) + len(inside)) * UNIT
     messages = [entry for entry in entries[len(before) :][: len(inside)] if entry is not None]
-    located, probes = GapSearch(messages, begin, upto, most_missing), 0
+    located, probes = GapSearch(messages, begin, end, most_missing), 0
     while (probe := located.next_probe()) is not None:
-        assert begin < probe <= upto
+        assert begin < probe <= end
         assert located.found(first_from(entries, probe))
         probes += 1
     positions = [message.messageId * UNIT for message in messages]

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 from tests.golden import capture
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import envelope
+from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.consumer_lifecycle import holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import (
     Failure,
     Request,
@@ -26,7 +26,6 @@ from tubemq_spark.protocol.envelope import (
     parse,
 )
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, parse_msg_time, split_payload
 from tubemq_spark.protocol.metadata import (
@@ -37,6 +36,7 @@ from tubemq_spark.protocol.metadata import (
     parse_failure_info,
     parse_producer_topic,
 )
+from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.protocol.rpc import RpcProtocol

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tubemq_spark.protocol.fetched_batch import Piece
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import IdSpan, KnownIds
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
@@ -15,37 +15,37 @@ from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 IDS = IdSpan(10, 19)
 
 
-def piece(*ids: int, begin: int = 280, sole: bool = True) -> Piece:
+def batch(*ids: int, begin: int = 280, sole: bool = True) -> FetchedBatch:
     messages = [SimpleNamespace(messageId=one, checkSum=0) for one in ids]
     positions = [begin + 28 * index for index in range(len(ids))] if sole else None
-    return Piece(messages, positions, begin, begin + 28 * len(ids))
+    return FetchedBatch(messages, positions, begin, begin + 28 * len(ids))
 
 
 def sieve(span: IdSpan | None = IDS, last: int | None = None) -> ReplacedMessageCheck:
     return ReplacedMessageCheck(Partition(1, "t", 2), 0, 2800, KnownIds(span, last))
 
 
-def is_strange(one: ReplacedMessageCheck, *pieces: Piece) -> bool:
-    for whole in pieces:
-        one.heard(whole)
-    return one.is_suspicious
+def is_strange(one: ReplacedMessageCheck, *batches: FetchedBatch) -> bool:
+    for whole in batches:
+        one.add(whole)
+    return one.finds_replacement
 
 
 def test_what_is_said() -> None:
-    error = sieve().suspicion()
+    error = sieve().error()
     assert re.match(r"1:t:2: messages in \[0, 2800\) have other ids .* Start the query again", str(error))
 
 
 def test_what_stood_there_passes() -> None:
-    assert not is_strange(sieve(), piece(10, 19, 12), piece(), piece(15, sole=False))
+    assert not is_strange(sieve(), batch(10, 19, 12), batch(), batch(15, sole=False))
     assert not is_strange(sieve())
 
 
 def test_without_ids_all_passes() -> None:
-    assert not is_strange(sieve(None), piece(1, 99))
+    assert not is_strange(sieve(None), batch(1, 99))
 
 
-@pytest.mark.parametrize(("pieces", "last", "strange"), [
+@pytest.mark.parametrize(("batches", "last", "strange"), [
     ([(10, 11), ()], 11, False),
     ([(10,), (11,)], 11, False),
     ([(9, 99, 11)], 11, False),
@@ -56,12 +56,12 @@ def test_without_ids_all_passes() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("span", [IDS, None])
 def test_the_last_message_is_known(
-    pieces: list[tuple[int, ...]], last: int, strange: bool, span: IdSpan | None
+    batches: list[tuple[int, ...]], last: int, strange: bool, span: IdSpan | None
 ) -> None:
-    assert is_strange(sieve(span, last), *(piece(*ids) for ids in pieces)) == strange
+    assert is_strange(sieve(span, last), *(batch(*ids) for ids in batches)) == strange
 
 
 @pytest.mark.parametrize(("ids", "strange"), [((9,), True), ((20,), True), ((10, 20), True), ((9, 20, 11), False)])
 def test_the_last_message_lies_in_the_span(ids: tuple[int, ...], strange: bool) -> None:
     """Those before it may not: the span is wrong where the wave of ids turned twice between two marks."""
-    assert is_strange(sieve(), piece(*ids)) == strange
+    assert is_strange(sieve(), batch(*ids)) == strange

@@ -103,10 +103,10 @@ class RealWorld:
         if not reply.maxOffset:
             return
         place = itertools.count()
-        for piece in reader(
+        for batch in reader(
             self._cluster, self._group, partition, 0, reply.maxOffset, claim=next_claim(), claim_timeout=20.0
-        ).pieces():
-            for one in cast(list[Any], piece.messages):
+        ).batches():
+            for one in cast(list[Any], batch.messages):
                 header, body = split_payload(one.payLoadData, one.flag)
                 own = decode_attributes(header).own or {}
                 yield Message(partition, next(place), one.messageId, body, tuple(sorted(own.items())))

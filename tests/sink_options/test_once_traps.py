@@ -24,7 +24,7 @@ from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.partition_scan import scan_group
 from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import DataLossError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.run_cache import RUNS
 from tubemq_spark.testing import EmbeddedTubeMQ

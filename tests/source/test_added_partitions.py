@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.bench import PATIENT, Query, Row
 from tubemq_spark.client import forget_servers
-from tubemq_spark.protocol.exact_range import MOST_MISSING
+from tubemq_spark.protocol.exact_range import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.offset import StreamOffset
@@ -111,5 +111,5 @@ def test_a_batch_that_was_planned_before_takes_few_seeks(tubemq: EmbeddedTubeMQ)
     query.run()
     offsets = [row.offset for row in query.rows[FIRST]]
     assert len(offsets) == 120
-    assert offsets.index(None) == 20 + 1 + MOST_MISSING // 2
+    assert offsets.index(None) == 20 + 1 + MAX_EMPTY_ENTRIES // 2
     assert 20 < registers.fired < 200

@@ -13,8 +13,8 @@ from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Address, Broker, Partition

@@ -24,9 +24,9 @@ In a store with one partition every index entry is a message of this partition a
 the store holds entries that gave no message. A message that is too long for the broker's reader of its memory is left
 out there (MsgMemStore), and no answer tells. So the entries are read once more when they are in files. What still gives
 no message never will. Those gaps are found by bisection (`located`), which costs a dozen seeks each, and a store that
-got partitions since the range was planned has one behind nearly every message. So behind `MOST_MISSING` entries without
-a message the rest of a range has no positions. Whether a message has one depends on the store and the range alone,
-never on how the range was fetched.
+got partitions since the range was planned has one behind nearly every message. So behind `MAX_EMPTY_ENTRIES` entries
+without a message the rest of a range has no positions. Whether a message has one depends on the store and the range
+alone, never on how the range was fetched.
 
 Three things show in no answer: that a group is moved away and back to where the last seek had put it between two
 requests; that retention removed messages' data files before their index (MsgFileStore skips such entries); and, where
@@ -46,16 +46,15 @@ from typing import NamedTuple
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError, TubeMQError
 from tubemq_spark.protocol.constants import ENTRIES_PER_READ
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, Piece, StoredMessage, index_of, key_of
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of, key_of
 from tubemq_spark.protocol.gap_search import GapSearch
 from tubemq_spark.protocol.metadata import Partition
-
-__all__ = ["Action", "Command", "Event", "ExactRange", "NotFound", "Piece", "State", "StoredMessage"]
+from tubemq_spark.protocol.not_found import NotFound
 
 
 class Action(Enum):
     SEEK = auto()  # register at `position`
-    ASK_FILES = auto()  # register at `position` to read files alone: the answer tells where they end
+    FIND_FLUSHED_END = auto()  # register at `position` to read files alone: the answer tells where they end
     FETCH = auto()  # get, in manual mode
     ROLL_BACK = auto()  # commit with lastPackConsumed=false
 
@@ -63,14 +62,6 @@ class Action(Enum):
 class Command(NamedTuple):
     action: Action
     position: int = -1
-
-
-class NotFound(Enum):
-    """The kinds of a 404 (the broker tells them apart by text only)."""
-
-    END = auto()  # the cursor stands at the end of the store
-    PASSED = auto()  # the cursor passed the rest of a memory block, without messages of this partition
-    WAIT = auto()  # the cursor stays; what is there cannot be read just now
 
 
 class State(Enum):
@@ -101,7 +92,7 @@ _PASSES_TO_END = 3
 _MANY = 30  # messages of a first reply that was most likely ended by its size: then more are behind it
 
 
-MOST_MISSING = 16
+MAX_EMPTY_ENTRIES = 16
 """Entries without a message in a range. Messages behind more of them have no position."""
 
 
@@ -123,26 +114,26 @@ _AT_END = _Reply(sys.maxsize, (), -1)  # a 404 tells that the cursor is beyond a
 
 
 class ExactRange:
-    """The messages of `partition` in [start, end): says what to send, hears what was answered, gives out pieces.
+    """The messages of `partition` in [start, end): says what to send, hears what was answered, gives out batches.
 
-    `sole_partition` tells whether the partition has its store for itself and no filter is set. At most `depth` fetches
+    `owns_store` tells whether the partition has its store for itself and no filter is set. At most `depth` fetches
     that still matter are unanswered at a time.
 
     Raises `DataLossError` when the store lost part of the range, `PositionMovedError` when the cursor was moved from
-    outside, `ProtocolError` for answers that no broker gives; the pieces already given out must not be used then.
+    outside, `ProtocolError` for answers that no broker gives; the batches already given out must not be used then.
     """
 
-    def __init__(self, partition: Partition, start: int, end: int, *, sole_partition: bool, depth: int = 4) -> None:
+    def __init__(self, partition: Partition, start: int, end: int, *, owns_store: bool, depth: int = 4) -> None:
         if not (0 <= start < end and start % UNIT == 0 and end % UNIT == 0):
             raise ValueError(f"[{start}, {end}) of {partition} is no range of index positions")
         self.partition = partition
         self.start = start
         self.end = end
-        self._sole = sole_partition
-        self._counts = sole_partition  # whether positions follow by counting, so far
+        self._sole = owns_store
+        self._counts = owns_store  # whether positions follow by counting, so far
         self._depth = depth
 
-        self._ready: list[Piece] = []
+        self._ready: list[FetchedBatch] = []
         self._given = DeliveredLog()
         self._held: _Reply | None = None  # the last reply, whose end is not known yet
         self._bound: int  # CUTTING: no message of the held reply stands here or behind
@@ -151,7 +142,7 @@ class ExactRange:
         self._missing = 0  # entries without a message, up to where the reading has come
         self._files_end = -1  # what the present reading has met before this came from files
         self._flushing = (-1, -1)  # FLUSHING: the entries that must be in files
-        self._unproven: tuple[Piece, ...] = ()  # wait for the proof of their leg
+        self._unproven: tuple[FetchedBatch, ...] = ()  # wait for the proof of their leg
         self._doubt: _Doubt | None = None  # CLOSING: what must still prove true
         self._verdict: TubeMQError | None = None  # CLOSING: why the range fails, unless something worse comes up
 
@@ -176,7 +167,7 @@ class ExactRange:
         return self._state is State.DONE
 
     @property
-    def waits_for_files(self) -> tuple[int, int] | None:
+    def waits_for_flush(self) -> tuple[int, int] | None:
         """The entries that must be in files before the reading goes on, as [begin, end), None without any."""
         return self._flushing if self._state is State.FLUSHING else None
 
@@ -192,7 +183,7 @@ class ExactRange:
         self._unanswered.extend((self._generation, command) for command in commands)
         return commands
 
-    def sought(self, curr_offset: int, max_offset: int) -> None:
+    def on_seek(self, curr_offset: int, max_offset: int) -> None:
         """The oldest unanswered command, a seek, put the cursor at `curr_offset`; the store ends at `max_offset`."""
         command = self._answered(Action.SEEK)
         if command is None:
@@ -207,19 +198,19 @@ class ExactRange:
             raise self._data_loss(self.end, end, f"the store lost its tail, [{end}, {self.end})")
         self._on(Event.SOUGHT, _Reply(curr_offset, (), max_offset))
 
-    def files_end(self, position: int) -> None:
+    def on_flushed_end(self, position: int) -> None:
         """The oldest unanswered command asked where the files end: at `position`. While that is too early it is asked
         again, and the caller should wait before."""
-        if self._answered(Action.ASK_FILES) is None:
+        if self._answered(Action.FIND_FLUSHED_END) is None:
             return
-        begin, upto = self._flushing
-        if position >= upto:
+        begin, end = self._flushing
+        if position >= end:
             self._files_end = position
             self._seek(begin, State.OPENING, roll_back=False)
         else:
-            self._to_send = [Command(Action.ASK_FILES, begin)]
+            self._to_send = [Command(Action.FIND_FLUSHED_END, begin)]
 
-    def fetched(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
+    def on_fetch(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
         """The oldest unanswered command, a fetch, read `messages` (maybe none) from `begin` on."""
         if self._answered(Action.FETCH) is None:
             return
@@ -237,7 +228,7 @@ class ExactRange:
         self._least_begin = begin + UNIT * len(messages)  # each message has an entry of its own, at least
         self._on(Event.FETCHED, _Reply(begin, messages, max_offset))
 
-    def not_found(self, kind: NotFound) -> None:
+    def on_not_found(self, kind: NotFound) -> None:
         """The oldest unanswered command, a fetch, found no message."""
         if self._answered(Action.FETCH) is None:
             return
@@ -249,7 +240,7 @@ class ExactRange:
         else:
             self._on(Event.PASSED if kind is NotFound.PASSED else Event.WAITED)
 
-    def rolled_back(self, curr_offset: int) -> None:
+    def on_roll_back(self, curr_offset: int) -> None:
         """The oldest unanswered command, a roll-back, answered that the group stands at `curr_offset`."""
         command = self._answered(Action.ROLL_BACK)
         if command is None:
@@ -259,7 +250,7 @@ class ExactRange:
         else:
             self._on(Event.ROLLED_BACK)
 
-    def interrupt(self) -> None:
+    def on_disconnect(self) -> None:
         """Nothing sent so far will be answered, the connection is gone: read the range anew from its start, and go on
         behind what was given out if that is still what the store has."""
         self._unanswered.clear()
@@ -270,10 +261,10 @@ class ExactRange:
             self._given.read_again()
             self._seek(self.start, State.OPENING, roll_back=False)
 
-    def take(self) -> list[Piece]:
-        """The pieces that became complete since the last call, in order."""
-        pieces, self._ready = self._ready, []
-        return pieces
+    def take_batches(self) -> list[FetchedBatch]:
+        """The batches that became complete since the last call, in order."""
+        batches, self._ready = self._ready, []
+        return batches
 
     # Sending
 
@@ -315,10 +306,10 @@ class ExactRange:
 
     def _give_proven(self) -> None:
         state = self._state
-        pieces, self._unproven = self._unproven, ()
-        for piece in pieces:
+        batches, self._unproven = self._unproven, ()
+        for batch in batches:
             if self._state is state:  # else one before it made trouble
-                self._give(piece)
+                self._give(batch)
 
     def _read(self, reply: _Reply) -> None:
         held, self._held = self._held, None
@@ -337,18 +328,18 @@ class ExactRange:
             if self._counts and self._least_begin == reply.max_offset >= self.end:
                 self._read(_AT_END)  # surely, so there is no need to wait for a 404
 
-    def _cut(self, held: _Reply, upto: int) -> None:
-        """`held` is the last reply. It may reach over `end`, but not over `upto`."""
+    def _cut(self, held: _Reply, bound: int) -> None:
+        """`held` is the last reply. It may reach over `end`, but not over `bound`."""
         inside = held.messages[: (self.end - held.begin) // UNIT]
         counted = held.begin + len(held.messages) * UNIT  # where it ends if each entry was one of its messages
         limit = counted if self._counts else self.end
-        if self._counts and upto == counted:
+        if self._counts and bound == counted:
             self._complete(inside, held.begin, self.end)
-        elif upto == _AT_END.begin and held.max_offset == limit == max(counted, self.end):
+        elif bound == _AT_END.begin and held.max_offset == limit == max(counted, self.end):
             self._doubt = _Doubt(held, limit)
             self._complete(inside, held.begin, self.end)
         else:
-            self._look_for_fence(held, upto)
+            self._look_for_fence(held, bound)
 
     # CUTTING: the first message at `end` is the first one of the held reply that does not belong
 
@@ -384,37 +375,37 @@ class ExactRange:
         elif found.messages or found.begin >= self.end:
             self._await_files(begin, self._last_entry())
 
-    # Completing pieces; FLUSHING waits for entries that gave no message, LOCATING finds those that have none
+    # Completing batches; FLUSHING waits for entries that gave no message, LOCATING finds those that have none
 
-    def _complete(self, messages: Sequence[StoredMessage], begin: int, upto: int) -> None:
-        """`messages` are all of [begin, upto), the last ones if that is `end`."""
-        entries = (upto - begin) // UNIT
+    def _complete(self, messages: Sequence[StoredMessage], begin: int, end: int) -> None:
+        """`messages` are all of [begin, end), the last ones if that is `end`."""
+        entries = (end - begin) // UNIT
         if len(messages) > entries:
             self._fail(f"{len(messages)} messages came from the {entries} entries at {begin}")
-        elif self._sole and len(messages) < entries and upto > self._files_end:
-            self._await_files(begin, upto)
+        elif self._sole and len(messages) < entries and end > self._files_end:
+            self._await_files(begin, end)
         elif not messages:
             self._miss(entries)
-            if upto == self.end:
+            if end == self.end:
                 self._close()
         elif self._counts and len(messages) < entries:
-            self._located = GapSearch(messages, begin, upto, MOST_MISSING - self._missing)
+            self._located = GapSearch(messages, begin, end, MAX_EMPTY_ENTRIES - self._missing)
             self._locate_next()
         else:
-            piece = Piece(messages, range(begin, upto, UNIT) if self._counts else None, begin, upto)
-            if upto == self.end:
-                self._close(piece)
+            batch = FetchedBatch(messages, range(begin, end, UNIT) if self._counts else None, begin, end)
+            if end == self.end:
+                self._close(batch)
             else:
-                self._give(piece)
+                self._give(batch)
 
     def _miss(self, entries: int) -> None:
         self._missing += entries
-        self._counts = self._counts and self._missing <= MOST_MISSING
+        self._counts = self._counts and self._missing <= MAX_EMPTY_ENTRIES
 
-    def _await_files(self, begin: int, upto: int) -> None:
+    def _await_files(self, begin: int, end: int) -> None:
         self._held = self._doubt = None
-        self._flushing = begin, upto
-        self._seek(begin, State.FLUSHING, action=Action.ASK_FILES)
+        self._flushing = begin, end
+        self._seek(begin, State.FLUSHING, action=Action.FIND_FLUSHED_END)
 
     def _locate_next(self) -> None:
         located = self._located
@@ -424,14 +415,14 @@ class ExactRange:
             return
         self._miss(located.missing)
         known, bound = located.known, located.bound
-        pieces = [Piece(located.messages[:known], located.positions[:known], located.begin, bound)]
+        batches = [FetchedBatch(located.messages[:known], located.positions[:known], located.begin, bound)]
         if not self._counts:
-            pieces.append(Piece(located.messages[known:], None, bound, located.upto))
-        if located.upto == self.end:
-            self._close(*pieces)
+            batches.append(FetchedBatch(located.messages[known:], None, bound, located.end))
+        if located.end == self.end:
+            self._close(*batches)
         else:
-            self._unproven = tuple(pieces)  # until the roll-back of this leg is answered
-            self._seek(located.upto, State.OPENING)
+            self._unproven = tuple(batches)  # until the roll-back of this leg is answered
+            self._seek(located.end, State.OPENING)
 
     def _locate(self, reply: _Reply) -> None:
         if not reply.messages and reply is not _AT_END and not self._located.is_answered_by(reply.begin):
@@ -443,9 +434,9 @@ class ExactRange:
 
     # VERIFYING: a second reading differs from the first: is what was given out last still where it was?
 
-    def _give(self, piece: Piece) -> None:
+    def _give(self, batch: FetchedBatch) -> None:
         try:
-            self._ready += self._given.add(piece)
+            self._ready += self._given.add(batch)
         except ValueError:
             self._verify()
 
@@ -459,18 +450,18 @@ class ExactRange:
         assert last is not None
         if len(reply.messages) >= self._ahead and key_of(reply.messages[self._ahead - 1]) == last.key:
             self._fail("what was given out is there, but not in the order or at the positions that it was given")
-        elif len(reply.messages) < self._ahead and reply.begin < last.upto:
+        elif len(reply.messages) < self._ahead and reply.begin < last.end:
             self._ahead -= len(reply.messages)
         else:
             assert self._given.awaited is not None
-            lost = f"[{self._given.awaited.begin}, {last.upto})"
+            lost = f"[{self._given.awaited.begin}, {last.end})"
             what = f"the store lost what was read in {lost} and uses the positions for other messages"
-            self._verdict = self._data_loss(last.upto, self._given.awaited.begin, what)
+            self._verdict = self._data_loss(last.end, self._given.awaited.begin, what)
             self._close()
 
     # CLOSING: nothing of the range may have gone while it was read
 
-    def _close(self, *final: Piece) -> None:
+    def _close(self, *final: FetchedBatch) -> None:
         self._unproven = final
         self._seek(self.start, State.CLOSING)
 

@@ -1,7 +1,7 @@
-"""Pieces of a range, and which of their messages were given out before.
+"""Batches of a range, and which of their messages were given out before.
 
-A range is read again from its start after an interruption. `DeliveredLog` remembers the last message of each piece
-given out: each piece comes from one uninterrupted stretch, so a second reading that meets the same messages at the
+A range is read again from its start after an interruption. `DeliveredLog` remembers the last message of each batch
+given out: each batch comes from one uninterrupted stretch, so a second reading that meets the same messages at the
 same counts has met all of them, and nothing between.
 """
 
@@ -24,16 +24,16 @@ class StoredMessage(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive messages of a range, all of them from the entries [begin, upto); `positions` is one index position a
+class FetchedBatch:
+    """Consecutive messages of a range, all of them from the entries [begin, end); `positions` is one index position a
     message, None where the protocol does not determine them (several partitions share the store)."""
 
     messages: Sequence[StoredMessage]
     positions: Sequence[int] | None
     begin: int
-    upto: int
+    end: int
 
-    def before(self, index: int) -> Piece:
+    def before(self, index: int) -> FetchedBatch:
         """Without the message at `index` and those behind it."""
         return replace(
             self,
@@ -43,7 +43,7 @@ class Piece:
 
 
 class Mark(NamedTuple):
-    """The last message of a piece given out, to know it again: `total` counts the messages of the range up to it,
+    """The last message of a batch given out, to know it again: `total` counts the messages of the range up to it,
     `ordinal` those at or behind `begin`."""
 
     key: tuple[int, int]
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     total: int
     ordinal: int
     begin: int
-    upto: int
+    end: int
 
 
 class DeliveredLog:
@@ -75,39 +75,39 @@ class DeliveredLog:
     def last(self) -> Mark | None:
         return self._marks[-1] if self._marks else None
 
-    def add(self, piece: Piece) -> list[Piece]:
-        """The part of the next `piece` of the present reading that is new, to be given out now; nothing without any.
+    def add(self, batch: FetchedBatch) -> list[FetchedBatch]:
+        """The part of the next `batch` of the present reading that is new, to be given out now; nothing without any.
 
         Raises `ValueError` when another message stands where `awaited` should, or that one at another position.
         """
-        first, self._seen = self._seen, self._seen + len(piece.messages)
+        first, self._seen = self._seen, self._seen + len(batch.messages)
         while (mark := self.awaited) is not None:
             if mark.total > self._seen:
                 return []
             index = mark.total - first - 1
-            if (key_of(piece.messages[index]), _position(piece, index)) != (mark.key, mark.position):
+            if (key_of(batch.messages[index]), _position(batch, index)) != (mark.key, mark.position):
                 raise ValueError(f"message {mark.total} of the range is another one than before")
             self._met += 1
         known = max(0, self._marks[-1].total - first) if self._marks else 0
-        if known == len(piece.messages):
+        if known == len(batch.messages):
             return []
-        key, position = key_of(piece.messages[-1]), _position(piece, -1)
-        self._marks.append(Mark(key, position, self._seen, len(piece.messages), piece.begin, piece.upto))
+        key, position = key_of(batch.messages[-1]), _position(batch, -1)
+        self._marks.append(Mark(key, position, self._seen, len(batch.messages), batch.begin, batch.end))
         self._met += 1
         if not known:
-            return [piece]
-        positions = None if piece.positions is None else piece.positions[known:]
-        return [Piece(piece.messages[known:], positions, piece.begin, piece.upto)]
+            return [batch]
+        positions = None if batch.positions is None else batch.positions[known:]
+        return [FetchedBatch(batch.messages[known:], positions, batch.begin, batch.end)]
 
 
-def what_is_left(start: int, end: int, loss: DataLossError, given: DeliveredLog) -> tuple[int, int]:
+def remaining_range(start: int, end: int, loss: DataLossError, given: DeliveredLog) -> tuple[int, int]:
     """Return what of [start, end) is to be read after `loss`, when `given` was given out so far: a smaller range, maybe
     an empty one. Positions are bytes of the index.
 
     A store that lost a tail uses its positions for messages that came after the range was planned. These do not belong
     to the range. Raise `ProtocolError` if the loss is no loss of this range, which a reader must not retry.
     """
-    behind = given.last.upto if given.last else start
+    behind = given.last.end if given.last else start
     if loss.offered > loss.asked:  # retention removed the beginning
         left = max(loss.offered, behind), end
     else:
@@ -119,8 +119,8 @@ def what_is_left(start: int, end: int, loss: DataLossError, given: DeliveredLog)
     return left
 
 
-def _position(piece: Piece, index: int) -> int | None:
-    return None if piece.positions is None else piece.positions[index]
+def _position(batch: FetchedBatch, index: int) -> int | None:
+    return None if batch.positions is None else batch.positions[index]
 
 
 def key_of(message: StoredMessage) -> tuple[int, int]:

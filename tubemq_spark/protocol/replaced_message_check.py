@@ -12,13 +12,13 @@ Messages in the middle of a range would often be suspected then. The last one st
 from __future__ import annotations
 
 from tubemq_spark.errors import PositionMovedError
-from tubemq_spark.protocol.fetched_batch import Piece
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import KnownIds
 from tubemq_spark.protocol.metadata import Partition
 
 
 class ReplacedMessageCheck:
-    """For one reading of [start, end), of all whose pieces it is told."""
+    """For one reading of [start, end), of all whose batches it is told."""
 
     def __init__(self, partition: Partition, start: int, end: int, ids: KnownIds) -> None:
         self._partition = partition
@@ -26,12 +26,12 @@ class ReplacedMessageCheck:
         self._ids = ids
         self._last: int | None = None  # the newest message's id
 
-    def heard(self, piece: Piece) -> None:
-        if piece.messages:
-            self._last = piece.messages[-1].messageId
+    def add(self, batch: FetchedBatch) -> None:
+        if batch.messages:
+            self._last = batch.messages[-1].messageId
 
     @property
-    def is_suspicious(self) -> bool:
+    def finds_replacement(self) -> bool:
         """Whether the last message is another one than before. Where its id is known, the mark at the last entry is to
         be looked at once more: the entry may be one that no fetch returns, and the mark names the next message then.
         """
@@ -40,7 +40,7 @@ class ReplacedMessageCheck:
         span = self._ids.span
         return span is not None and self._last is not None and not span.has(self._last)
 
-    def suspicion(self) -> PositionMovedError:
+    def error(self) -> PositionMovedError:
         return PositionMovedError(
             f"{self._partition}: messages in [{self._start}, {self._end}) have other ids than those that stood there "
             "when the batch was planned: its broker seems to have lost some in a crash, and to use the positions "

@@ -35,9 +35,9 @@ from typing import NamedTuple, Protocol
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.exact_range import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
 from tubemq_spark.protocol.message import check_sum, decode_attributes, split_payload
+from tubemq_spark.protocol.not_found import NotFound
 
 NEIGHBOURHOOD = 1000  # index entries
 MOST_UNTIMED = 100_000  # messages
@@ -98,7 +98,7 @@ class _Window(NamedTuple):
     """A reply and a position that all its messages stand before."""
 
     begin: int
-    upto: int
+    end: int
     messages: Sequence[StoredMessage]
 
 
@@ -259,14 +259,14 @@ class Search:
             self._sample_next()
 
     def _scan(self, windows: Sequence[_Window], over: bool) -> None:
-        for begin, upto, messages in windows:
+        for begin, end, messages in windows:
             for index, message in enumerate(messages):
                 time = self._time(message)
                 if time is not None and time >= self._moment:
                     self._known = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}
                     # All that stands at the end or behind it counts as standing at the end.
                     low = min(begin + index * UNIT, self._end)
-                    high = min(upto - (len(messages) - index) * UNIT, self._end) + UNIT
+                    high = min(end - (len(messages) - index) * UNIT, self._end) + UNIT
                     self._pinpoint(low, high)
                     if self._state is State.PINPOINTING:
                         # Where each entry is a message of the partition, another one stands next: one look settles it.
@@ -282,7 +282,7 @@ class Search:
         distance = None if found is None else self._known.get(key_of(found.messages[0]))
         if found is not None and distance is not None:
             behind = len(found.messages) - distance  # the wanted one and those after it, if the reply reaches that far
-            high = min(self._high, found.upto - behind * UNIT + UNIT) if behind > 0 else self._high
+            high = min(self._high, found.end - behind * UNIT + UNIT) if behind > 0 else self._high
             self._pinpoint(found.begin + distance * UNIT, high)
         elif found is not None or over:
             self._pinpoint(self._low, self._start)
@@ -330,7 +330,7 @@ def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) 
         if over or outcome is NotFound.WAIT:
             break
     ends = [reply.begin for reply in replies[1:]] + [max_offset]
-    return [_Window(at, upto, messages) for (at, messages), upto in zip(replies, ends, strict=False)], over
+    return [_Window(at, end, messages) for (at, messages), end in zip(replies, ends, strict=False)], over
 
 
 def _reached(windows: Sequence[_Window]) -> int:

@@ -33,7 +33,7 @@ from tubemq_spark.errors import (
     TransportError,
     TubeMQError,
 )
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
 from tubemq_spark.sink.commit_note import CommitNote

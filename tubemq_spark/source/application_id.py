@@ -13,7 +13,7 @@ import platform
 import secrets
 from functools import cache
 
-from tubemq_spark.protocol.consumer_lifecycle import PLANNER, ClaimId, who_is
+from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 
 _FOLDERS = "SPARK_LOCAL_DIRS"
 _RANDOM_PART = "blockmgr-"  # what Spark names them; others may set the variable to folders that they share
@@ -22,7 +22,7 @@ _RANDOM_PART = "blockmgr-"  # what Spark names them; others may set the variable
 def planner_claim() -> ClaimId:
     """The claim of one plan of a batch read, from which its tasks derive theirs. Two plans may be made at once."""
     return ClaimId(
-        application_id(), run=0, batch=0, task=PLANNER, reader=secrets.token_hex(4), who=who_is(platform.node())
+        application_id(), run=0, batch=0, task=PLANNER, reader=secrets.token_hex(4), label=label_of(platform.node())
     )
 
 

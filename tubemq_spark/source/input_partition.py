@@ -20,8 +20,8 @@ from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS, Member
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
 
@@ -47,7 +47,7 @@ class TubeMQInputPartition(InputPartition):
     loss_policy: LossPolicy = field(default_factory=LossPolicy)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the ranges as Arrow batches; raises as `PartitionReader.pieces` and `RowMaker.batches` do."""
+        """The rows of the ranges as Arrow batches; raises as `PartitionReader.batches` and `RowMaker.batches` do."""
         maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
         for wanted, snapshot in self.ranges:
@@ -71,12 +71,12 @@ class TubeMQInputPartition(InputPartition):
             loss_policy=self.loss_policy,
             find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
         )
-        gathered: list[Piece] = []
+        gathered: list[FetchedBatch] = []
         rows = size = 0
-        for piece in reader.pieces():
-            gathered.append(piece)
-            rows += len(piece.messages)
-            size += sum(len(message.payLoadData) for message in _of_the_wire(piece))
+        for batch in reader.batches():
+            gathered.append(batch)
+            rows += len(batch.messages)
+            size += sum(len(message.payLoadData) for message in _of_the_wire(batch))
             if rows >= ROWS or size >= BYTES:
                 yield from _batches(maker, wanted.partition, gathered)
                 gathered, rows, size = [], 0, 0
@@ -95,7 +95,7 @@ class TubeMQInputPartition(InputPartition):
             task=context.partitionId(),
             attempt=context.taskAttemptId(),
             reader=secrets.token_hex(4),
-            who=who_is(platform.node(), *names, _query_name(context)),
+            label=label_of(platform.node(), *names, _query_name(context)),
         )
 
 
@@ -111,18 +111,18 @@ def _is_first_attempt() -> bool:
     return context is None or context.attemptNumber() == 0
 
 
-def _batches(maker: RowMaker, partition: Partition, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-    messages = [message for piece in pieces for message in _of_the_wire(piece)]
+def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
+    messages = [message for batch in fetched for message in _of_the_wire(batch)]
     positions: list[int | None] | None = None
-    if any(piece.positions is not None for piece in pieces):
-        positions = [position for piece in pieces for position in _positions(piece)]
+    if any(batch.positions is not None for batch in fetched):
+        positions = [position for batch in fetched for position in _positions(batch)]
     return maker.batches(partition, messages, positions)
 
 
-def _positions(piece: Piece) -> Iterable[int | None]:
-    return [None] * len(piece.messages) if piece.positions is None else piece.positions
+def _positions(batch: FetchedBatch) -> Iterable[int | None]:
+    return [None] * len(batch.messages) if batch.positions is None else batch.positions
 
 
-def _of_the_wire(piece: Piece) -> Sequence[Any]:
-    """A piece needs to know no more of its messages than what tells them apart; these are TransferedMessages."""
-    return cast(Sequence[Any], piece.messages)
+def _of_the_wire(batch: FetchedBatch) -> Sequence[Any]:
+    """A batch needs to know no more of its messages than what tells them apart; these are TransferedMessages."""
+    return cast(Sequence[Any], batch.messages)

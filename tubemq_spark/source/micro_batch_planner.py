@@ -19,8 +19,8 @@ from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.empty_partitions import without_messages
 from tubemq_spark.source.input_partition import TubeMQInputPartition
@@ -50,7 +50,7 @@ def partition_of(loss: DataLossError) -> Partition:
 
 def first_claim(query: str) -> ClaimId:
     """The driver's claim at the start of a run of `query`; a later run's is newer, unless the clock was set back."""
-    return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1, who=who_is(platform.node()))
+    return ClaimId(query, run=time.time_ns() // 1_000_000, batch=1, label=label_of(platform.node()))
 
 
 def read_status(options: SourceOptions) -> ReadStatus:

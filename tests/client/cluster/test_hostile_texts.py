@@ -16,8 +16,8 @@ from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import PartitionOccupiedError
+from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, holder_in
 from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.metadata import Broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -70,7 +70,7 @@ def test_a_holder_that_a_broker_made_up() -> None:
         settings = ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=0.0)
         reader = PartitionReader(settings, "g", ClaimId("query", run=1, batch=1), wanted, snapshot, claim_timeout=0.0)
         with pytest.raises(PartitionOccupiedError, match="another consumer of group g") as told:
-            list(reader.pieces())
+            list(reader.batches())
     assert str(told.value).isprintable()
     assert len(str(told.value)) < 1200
     assert len(told.value.holder) < 700

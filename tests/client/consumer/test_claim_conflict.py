@@ -12,10 +12,10 @@ from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, who_is
+from tubemq_spark.protocol.claim_id import ClaimId, label_of
 
 TASK = ClaimId("q", run=5, batch=5, task=5, attempt=5, stage=5, reader="5")
-SIBLING = str(replace(TASK, stage=6, attempt=9, who=who_is("host-7", "app-1", "my report")))
+SIBLING = str(replace(TASK, stage=6, attempt=9, label=label_of("host-7", "app-1", "my report")))
 NEWER_RUN = str(replace(TASK, run=6))
 
 
@@ -121,7 +121,7 @@ def test_a_newer_run_that_took_a_claim_of_ours_is_not_waited_for() -> None:
 
 def test_a_holder_says_on_which_host_and_for_what_it_reads(clock: SimpleNamespace) -> None:
     waits = new_waiting()
-    other = replace(TASK, query="r", who=who_is("host_3", "application_17_0001", "Nightly: copy", "clicks"))
+    other = replace(TASK, query="r", label=label_of("host_3", "application_17_0001", "Nightly: copy", "clicks"))
     assert not waits.meet("here", str(other))
     clock.now += 46
     said = r"\(of a Spark query on host-3, application-17-0001, Nightly-copy, clicks\)\. Stop it"

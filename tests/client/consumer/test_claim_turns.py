@@ -22,8 +22,8 @@ from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
-from tubemq_spark.protocol.consumer_lifecycle import PLANNER, ClaimId
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.claim_id import PLANNER, ClaimId
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.config import ServerConfig
 
@@ -52,14 +52,14 @@ class Scene:
         is_first: bool = True,
         verify: bool = False,
         previous: str | None = None,
-    ) -> Generator[Piece, None, None]:
+    ) -> Generator[FetchedBatch, None, None]:
         """One that waits for nobody but siblings."""
         wanted = reading.wanted(self.cluster, HERE, self.start, self.end)
         snapshot = reading.snapshot(self.cluster, HERE, previous)
         snapshot = replace(snapshot, group_position=group_position, verify=verify)
         return PartitionReader(
             settings(self.cluster), GROUP, claim, wanted, snapshot, claim_timeout=0.0, is_first=is_first
-        ).pieces()
+        ).batches()
 
     def driver(self, claim: ClaimId, claim_timeout: float = 0.0, retry_for: float = 30.0) -> DriverClaims:
         session = ConsumerSession(settings(self.cluster, retry_for=retry_for), GROUP, ["demo"])
@@ -185,11 +185,11 @@ def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str) -> N
     scene.cluster.tubemq.on("partition_register").fail(410, named)
     driver = scene.driver(TASK, 45.0, retry_for=0.3)
     wanted = reading.wanted(scene.cluster, HERE, scene.start, scene.end)
-    pieces = PartitionReader(
+    batches = PartitionReader(
         settings(scene.cluster, retry_for=0.3), GROUP, TASK, wanted, reading.snapshot(scene.cluster, HERE)
-    ).pieces()
+    ).batches()
     with pytest.raises(PartitionOccupiedError, match=r"the broker was told \d+ times in 0\.3 s to end such claims"):
-        driver.take({HERE: None}) if side == "driver" else next(pieces)
+        driver.take({HERE: None}) if side == "driver" else next(batches)
 
 
 # Where the group is left
@@ -234,10 +234,10 @@ def test_a_reader_that_never_had_the_partition_moves_no_group(scene: Scene) -> N
 # Fetches that end late
 
 
-def exactly_or_not_at_all(scene: Scene, pieces: Iterator[Piece]) -> bool:
+def exactly_or_not_at_all(scene: Scene, batches: Iterator[FetchedBatch]) -> bool:
     """Whether the reader noticed that the group was moved."""
     try:
-        assert reading.rows_of(pieces) == scene.rows
+        assert reading.rows_of(batches) == scene.rows
     except PositionMovedError:
         return True
     return False
@@ -254,8 +254,8 @@ def test_a_fetch_of_a_killed_task_that_ends_late_loses_nothing(scene: Scene, way
             fetch_of(scene, killed)
         assert late.fired == 1
         if way == "to the next attempt":
-            pieces = scene.reader()
-            noticed += exactly_or_not_at_all(scene, pieces)
+            batches = scene.reader()
+            noticed += exactly_or_not_at_all(scene, batches)
             continue
         run = TASK.run + 1 if way.startswith("to the next run") else TASK.run
         driver = scene.driver(ClaimId(TASK.query, run=run, batch=TASK.batch + 1))

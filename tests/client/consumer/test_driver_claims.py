@@ -18,8 +18,8 @@ from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
 

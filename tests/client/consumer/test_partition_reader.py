@@ -24,9 +24,9 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeT
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import DataLossError, FencedError, PositionMovedError, ServerError, TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
-from tubemq_spark.protocol.exact_range import Piece
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Address, Broker
 
 OLD = ClaimId("query", run=1, batch=1, task=0, attempt=0)
@@ -50,7 +50,7 @@ class Scene:
         previous: str | None = None,
         fail: bool = True,
         **settings: Any,
-    ) -> Generator[Piece, None, None]:
+    ) -> Generator[FetchedBatch, None, None]:
         settings = {"framing": Framing.STANDARD, "retry_for": 30.0, **settings}
         where = Broker(1, address or self.broker.peer.address)
         return PartitionReader(
@@ -61,7 +61,7 @@ class Scene:
             PartitionSnapshot(where, previous),
             claim_timeout=0.0,
             loss_policy=LossPolicy(fail, "Do this"),
-        ).pieces()
+        ).batches()
 
     @property
     def expected(self) -> list[tuple[int | None, int]]:
@@ -69,11 +69,11 @@ class Scene:
         return [(position if self.sole else None, message.messageId) for position, message in found]
 
 
-def rows_of(pieces: Iterator[Piece]) -> list[tuple[int | None, int]]:
+def rows_of(batches: Iterator[FetchedBatch]) -> list[tuple[int | None, int]]:
     rows: list[tuple[int | None, int]] = []
-    for piece in pieces:
-        positions: Sequence[int | None] = piece.positions or [None] * len(piece.messages)
-        rows += [(position, message.messageId) for position, message in zip(positions, piece.messages, strict=True)]
+    for batch in batches:
+        positions: Sequence[int | None] = batch.positions or [None] * len(batch.messages)
+        rows += [(position, message.messageId) for position, message in zip(positions, batch.messages, strict=True)]
     return rows
 
 
@@ -180,8 +180,8 @@ def test_a_fetch_of_its_own_over_a_broken_connection_loses_nothing(scene: Scene)
     assert fetch > 20
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, pieces: int) -> None:
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, batches: int) -> None:
     under_way = 0
 
     def slow(step: str) -> None:
@@ -192,7 +192,7 @@ def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, pie
         assert step != "release" or under_way == 0
 
     reader = scene.reader()
-    rows_of(islice(reader, pieces))
+    rows_of(islice(reader, batches))
     scene.broker.script = slow
     reader.close()
     assert scene.broker.holder is None
@@ -270,13 +270,13 @@ def test_many_broken_connections_cost_nothing(scene: Scene) -> None:
 
 
 def test_what_is_ready_survives_the_proof_that_fails(scene: Scene, clock: SimpleNamespace) -> None:
-    """The consumer was slow, so the claim is proven before the next piece, and just then the connection breaks."""
+    """The consumer was slow, so the claim is proven before the next batch, and just then the connection breaks."""
     for number in range(4):
         scene.broker.script = Break("beat", number)
         rows: list[tuple[int | None, int]] = []
         reader = scene.reader()
-        for piece in reader:
-            rows += rows_of(iter([piece]))
+        for batch in reader:
+            rows += rows_of(iter([batch]))
             clock.advance += 3600
         assert rows == scene.expected, number
         assert scene.broker.log.count("beat") > number
@@ -424,6 +424,6 @@ def test_a_broker_that_has_moved_is_looked_for(scene: Scene, clock: SimpleNamesp
     settings = ClientSettings(masters=(), framing=Framing.STANDARD, retry_for=30.0)
     begun = clock.advance
     reader = PartitionReader(settings, "g", NEW, wanted, PartitionSnapshot(here), claim_timeout=0.0, find_broker=find)
-    assert rows_of(reader.pieces()) == scene.expected
+    assert rows_of(reader.batches()) == scene.expected
     assert asked == [here, here]
     assert clock.advance - begun > 3.0

@@ -15,8 +15,8 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober, ProbeResult
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 
 GROUP = "g"

@@ -26,9 +26,9 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import ServerError, TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Method
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.message import format_msg_time
 from tubemq_spark.protocol.metadata import Partition

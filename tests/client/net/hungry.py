@@ -14,8 +14,8 @@ from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 

@@ -21,8 +21,8 @@ from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
 from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 
@@ -69,7 +69,7 @@ def test_a_broker_that_trickles_holds_no_reader() -> None:
         snapshot = PartitionSnapshot(Broker(1, peer.address))
         reader = PartitionReader(settings, "g", ClaimId("q", run=1, batch=1, task=0), wanted, snapshot)
         with pytest.raises(TransportError, match=r"1:demo:0 at broker 1 .* gave up .*did not answer in time"):
-            next(reader.pieces())
+            next(reader.batches())
 
 
 def test_one_who_waits_for_several_replies_is_not_held_either() -> None:

@@ -59,8 +59,8 @@ from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import holder_in
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb

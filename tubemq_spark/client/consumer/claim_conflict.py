@@ -21,7 +21,7 @@ from collections import Counter
 
 from tubemq_spark.client.backoff import Deadline, delays
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, TubeMQError
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, Relation
+from tubemq_spark.protocol.claim_id import ClaimId, Relation
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +158,6 @@ class ClaimConflict:
 def _named(holder: str) -> str:
     """The client id, and what it tells people."""
     held_by = ClaimId.parse(holder)
-    if held_by is None or not held_by.who:
+    if held_by is None or not held_by.label:
         return holder
-    return f"{holder} (of a Spark query on {', '.join(held_by.who.split('+'))})"
+    return f"{holder} (of a Spark query on {', '.join(held_by.label.split('+'))})"

@@ -28,8 +28,9 @@ from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import ProtocolError, TransportError, TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import CLAIM, ClaimEvent, ClaimId, ClaimState, holder_in
+from tubemq_spark.protocol.consumer_lifecycle import CLAIM, ClaimEvent, ClaimState
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
 from tubemq_spark.protocol.lifecycle import Lifecycle

@@ -43,8 +43,8 @@ from tubemq_spark.errors import (
     TubeMQError,
 )
 from tubemq_spark.peer_text import shown
+from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_FILES
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId, holder_in, not_found_kind
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import (
     ErrCode,
@@ -54,9 +54,10 @@ from tubemq_spark.protocol.errcode import (
     is_about_visit_token,
     reaction_to,
 )
-from tubemq_spark.protocol.exact_range import Action, Command, ExactRange, NotFound, Piece
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, what_is_left
+from tubemq_spark.protocol.exact_range import Action, Command, ExactRange
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, remaining_range
 from tubemq_spark.protocol.metadata import Broker, parse_failure_info
+from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 
@@ -89,7 +90,7 @@ class _TokenRefusedError(Exception):
 class PartitionReader:
     """The messages of one range, as `claim` in `group`.
 
-    Iterating over `pieces()` raises `PartitionOccupiedError` when another consumer keeps the partition for longer than
+    Iterating over `batches()` raises `PartitionOccupiedError` when another consumer keeps the partition for longer than
     `claim_timeout` seconds (siblings are waited for without limit, see `ClaimConflict`), `FencedError` when a newer
     attempt took it over, `DataLossError` or `PositionMovedError` when the range is not whole (see `ExactRange`),
     `TransportError` or `ServerError` when the broker stays away or refuses for longer than the settings' `retry_for`.
@@ -139,7 +140,7 @@ class PartitionReader:
         self._news_due = Deadline(settings.retry_for)  # when the reader has given out nothing for so long
         self._group_found: int | None = None  # where the group stood before this reader moved it
         self._may_be_moved = not is_first  # whether a reader of this range may have moved the group before that
-        self._complete: deque[Piece] = deque()  # to be given out next
+        self._complete: deque[FetchedBatch] = deque()  # to be given out next
         self._pacing = FetchThrottle(
             snapshot.flow_rules, bool(wanted.filters), where=f"{wanted.partition} for group {group}"
         )
@@ -151,7 +152,7 @@ class PartitionReader:
     def __repr__(self) -> str:
         return f"<PartitionReader {self._client_id} in {self._group}: {self._range!r}>"
 
-    def pieces(self) -> Generator[Piece, None, None]:
+    def batches(self) -> Generator[FetchedBatch, None, None]:
         """The range's messages in order, a few thousand at a time."""
         stop_beating = HEARTBEAT.keep(self._beat)
         start, end = self._wanted.start, self._wanted.end
@@ -167,17 +168,17 @@ class PartitionReader:
                     if in_a_row > _MOST_LOSSES:
                         raise self._loss_policy.error(loss) from None
                     self._loss_policy.report(loss)
-                    start, end = what_is_left(start, end, loss, given)  # a smaller range each time, so this loop ends
+                    start, end = remaining_range(start, end, loss, given)  # smaller each time, so the loop ends
         finally:
             stop_beating()
             self._leave()
 
-    def _read_range(self, start: int, end: int, given: DeliveredLog) -> Iterator[Piece]:
+    def _read_range(self, start: int, end: int, given: DeliveredLog) -> Iterator[FetchedBatch]:
         self._range = self._new_range(start, end)
         self._complete.clear()
-        for piece in self._read_what_stood_there():
-            given.add(piece)
-            yield piece
+        for batch in self._read_what_stood_there():
+            given.add(batch)
+            yield batch
         while self._unsure:
             self._read_again(given)
 
@@ -186,7 +187,7 @@ class PartitionReader:
             self._wanted.partition,
             start,
             end,
-            sole_partition=self._wanted.owns_store,
+            owns_store=self._wanted.owns_store,
             depth=1 if self._pacing.one_at_a_time else DEPTH,
         )
 
@@ -197,7 +198,7 @@ class PartitionReader:
         given.read_again()
         try:
             same = (
-                not [new for piece in self._read_what_stood_there() for new in given.add(piece)]
+                not [new for batch in self._read_what_stood_there() for new in given.add(batch)]
                 and given.awaited is None
             )
         except ValueError:
@@ -208,17 +209,17 @@ class PartitionReader:
                 "earlier attempt moved the group's position. Run the batch again"
             )
 
-    def _read_what_stood_there(self) -> Iterator[Piece]:
+    def _read_what_stood_there(self) -> Iterator[FetchedBatch]:
         """Without messages that took the place of lost ones."""
         ids, end = self._wanted.ids, self._range.end
         if end != self._wanted.end:
             ids = ids._replace(last=None)
         sieve = ReplacedMessageCheck(self._wanted.partition, self._range.start, end, ids)
-        for piece in self._read():
-            sieve.heard(piece)
-            yield piece
-        if not self._same_broker and sieve.is_suspicious and not self._has_mark(end, ids.last):
-            raise sieve.suspicion()
+        for batch in self._read():
+            sieve.add(batch)
+            yield batch
+        if not self._same_broker and sieve.finds_replacement and not self._has_mark(end, ids.last):
+            raise sieve.error()
 
     def _has_mark(self, end: int, message_id: int | None) -> bool:
         """Whether the store still has the message that was the first one at the last entry before `end`."""
@@ -233,7 +234,7 @@ class PartitionReader:
             back_to=self._range.start,
         )
 
-    def _read(self) -> Iterator[Piece]:
+    def _read(self) -> Iterator[FetchedBatch]:
         while not self._range.done or self._complete:
             try:
                 with POOL.lease(self._broker.address, self._settings) as connection:
@@ -244,7 +245,7 @@ class PartitionReader:
             except TransportError as error:
                 _log.info("%s: %s; trying again", self._where, error)
                 self._leave_behind()
-                self._range.interrupt()
+                self._range.on_disconnect()
                 self._count_rereading(error)
                 if not self._stamina.failed(error):
                     raise self._gave_up(str(error)) from None
@@ -278,7 +279,7 @@ class PartitionReader:
             "broker runs and can be reached from the executors"
         )
 
-    def _converse(self, connection: Connection) -> Iterator[Piece]:
+    def _converse(self, connection: Connection) -> Iterator[FetchedBatch]:
         """Reads until the range is done or the connection breaks."""
         if self._snapshot.group_position is not None and self._group_found is None:
             self._find_group(connection)
@@ -308,13 +309,13 @@ class PartitionReader:
                 except _OccupiedError as occupied:
                     self._drain(connection, sent)
                     to_send.clear()
-                    self._range.interrupt()
+                    self._range.on_disconnect()
                     self._make_way(connection, str(occupied))
                     continue
                 except _TokenRefusedError as refused:
                     self._drain(connection, sent)
                     to_send.clear()
-                    self._range.interrupt()
+                    self._range.on_disconnect()
                     self._renew_token(refused)
                     handed_over = self._hand_over(connection)
                     continue
@@ -335,7 +336,7 @@ class PartitionReader:
 
     def _is_premature(self, command: Command, sent: deque[tuple[Command, int, float]]) -> bool:
         """A seek would claim a partition anew that was taken away: the roll-back before it must be answered first."""
-        return command.action in (Action.SEEK, Action.ASK_FILES) and any(
+        return command.action in (Action.SEEK, Action.FIND_FLUSHED_END) and any(
             other.action is Action.ROLL_BACK for other, _, _ in sent
         )
 
@@ -364,8 +365,8 @@ class PartitionReader:
         self._unsure = self._unsure or self._asked
         self._asked = self._same_broker = False
 
-    def _give_out(self, connection: Connection) -> Iterator[Piece]:
-        self._complete += self._range.take()
+    def _give_out(self, connection: Connection) -> Iterator[FetchedBatch]:
+        self._complete += self._range.take_batches()
         while self._complete:
             self._assure(connection)
             self._stamina.progress()
@@ -380,14 +381,14 @@ class PartitionReader:
         if command.action is Action.SEEK:
             reply = self._hear_claim(outcome, call)
             self._empty_at = None
-            self._range.sought(reply.currOffset, reply.maxOffset)
-        elif command.action is Action.ASK_FILES:
-            self._range.files_end(self._hear_claim(outcome, call).maxOffset)
-            return None if self._range.waits_for_files is None else _FLUSH_PAUSE
+            self._range.on_seek(reply.currOffset, reply.maxOffset)
+        elif command.action is Action.FIND_FLUSHED_END:
+            self._range.on_flushed_end(self._hear_claim(outcome, call).maxOffset)
+            return None if self._range.waits_for_flush is None else _FLUSH_PAUSE
         elif command.action is Action.ROLL_BACK:
             commit = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, call.what)
             self._check(commit.errCode, commit.errMsg, call.what)
-            self._range.rolled_back(commit.currOffset)
+            self._range.on_roll_back(commit.currOffset)
         else:
             got = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, call.what)
             return self._hear_fetch(got, call)
@@ -409,7 +410,7 @@ class PartitionReader:
             self._slowed = True
             sizes = (len(message.payLoadData) for message in got.messages)
             self._pacing.heard(sizes, got.currDataDlt if got.HasField("currDataDlt") else -1, got.requireSlow)
-            self._range.fetched(got.currOffset, got.maxOffset, got.messages)
+            self._range.on_fetch(got.currOffset, got.maxOffset, got.messages)
             stands = not got.messages and got.currOffset == self._empty_at
             self._empty_at = None if got.messages else got.currOffset
             if stands:  # a broker may read nothing once or twice, at the end of a segment for instance
@@ -422,16 +423,16 @@ class PartitionReader:
         self._slowed = got.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT
         if self._slowed:
             self._pacing.limited(got.minLimitTime)
-            self._range.not_found(NotFound.WAIT)
+            self._range.on_not_found(NotFound.WAIT)
             return None
         if got.errCode == ErrCode.NOT_FOUND:
             self._pacing.not_found()
             kind = not_found_kind(got.errMsg)
-            self._range.not_found(kind)
+            self._range.on_not_found(kind)
             return 0.0 if kind is NotFound.WAIT else None
         if reaction_to(got.errCode) in (Reaction.RETRY, Reaction.WAIT):
             # A broker that is closed, slow or limiting just now: the cursor stays.
-            self._range.not_found(NotFound.WAIT)
+            self._range.on_not_found(NotFound.WAIT)
             return 0.2
         self._check(got.errCode, got.errMsg, call.what)
         raise AssertionError("unreachable")
@@ -452,8 +453,8 @@ class PartitionReader:
 
     def _no_progress(self) -> ServerError:
         code, message = self._refusal
-        if self._range.waits_for_files is not None:
-            begin, end = self._range.waits_for_files
+        if self._range.waits_for_flush is not None:
+            begin, end = self._range.waits_for_flush
             return ServerError(
                 f"{self._where}: not every entry of [{begin}, {end}) gave a message while the broker had them in its "
                 "memory, where it leaves out messages that are too long, and in "
@@ -594,7 +595,7 @@ class PartitionReader:
             return self._calls.register(
                 broker, partition, self._client_id, command.position, filters=self._wanted.filters
             )
-        if command.action is Action.ASK_FILES:
+        if command.action is Action.FIND_FLUSHED_END:
             return self._calls.register(broker, partition, self._client_id, command.position, policy=READ_FILES)
         if command.action is Action.ROLL_BACK:
             return self._calls.roll_back(broker, partition, self._client_id)

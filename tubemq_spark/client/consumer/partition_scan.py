@@ -26,9 +26,9 @@ from tubemq_spark.errors import (
     PositionMovedError,
     ProtocolError,
 )
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.consumer_lifecycle import ClaimId
-from tubemq_spark.protocol.fetched_batch import Piece
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 
@@ -91,9 +91,9 @@ def scan_partition(
     is_untouched = True
     while start < end:
         try:
-            for piece in _pieces(session, base, claim, patience, partition, start, end):
+            for batch in _batches(session, base, claim, patience, partition, start, end):
                 is_untouched = False
-                yield from _seen(piece)
+                yield from _seen(batch)
             return
         except DataLossError as loss:
             if since < loss.offered and loss.asked < loss.offered:
@@ -114,7 +114,7 @@ def _start(since: int, end: int, behind: int) -> int:
     return max(0, min(since, end) - behind * UNIT)
 
 
-def _pieces(
+def _batches(
     session: ProducerSession,
     base: str,
     claim: ClaimId,
@@ -122,7 +122,7 @@ def _pieces(
     partition: Partition,
     start: int,
     end: int,
-) -> Iterator[Piece]:
+) -> Iterator[FetchedBatch]:
     broker = session.cluster.brokers.get(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
@@ -137,8 +137,8 @@ def _pieces(
         claim_timeout=patience,
     )
     try:
-        with closing(reader.pieces()) as pieces:
-            yield from pieces
+        with closing(reader.batches()) as batches:
+            yield from batches
     except FencedError:
         raise
     except PartitionOccupiedError as occupied:
@@ -150,9 +150,9 @@ def _pieces(
         ) from None
 
 
-def _seen(piece: Piece) -> Iterator[ScannedMessage]:
-    messages = cast(list[Any], piece.messages)
-    positions = piece.positions if piece.positions is not None else [None] * len(messages)
+def _seen(batch: FetchedBatch) -> Iterator[ScannedMessage]:
+    messages = cast(list[Any], batch.messages)
+    positions = batch.positions if batch.positions is not None else [None] * len(messages)
     for message, position in zip(messages, positions, strict=True):
         try:
             attributes, _ = split_payload(message.payLoadData, message.flag)

@@ -6,22 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tubemq_spark.protocol.claim_id import DRIVER, NO_STAGE, PLANNER, ClaimId, Relation, holder_in, label_of
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
-from tubemq_spark.protocol.consumer_lifecycle import (
-    DRIVER,
-    NO_STAGE,
-    PLANNER,
-    ClaimId,
-    Relation,
-    holder_in,
-    not_found_kind,
-    who_is,
-)
-from tubemq_spark.protocol.exact_range import NotFound
 
 numbers = st.integers(0, 10**18 - 1)
 roles = st.just((DRIVER, NO_STAGE)) | st.just((PLANNER, NO_STAGE)) | st.tuples(numbers, st.just(NO_STAGE) | numbers)
-names = st.lists(st.text(), max_size=4).map(lambda texts: who_is(*texts))
+names = st.lists(st.text(), max_size=4).map(lambda texts: label_of(*texts))
 claims = st.builds(
     lambda role, **given: ClaimId(task=role[0], stage=role[1], **given),
     roles,
@@ -30,7 +20,7 @@ claims = st.builds(
     batch=numbers,
     attempt=numbers,
     reader=st.from_regex(r"([0-9a-f]{1,8})?", fullmatch=True),
-    who=names,
+    label=names,
 )
 
 
@@ -44,7 +34,7 @@ def test_claims_come_back(claim: ClaimId) -> None:
 def test_a_claim_names_itself() -> None:
     assert str(ClaimId("q-1", 1700, 3)) == "spark_q-1_r1700_b3_driver_a0"
     assert str(ClaimId("app-1", 0, 0, task=PLANNER, reader="5f")) == "spark_app-1_r0_b0_planner_a0_n5f"
-    task = ClaimId("q-1", 1700, 3, task=12, attempt=40, stage=8, reader="c0de", who=who_is("host_1", "my app", ""))
+    task = ClaimId("q-1", 1700, 3, task=12, attempt=40, stage=8, reader="c0de", label=label_of("host_1", "my app", ""))
     assert str(task) == "spark_q-1_r1700_b3_s8_p12_a40_nc0de_whost-1+my-app"
 
 
@@ -150,20 +140,3 @@ def test_of_two_claims_at_most_one_takes_from_the_other(one: ClaimId, other: Cla
 )
 def test_the_holder_in_a_brokers_text(message: str, holder: str) -> None:
     assert holder_in(message) == holder
-
-
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [
-        ("The request offset reached maxOffset!", NotFound.END),
-        ("Can't found Message by index!", NotFound.PASSED),
-        ("Can't found Message by index in cache", NotFound.WAIT),
-        ("Request offset reached cache maxOffset", NotFound.WAIT),
-        ("current offset is exceed max file offset", NotFound.WAIT),
-        ("current offset is exceed max offset!", NotFound.WAIT),
-        ("RpcServer consume speed limit!", NotFound.WAIT),
-        ("", NotFound.WAIT),
-    ],
-)
-def test_what_a_404_means(message: str, kind: NotFound) -> None:
-    assert not_found_kind(message) is kind
