@@ -102,7 +102,7 @@ class Task:
         context = SimpleNamespace(
             partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=told.get
         )
-        with mock.patch("tubemq_spark.sink.task_context.WriteTaskContext.get", return_value=context):
+        with mock.patch("tubemq_spark.sink.task_context.TaskContext.get", return_value=context):
             yield
 
 
