@@ -114,7 +114,7 @@ def _read(
 
 
 class Deduplicator:
-    """The ledger of one try of a task; see `client.producer.Ledger`."""
+    """The ledger of one try of a task; see `client.producer.producer.RecordLookup`."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Deduplicator:
                 )
             )
 
-    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
+    def available(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
         missing = [
             one
             for one in partitions
@@ -202,7 +202,7 @@ class Deduplicator:
             self._away.update(one for one in missing if one not in found)
         return [one for one in partitions if one in self._bookmarks or one.topic == self._unmarked]
 
-    def greet(self, partitions: Sequence[Partition]) -> None:
+    def ping(self, partitions: Sequence[Partition]) -> None:
         try:
             answered = read_bookmarks(self._session, self._options.group, partitions, within=AWAY_AFTER)
         except ServerError as error:
@@ -210,17 +210,17 @@ class Deduplicator:
         if missing := [one for one in partitions if one not in answered]:
             raise TransportError(f"{missing[0]}: its broker does not answer")
 
-    def find(
-        self, partition: Partition, floor: int | None, marks: Collection[object]
+    def find_stored(
+        self, partition: Partition, start: int | None, record_ids: Collection[object]
     ) -> Mapping[object, RecordMetadata]:
         # The bookmark was read before this try has sent anything, hence its messages stand behind the end of then.
-        since = self._bookmarks[partition].end if floor is None else floor
+        since = self._bookmarks[partition].end if start is None else start
         found: dict[object, RecordMetadata] = {}
         try:
             for seen in self._look_at(partition, since, retry_for=_HASTE):
                 stamp = parse(seen.attributes)
                 # With the digest: an earlier try may have given the number to another row.
-                if stamp is not None and stamp.origin == self._origin and (stamp.row, stamp.digest) in marks:
+                if stamp is not None and stamp.origin == self._origin and (stamp.row, stamp.digest) in record_ids:
                     found[stamp.row, stamp.digest] = _stored(partition, seen)
         except DataLossError as loss:
             self._uncertain(loss)

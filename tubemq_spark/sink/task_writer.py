@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark
-from tubemq_spark.client.producer.pending_record import Mark, PendingRecord, RecordMetadata
+from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
@@ -139,7 +139,7 @@ class _TaskWriter:
                 options.max_in_flight,
                 rows_of=self._name,
                 max_bytes=options.max_bytes,
-                ledger=self._once,
+                lookup=self._once,
                 on_stored=self._note if self._receipts is not None else None,
             ) as producer:
                 if options.topic is not None:
@@ -187,7 +187,7 @@ class _TaskWriter:
                     raise BadRowError(
                         "topic", "it is the dead letter topic's name; dead letters need a topic of their own"
                     )
-                mark = None
+                record_id: RecordId | None = None
                 attributes = parts.attributes
                 if once is not None:
                     _check_topic(producer, parts.topic)
@@ -196,17 +196,17 @@ class _TaskWriter:
                     if stored is not None:
                         self._note_standing(number, stored)
                         continue
-                    mark = number, digest
+                    record_id = number, digest
                     attributes += mark_of + with_digest(number, digest)
                 elif mark_of:
                     attributes += b"%b%d" % (mark_of, row)
             except BadRowError as bad:
                 self._fail(producer, row, cells, str(bad))
                 continue
-            self._hand_over(producer, row, cells, parts, attributes, mark)
+            self._hand_over(producer, row, cells, parts, attributes, record_id)
 
     def _hand_over(
-        self, producer: Producer, row: int, cells: Cells, parts: Parts, attributes: bytes, mark: Mark | None
+        self, producer: Producer, row: int, cells: Cells, parts: Parts, attributes: bytes, record_id: RecordId | None
     ) -> None:
         try:
             producer.send(
@@ -218,7 +218,7 @@ class _TaskWriter:
                 row,
                 key=parts.key,
                 target=parts.target,
-                mark=mark,
+                record_id=record_id,
             )
         except ConfigError as error:
             if producer.has_failed:
@@ -260,7 +260,7 @@ class _TaskWriter:
 
     def _note(self, message: PendingRecord, stored: RecordMetadata) -> None:
         assert self._receipts is not None
-        row = message.mark[0] if isinstance(message.mark, tuple) else message.row
+        row = message.record_id[0] if isinstance(message.record_id, tuple) else message.row
         if row is not None and message.topic != self._options.dead_letter_topic:
             self._receipts.add(row, *_place(stored))
 

@@ -14,7 +14,7 @@ from tests.sending import bodies_in, settings
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer import unresolved_sends as doubts_module
-from tubemq_spark.client.producer.pending_record import Mark, PendingRecord, RecordMetadata
+from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -59,32 +59,34 @@ class Look:
         self.check: Callable[[Partition, Collection[int]], None] = lambda partition, marks: None
         self._cluster = cluster
 
-    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+    def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
         self.used += partitions
         return partitions
 
-    def greet(self, partitions: Sequence[Partition]) -> None:
+    def ping(self, partitions: Sequence[Partition]) -> None:
         self.greeted += partitions
         if self.deaf:
             self.deaf -= 1
             raise TransportError(f"nobody answers for {partitions[0]}")
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[Any]) -> Mapping[Mark, RecordMetadata]:
+    def find_stored(
+        self, partition: Partition, start: int | None, record_ids: Collection[Any]
+    ) -> Mapping[RecordId, RecordMetadata]:
         assert partition in self.used
-        assert marks
+        assert record_ids
         assert partition in self.greeted, "a broker that may be stuck is to give a sign of life before"
         self.greeted.remove(partition)
-        self.check(partition, marks)
-        self.asked.append((partition, floor, tuple(marks)))
+        self.check(partition, record_ids)
+        self.asked.append((partition, start, tuple(record_ids)))
         if self.trouble:
             self.trouble -= 1
             raise TransportError(f"nobody can tell of {partition}")
         standing = self.standing(partition)
-        found = {mark: standing[mark] for mark in marks if mark in standing}
-        # What stands before the floor is not looked at.
-        return {mark: stored for mark, stored in found.items() if (stored.offset or 0) >= (floor or 0)}
+        found = {record_id: standing[record_id] for record_id in record_ids if record_id in standing}
+        # What stands before the start is not looked at.
+        return {record_id: stored for record_id, stored in found.items() if (stored.offset or 0) >= (start or 0)}
 
-    def standing(self, partition: Partition) -> dict[Mark, RecordMetadata]:
+    def standing(self, partition: Partition) -> dict[RecordId, RecordMetadata]:
         return {
             mark_of(message.body): RecordMetadata(partition, message.message_id, message.offset, None)
             for message in self._cluster.tubemq.messages("demo")
@@ -102,18 +104,18 @@ class Task:
     def __init__(self, cluster: EmbeddedCluster, look: Look, *, max_in_flight: int = 1000, **others: float) -> None:
         self.told: dict[int, list[RecordMetadata]] = defaultdict(list)
         self.producer = Producer(
-            settings(cluster, **others), max_in_flight, "of the task", ledger=look, on_stored=self._note
+            settings(cluster, **others), max_in_flight, "of the task", lookup=look, on_stored=self._note
         )
 
     def _note(self, message: PendingRecord, stored: RecordMetadata) -> None:
-        assert isinstance(message.mark, int)
-        self.told[message.mark].append(stored)
+        assert isinstance(message.record_id, int)
+        self.told[message.record_id].append(stored)
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
         with self.producer as producer:
             for row in range(count):
                 key = b"%d" % (row % keys) if keys else None
-                producer.send("demo", b"row %d" % row, row=row, mark=row, key=key, target=target)
+                producer.send("demo", b"row %d" % row, row=row, record_id=row, key=key, target=target)
 
 
 def check_once(cluster: EmbeddedCluster, task: Task, count: int) -> None:
@@ -188,7 +190,7 @@ def test_what_was_certainly_not_stored_is_not_looked_for(cluster: EmbeddedCluste
 def test_messages_without_a_mark_are_sent_again(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=1, times=1).close_mid_frame()
     look = Look(single)
-    with Producer(settings(single), ledger=look) as producer:
+    with Producer(settings(single), lookup=look) as producer:
         producer.send("demo", b"row 0")
     assert bodies_in(single) == {b"row 0": 2}
     assert look.asked == []
@@ -286,9 +288,9 @@ def test_others_go_on_meanwhile(cluster: EmbeddedCluster) -> None:
         look.trouble = sum(message.broker_id == 2 for message in cluster.tubemq.messages("demo")) < 300
 
     look.check = other_is_not_done
-    with Producer(settings(cluster), ledger=look) as producer:
+    with Producer(settings(cluster), lookup=look) as producer:
         for row in range(600):
-            producer.send("demo", b"row %d" % row, mark=row, target=(1 + row % 2, 0))
+            producer.send("demo", b"row %d" % row, record_id=row, target=(1 + row % 2, 0))
     assert bodies_in(cluster) == {b"row %d" % row: 1 for row in range(600)}
 
 

@@ -25,7 +25,7 @@ _LOOK_CLOSER = 0.5  # seconds that an answer is owed before it is asked whether 
 
 
 class Usable(Protocol):
-    """`Ledger.usable`."""
+    """`RecordLookup.available`."""
 
     def __call__(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]: ...
 
@@ -77,7 +77,7 @@ class Partitioner:
         return found
 
     def need(self, partition: Partition) -> None:
-        """A message must go to this one. Raises as `Ledger.usable`."""
+        """A message must go to this one. Raises as `RecordLookup.available`."""
         if self._usable is not None:
             self._usable([partition], needed=True)
 

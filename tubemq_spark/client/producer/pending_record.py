@@ -25,7 +25,7 @@ class QueueId(NamedTuple):
     target: Partition | None
 
 
-Mark = Hashable
+RecordId = Hashable
 """What tells a message from all others of its producer when it is looked for."""
 
 
@@ -56,7 +56,7 @@ class PendingRecord(Lifecycle[SendState, SendEvent]):
     authorized_anew = False
     lane: OrderedQueue | None = None
     # What tells it from all others at a look, None where nothing does; and where it stands at the earliest.
-    mark: Mark | None = None
+    record_id: RecordId | None = None
     was_silent = False  # whether its broker gave no answer for too long
     floor: int | None = None
 

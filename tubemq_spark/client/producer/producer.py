@@ -5,8 +5,8 @@ answer that another partition or a later moment may not give) is sent again, els
 `settings.retry_for` seconds have gone by since its first failure. So a message may be stored twice, but none counts as
 stored that no broker has acknowledged.
 
-With a `Ledger` nothing is stored twice: a message whose send may have been heard is looked for in its partition before
-it is sent again.
+With a `RecordLookup` nothing is stored twice: a message whose send may have been heard is looked for in its partition
+before it is sent again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tubemq_spark.client.producer.broker_channel import Answer, BrokerChannel, O
 from tubemq_spark.client.producer.channels import Channels
 from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.pending_record import Mark, OrderedQueues, PendingRecord, QueueId, RecordMetadata
+from tubemq_spark.client.producer.pending_record import OrderedQueues, PendingRecord, QueueId, RecordId, RecordMetadata
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.unresolved_sends import UnresolvedSends
 from tubemq_spark.client.settings import ClientSettings
@@ -55,19 +55,21 @@ _TICK = 0.02  # seconds between two looks at things that no socket tells of
 _MOST_AROUND_A_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
 
-class Ledger(Protocol):
+class RecordLookup(Protocol):
     """Knows of messages that must not be stored twice; each has a mark that is its own."""
 
-    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+    def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
         """Those of `partitions` to which messages may go; asked before the first one does. `TransportError` where all
         are `needed` and one is not usable."""
         ...
 
-    def greet(self, partitions: Sequence[Partition]) -> None:
+    def ping(self, partitions: Sequence[Partition]) -> None:
         """Asks the broker of `partitions`, all of one, for a sign of life; `TransportError` without."""
         ...
 
-    def find(self, partition: Partition, floor: int | None, marks: Collection[Mark]) -> Mapping[Mark, RecordMetadata]:
+    def find_stored(
+        self, partition: Partition, start: int | None, record_ids: Collection[RecordId]
+    ) -> Mapping[RecordId, RecordMetadata]:
         """Those of `marks` whose messages stand in the partition at or behind `floor`, None for anywhere the task may
         have written. Called when no send of them is under way. `TransportError` when that cannot be told now."""
         ...
@@ -91,7 +93,7 @@ class Producer:
         rows_of: str = "",
         *,
         max_bytes: int = MAX_BYTES,
-        ledger: Ledger | None = None,
+        lookup: RecordLookup | None = None,
         on_stored: Callable[[PendingRecord, RecordMetadata], None] | None = None,
     ) -> None:
         """At most `max_in_flight` messages of each connection are unanswered, and not more than `max_bytes` of all
@@ -101,13 +103,13 @@ class Producer:
         self._max_bytes = max_bytes
         self._rows_of = rows_of
         self._on_stored = on_stored
-        self._tells = ledger is not None or on_stored is not None
+        self._tells = lookup is not None or on_stored is not None
         self._leases = ExitStack()
         self._session = self._leases.enter_context(SESSIONS.lease(settings))
         shared = SESSIONS.shared(settings)
-        self._router = Partitioner(self._session, shared.troubles, ledger.usable if ledger is not None else None)
+        self._router = Partitioner(self._session, shared.troubles, lookup.available if lookup is not None else None)
         self._patience = DeliveryTimeout(settings.retry_for)
-        self._doubts = None if ledger is None else UnresolvedSends(ledger, self._patience)
+        self._doubts = None if lookup is None else UnresolvedSends(lookup, self._patience)
         self._targets = SendTargets(self._session)
         self._limits: dict[str, int] = {}  # bytes, by topic
         self._anywhere: dict[
@@ -175,14 +177,14 @@ class Producer:
         *,
         key: bytes | None = None,
         target: tuple[int, int] | None = None,
-        mark: Mark | None = None,
+        record_id: RecordId | None = None,
     ) -> None:
         """Takes a message over; waits while too many are on their way.
 
         `attributes` are `encode_attributes`'s; `msg_type` and `msg_time` are said once more, for the broker. Messages
-        of one `key` go to one partition, in their order; `target` is the broker's and the partition's id. The ledger
-        knows the message by its `mark`. `ConfigError` when the topic or the target is unknown or the message longer
-        than the topic takes, `TransportError` when the target's broker may just be down. Any message taken before may
+        of one `key` go to one partition, in their order; `target` is the broker's and the partition's id. The lookup
+        knows the message by its `record_id`. `ConfigError` when the topic or the target is unknown or the message is
+        too long for the topic, `TransportError` when the target's broker may just be down. Any message taken before may
         be the cause of another error: `ServerError`, `AuthError`, `TransportError`, `ProtocolError`, which name it.
         """
         limit = self._limits.get(topic)
@@ -192,7 +194,7 @@ class Producer:
         if not payload or len(body) > limit or len(payload) > limit + _MOST_AROUND_A_BODY:
             raise ConfigError(f"{self._name(row)}: {_size_problem(topic, body, attributes, limit)}")
         message = PendingRecord(topic, encode_content(payload, flag, msg_type, msg_time), row, self._taken)
-        message.mark = mark
+        message.record_id = record_id
         if key is None and target is None:
             self._anywhere.setdefault(topic, deque()).append(message)
         else:
@@ -319,7 +321,7 @@ class Producer:
     def _submit(self, message: PendingRecord, partition: Partition) -> None:
         link = self._links.standing[partition.broker_id]
         self._waiting -= 1
-        if message.mark is not None and self._doubts is not None:
+        if message.record_id is not None and self._doubts is not None:
             message.floor = self._doubts.floor(partition)
         try:
             link.submit(message, partition, self._targets[partition])
@@ -461,7 +463,7 @@ class Producer:
         else:
             problem = outcome
         event = SendEvent.FAILED if code is None else send_event(code)
-        if event is SendEvent.FAILED and self._doubts is not None and message.mark is not None:
+        if event is SendEvent.FAILED and self._doubts is not None and message.record_id is not None:
             is_certain = is_elsewhere(outcome) if isinstance(outcome, Failure) else code and not may_be_stored(code)
             event = SendEvent.FAILED if is_certain else SendEvent.DOUBTED
         message.was_silent = link.is_silent

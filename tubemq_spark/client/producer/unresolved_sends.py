@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
-from tubemq_spark.client.producer.pending_record import Mark, PendingRecord, RecordMetadata
+from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.producer_lifecycle import SendEvent, SendState
@@ -29,13 +29,13 @@ _INDEX_ENTRY = 28
 
 
 class Finder(Protocol):
-    """The part of `client.producer.Ledger` that is needed here."""
+    """The part of `client.producer.producer.RecordLookup` that is needed here."""
 
-    def greet(self, partitions: Sequence[Partition]) -> None: ...
+    def ping(self, partitions: Sequence[Partition]) -> None: ...
 
-    def find(
-        self, partition: Partition, floor: int | None, marks: Collection[Mark]
-    ) -> Mapping[Mark, RecordMetadata]: ...
+    def find_stored(
+        self, partition: Partition, start: int | None, record_ids: Collection[RecordId]
+    ) -> Mapping[RecordId, RecordMetadata]: ...
 
 
 Settled = tuple[list[tuple[PendingRecord, RecordMetadata]], list[PendingRecord]]
@@ -102,7 +102,7 @@ class UnresolvedSends:
 
     def _greet(self, partitions: Sequence[Partition]) -> None:
         try:
-            self._finder.greet(partitions)
+            self._finder.ping(partitions)
         except TransportError as error:
             self._put_off(partitions[0].broker_id, error)
             return
@@ -116,7 +116,9 @@ class UnresolvedSends:
         floors = [message.floor for message in messages]
         floor = None if None in floors else min(one for one in floors if one is not None)
         try:
-            standing = self._finder.find(partition, floor, [one.mark for one in messages if one.mark is not None])
+            standing = self._finder.find_stored(
+                partition, floor, [one.record_id for one in messages if one.record_id is not None]
+            )
         except TransportError as error:
             self._put_off(partition.broker_id, error)
             return [], []
@@ -125,7 +127,7 @@ class UnresolvedSends:
         found: list[tuple[PendingRecord, RecordMetadata]] = []
         missed: list[PendingRecord] = []
         for message in messages:
-            stored = None if message.mark is None else standing.get(message.mark)
+            stored = None if message.record_id is None else standing.get(message.record_id)
             if stored is None:
                 message.on(SendEvent.MISSED)
                 missed.append(message)
