@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, running
+from tests.clusters.servers import BOTH, shared
 from tests.real.jars import MissingTool, tool
 from tubemq_spark.client import forget_servers
 
@@ -29,15 +29,17 @@ START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # h
 
 
 @pytest.fixture(scope="session")
-def _clusters() -> Iterator[Callable[[str], Cluster]]:
+def _clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Cluster]]:
     """The shared clusters by the names of `tests.clusters.servers`, each started when it is asked for first."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that all workers of this run have in common
     with ExitStack() as stack:
         started: dict[str, Cluster] = {}
 
         def give(server: str) -> Cluster:
             if server not in started:
-                brokers = 1 if server.endswith("-prefixed") else 2
-                started[server] = stack.enter_context(running(server, brokers=brokers))
+                started[server] = stack.enter_context(shared(server, folder))
             return started[server]
 
         yield give

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.clusters import Cluster
 from tests.clusters.embedded import embedded_cluster
 from tests.clusters.real import RealCluster
-from tests.real.jars import MissingTool
+from tests.clusters.shared import shared_real_cluster
+from tests.real.jars import Framing, MissingTool
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import ServerConfig
@@ -41,19 +42,49 @@ def running(
 
     `topics` are by default those that `new_topic` gives; `claim_timeout` is in seconds.
     """
-    kind, _, prefixed = server.partition("-")
-    framing: Literal["standard", "prefixed"] = "prefixed" if prefixed else "standard"
+    kind, framing = _parsed(server)
     if kind == "embedded":
         config = ServerConfig() if claim_timeout is None else ServerConfig(consumer_reg_timeout=claim_timeout)
         with embedded_cluster(topics=topics, brokers=brokers, framing=framing, config=config) as embedded:
             yield embedded
         return
-    try:
+    with _needs_tools():
         cluster = RealCluster(topics=topics, brokers=brokers, framing=framing, claim_timeout=claim_timeout)
+    with cluster:
+        yield cluster
+        forget_servers()
+
+
+@contextmanager
+def shared(server: str, folder: Path) -> Iterator[Cluster]:
+    """A cluster whose servers nobody stops. All processes with the same `folder` share the real ones.
+
+    It has two brokers, or one that speaks the prefixed framing.
+    """
+    kind, framing = _parsed(server)
+    brokers = 2 if framing == "standard" else 1
+    if kind == "embedded":
+        with running(server, brokers=brokers) as embedded:
+            yield embedded
+        return
+    with ExitStack() as stack:
+        with _needs_tools():
+            cluster = stack.enter_context(shared_real_cluster(folder / server, framing, brokers))
+        yield cluster
+        forget_servers()
+
+
+def _parsed(server: str) -> tuple[str, Framing]:
+    kind, _, prefixed = server.partition("-")
+    return kind, "prefixed" if prefixed else "standard"
+
+
+@contextmanager
+def _needs_tools() -> Iterator[None]:
+    """Skip the test without Java or Maven; on CI it fails."""
+    try:
+        yield
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
-    with cluster:
-        yield cluster
-        forget_servers()

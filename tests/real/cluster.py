@@ -37,6 +37,8 @@ _NO_RECORD = -2  # curOffset of a partition the group has no position in
 class RealTubeMQ:
     """A TubeMQ cluster, best used as a context manager.
 
+    A pickled copy in another process can use the servers, and cannot start or stop them.
+
     Brokers are numbered from 1; broker n is 127.0.0.n, because a master refuses two brokers with one address.
 
     Args:
@@ -124,6 +126,9 @@ class RealTubeMQ:
             self._processes.close()
             self._processes = None
         self._ports.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_processes": None, "_ports": None}
 
     @property
     def pids(self) -> dict[str, int]:
@@ -223,7 +228,7 @@ class RealTubeMQ:
     @property
     def _running(self) -> Processes:
         if self._processes is None:
-            raise RuntimeError("this TubeMQ is not running")
+            raise RuntimeError("this TubeMQ is not running, or another process owns its servers")
         return self._processes
 
     def _data(self, broker_id: int) -> Path:
@@ -302,11 +307,12 @@ class RealTubeMQ:
                     return
             except (OSError, admin.AdminError) as error:
                 problem = error
-            for name in names:
+            processes = self._processes  # None in a copy
+            for name in names if processes else []:
                 if not self._running.is_running(name):
                     raise RuntimeError(f"{name} ended unexpectedly\n{self._running.tail(name)}")
             if time.monotonic() > deadline:
-                logs = "\n".join(map(self._running.tail, names))
+                logs = "\n".join(map(processes.tail, names)) if processes else ""
                 raise TimeoutError(f"{', '.join(names)}: not done after {timeout:.0f} s; last error: {problem}\n{logs}")
             time.sleep(0.1)
 
