@@ -12,7 +12,7 @@ import time
 from tests import messages
 from tests.clusters import Cluster
 from tests.waiting import wait_until
-from tubemq_spark.protocol.log_fingerprint import SECOND
+from tubemq_spark.protocol.log_fingerprint import ID_SECOND
 
 _HALF_A_WAVE = (1 << 41) / 1e9  # seconds in which ids rise, or fall
 _AROUND_A_TURN = 75.0  # seconds in which they do not tell, and some more
@@ -27,7 +27,7 @@ def wait_until_ids_tell(cluster: Cluster, topic: str, seconds: float) -> None:
 def _seconds_until_then(cluster: Cluster, topic: str, seconds: float) -> float:
     partition = messages.partitions(cluster, topic)[0]
     sent = messages.send(cluster, messages.numbered([partition], 2))[partition]
-    first, second = (message.message_id / SECOND for message in sent)
+    first, second = (message.message_id / ID_SECOND for message in sent)
     since_it_turned = first if first < second else _HALF_A_WAVE - first
     left = _HALF_A_WAVE - since_it_turned
     if since_it_turned < _AROUND_A_TURN:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubemq_spark.protocol.log_fingerprint import MOST, SECOND, Fingerprint, span_between, thinned
+from tubemq_spark.protocol.log_fingerprint import ID_SECOND, MAX_FINGERPRINTS, Fingerprint, span_between, thinned
 
 PEAK_AT = (1 << 41) / 1e9  # seconds into the wave
 NOW = 1_700_000_000
@@ -54,11 +54,11 @@ def test_a_clock_that_was_set_anew_is_noticed() -> None:
     assert span_between(mark(300, time=NOW), mark(400, time=NOW + 10)) is None
 
 
-@given(st.lists(st.integers(0, 40), min_size=MOST + 1, max_size=20), st.integers(0, 40))
+@given(st.lists(st.integers(0, 40), min_size=MAX_FINGERPRINTS + 1, max_size=20), st.integers(0, 40))
 def test_marks_of_a_clock_that_went_back_are_thinned_too(times: list[int], now: int) -> None:
     marks = [Fingerprint(number * 28, 0, number, NOW + time) for number, time in enumerate(times)]
     kept = thinned(marks, NOW + now)
-    assert len(kept) == MOST
+    assert len(kept) == MAX_FINGERPRINTS
     assert kept[0] == marks[0]
     assert kept[-2:] == tuple(marks[-2:])
 
@@ -82,7 +82,7 @@ def test_few_marks_are_kept_and_some_of_each_age(pauses: list[int]) -> None:
         taken.append(Fingerprint(number * 28, 0, number, now))
         marks = thinned([*marks, taken[-1]], now)
         assert marks == tuple(sorted(marks))
-        assert len(marks) <= MOST
+        assert len(marks) <= MAX_FINGERPRINTS
         assert marks[0] == taken[0]
         assert marks[-2:] == tuple(taken[-2:])
 
@@ -91,12 +91,12 @@ def test_a_mark_stands_soon_before_any_loss() -> None:
     """A batch each second for a day: what was flushed a minute ago is known to be so, or ten minutes at the most."""
     marks: tuple[Fingerprint, ...] = ()
     for second in range(24 * 3600):
-        marks = thinned([*marks, Fingerprint(second * 28, 0, second * SECOND, NOW + second)], NOW + second)
+        marks = thinned([*marks, Fingerprint(second * 28, 0, second * ID_SECOND, NOW + second)], NOW + second)
     ages = [NOW + 24 * 3600 - 1 - one.time for one in marks]
     assert any(20 <= age <= 600 for age in ages)
     assert marks[0].position == 0
 
 
 def test_thinning_is_of_no_consequence_for_few() -> None:
-    marks = tuple(Fingerprint(number * 28, 0, number, NOW) for number in range(MOST))
+    marks = tuple(Fingerprint(number * 28, 0, number, NOW) for number in range(MAX_FINGERPRINTS))
     assert thinned(reversed(marks), NOW) == marks

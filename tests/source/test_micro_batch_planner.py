@@ -12,6 +12,7 @@ import pytest
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
@@ -125,7 +126,8 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
         visit_token = -2
         flow_rules = FlowRules()
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, settings: ClientSettings, *_: object) -> None:
+            self.settings = settings
             self.cluster = cluster()
 
         def register(self) -> None: ...
@@ -239,7 +241,10 @@ def test_a_batch_is_repeated_without_what_is_gone(
     hasty: MicroBatchPlanner, new_driver: NewDriver, world: World
 ) -> None:
     world.unknown = {B}
-    start, end = StreamOffset("q", {A: 28, B: 0}), StreamOffset("q", {A: 56, B: 28}, marks={(2, "t", 0): (MARK,)})
+    start, end = (
+        StreamOffset("q", {A: 28, B: 0}),
+        StreamOffset("q", {A: 56, B: 28}, fingerprints={(2, "t", 0): (MARK,)}),
+    )
     assert ranges_of(hasty, start, end) == {A: (28, 56)}
     client = replace(hasty._options.client, retry_for=0.0)
     with pytest.raises(DataLossError, match=r"^2:t:0: the cluster does not have the partition any more.*up to 0,"):

@@ -75,7 +75,7 @@ def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:
         (1, "b", 1): (Fingerprint(0, 10_000, 8, 0),),
         (9, "a", 0): (),
     }
-    text = json.dumps(StreamOffset("q", {}, marks=marks).to_json(), separators=(",", ":"))
+    text = json.dumps(StreamOffset("q", {}, fingerprints=marks).to_json(), separators=(",", ":"))
     assert text == '{"v":1,"query":"q","offsets":{},"marks":{"b":{"1:1":[[0,10000,8,0]],"2:0":[[0,1,7,0],[28,0,9,5]]}}}'
 
 

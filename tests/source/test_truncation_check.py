@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +18,12 @@ from hypothesis import strategies as st
 
 from tests.faults.bench import GROUP, TOPICS, Query, Row, send_unreadable
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.clock import SystemClock
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source import truncation_check as losses
+from tubemq_spark.source import store_check
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
@@ -144,14 +144,24 @@ def test_a_restart_in_the_middle_of_a_batch_is_no_loss(tubemq: EmbeddedTubeMQ) -
     story.check()
 
 
-def test_the_drivers_clock_may_be_set_back_and_forth(
-    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+class SetClock(SystemClock):
+    """A class attribute holds the time, because tasks get pickled copies of the clock."""
+
+    now = 0
+
+    def time(self) -> float:
+        return SetClock.now
+
+
+def test_losses_are_reported_after_the_drivers_clock_was_set(
+    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By seconds or hours, or to before the epoch: what is lost afterwards is told as usual."""
+    """By seconds or hours, back and forth, and to before the epoch."""
     story = Story(tubemq)
+    story.query._options = replace(story.query._options, client=replace(story.query._options.client, clock=SetClock()))
     times = [1_700_000_000, *range(1_700_000_012, 1_699_999_999, -1), 1_600_000_000, -5, 1_700_000_000]
     for now in times:
-        monkeypatch.setattr(losses, "time", SimpleNamespace(time=lambda now=now: now))
+        SetClock.now = now
         story.send(9, flush=True)
         story.read()
     story.check()
@@ -209,7 +219,7 @@ def test_second_tries_do_not_suspect_an_entry_without_a_message(tubemq: Embedded
 
 def test_brokers_may_have_more_memory_than_usual(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query reads slowly, far behind the end of a store that has nothing in files."""
-    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    monkeypatch.setattr(store_check, "UNFLUSHED_AT_MOST", 20 * UNIT)
     story = Story(tubemq)
     story.query._options = replace(story.query._options, max_offsets=60)
     story.send(900)
@@ -232,13 +242,13 @@ def test_brokers_may_have_more_memory_than_usual(tubemq: EmbeddedTubeMQ, monkeyp
 
 
 def test_what_is_in_files_needs_no_marks(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_IN_MEMORY", 20 * UNIT)
+    monkeypatch.setattr(store_check, "UNFLUSHED_AT_MOST", 20 * UNIT)
     story = Story(tubemq, fail=True)
     story.query._options = replace(story.query._options, max_offsets=60)
     story.send(900, flush=True)
     looks = tubemq.on("get_message", client="_driver_").count()
     marked: list[bool] = []
-    story.query.found = lambda: marked.append(bool(story.query._offset(-1).marks) or looks.fired > 0)
+    story.query.found = lambda: marked.append(bool(story.query._offset(-1).fingerprints) or looks.fired > 0)
     story.read()
     story.check()
     assert not any(marked[: len(marked) // 2])
@@ -496,7 +506,7 @@ def test_marks_do_not_make_an_offset_another_one(tubemq: EmbeddedTubeMQ) -> None
     story.read()
     assert len(story.query._offset_log) == batches
     offset = StreamOffset.from_json(story.query._offset_log[-1])
-    assert set(offset.marks) == {(1, "one", 0), (1, "pair", 0)}
+    assert set(offset.fingerprints) == {(1, "one", 0), (1, "pair", 0)}
 
 
 def test_without_marks_a_store_that_is_too_short_is_still_noticed(tubemq: EmbeddedTubeMQ) -> None:

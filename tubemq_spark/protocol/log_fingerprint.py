@@ -1,14 +1,20 @@
-"""Marks: messages by which a store is known again after a crash of its broker.
+"""Fingerprints of a log: message ids at single positions, which show whether a broker's store was truncated.
 
-A broker that dies loses what it had not flushed, and uses the positions again for other messages. An index that has
-the same message at a mark has not changed before it, so one look at the newest mark shows a loss, and a look at each of
-them between which two marks the lost tail begins. Which messages between these two are old and which are new shows in
-their ids (wire: IdWorker): they are the nanoseconds of the broker's monotonic clock, as a triangle wave that rises for
-36.6 minutes and falls as long, and a new process of the broker begins at least about a second later. So a message is
-old when its id lies between those of the two marks. That holds as long as the wave does not turn and nothing else moves
-the clock between them: `span_between` says when it can be relied on.
+A broker that crashes loses the messages that it had not flushed, and then stores other messages at the same positions.
+Kafka detects such a log truncation by leader epochs; TubeMQ has none. A fingerprint is a position and the id of the
+message there.
 
-Marks prove losses; ids only tell where one begins. So a wrong guess about ids is never taken for a loss.
+What a fingerprint proves: a store loses only its tail. If it still has the same message at a fingerprint, nothing
+before that position has changed. So one probe at the newest fingerprint shows whether there was a loss. After a loss,
+probes at the older ones show the two fingerprints between which the lost tail begins.
+
+Why ids: they tell which messages between these two are old and which are new. An id (wire: IdWorker) is the time of the
+broker's monotonic clock in nanoseconds, as a triangle wave that rises for 36.6 minutes and falls as long. After a crash
+a new broker process needs at least about a second to start. So a message is old if its id lies between the ids of the
+two fingerprints. This is wrong if the wave turns between them, or if something else moves the clock; `span_between`
+returns None where that is possible.
+
+Only fingerprints prove losses. Ids only show where a loss begins, so a wrong guess never reports a loss that is none.
 """
 
 from __future__ import annotations
@@ -16,27 +22,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-SECOND = 1_000_000_000 << 22
-"""As ids count."""
+ID_SECOND = 1_000_000_000 << 22
+"""The difference of two ids that were given one second apart."""
+
+MAX_FINGERPRINTS = 6
+"""Of one store, so that a checkpoint stays small."""
 
 _PEAK = 1 << 63
-# Messages may be stored in another order than they got their ids in: concurrent ones, and those that a full memory held
-# up. A new process begins later than that; before the first mark there is nothing that could be taken for an old one.
-_BEHIND, _BEFORE = SECOND // 2, 5 * SECOND
-_TURN = 60  # seconds: an id so near to where the wave turns may come again soon
-_LONGEST = 15 * 60  # seconds between two marks that a wave of 36 minutes can tell apart from all others
-_TOLERANCE = 30  # seconds by which the time between two messages may be longer than that between their marks
-
-MOST = 6
+# Ids may be in another order than positions: producers send at the same time, and a full memory block delays messages.
+# A new broker process starts later than that. Before the first fingerprint no new message can be taken for an old one.
+_AFTER_LAST, _BEFORE_FIRST = ID_SECOND // 2, 5 * ID_SECOND
+_NEAR_TURN = 60  # seconds: an id so near to the turn of the wave may soon occur again
+_LONGEST = 15 * 60  # seconds between two fingerprints that a wave of 36 minutes can tell apart from all others
+_TOLERANCE = 30  # seconds by which the time between two messages may be longer than that between their fingerprints
 
 Store = tuple[int, str, int]
 """Broker, topic and store id: its partitions share one index."""
 
 
 class Fingerprint(NamedTuple):
-    """The first message of `partition_id` at or behind `position` has `message_id`. It was sent at about `time`, in
-    seconds since the epoch by the driver's clock, 0 when nobody knows. Drivers' clocks are set anew: a later mark may
-    have an earlier time, and a mark may be younger than now."""
+    """The first message of `partition_id` at or behind `position` has `message_id`.
+
+    It was sent at about `time`, in seconds since the epoch by the driver's clock; 0 if unknown. Drivers' clocks may be
+    set: a later fingerprint may have an earlier time, and a time may lie in the future.
+    """
 
     position: int
     partition_id: int
@@ -44,12 +53,12 @@ class Fingerprint(NamedTuple):
     time: int
 
 
-Marks = Mapping[Store, tuple[Fingerprint, ...]]
-"""Of each store by position, the newest last."""
+Fingerprints = Mapping[Store, tuple[Fingerprint, ...]]
+"""Of each store, in the order of their positions."""
 
 
 class IdSpan(NamedTuple):
-    """Ids of old messages, both ends included."""
+    """Ids of old messages; both bounds are inclusive."""
 
     low: int
     high: int
@@ -59,8 +68,9 @@ class IdSpan(NamedTuple):
 
 
 class KnownIds(NamedTuple):
-    """Of the messages that stood in a range of one partition: all of them lie in `span`, and the last one's is `last`.
-    None for what is not known."""
+    """What is known of the messages that were in a range of one partition: all their ids are in `span`, and the last
+    message has the id `last`. None stands for unknown.
+    """
 
     span: IdSpan | None = None
     last: int | None = None
@@ -70,27 +80,33 @@ UNKNOWN_IDS = KnownIds()
 
 
 def span_between(first: Fingerprint, last: Fingerprint) -> IdSpan | None:
-    """The ids of the messages from `first` to `last`; None when ids cannot tell them from later ones: the wave turns
-    there, or too much time has gone by, or the broker's clock was set anew between them."""
+    """Return the ids of the messages from `first` to `last`, or None if ids cannot tell them from later messages.
+
+    That is so if the wave of ids turns there, if too much time has passed between them, or if the broker's clock was
+    set.
+    """
     low, high = sorted((first.message_id, last.message_id))
     seconds = _TOLERANCE + (last.time - first.time if first.time and last.time else 0)
-    if not 0 <= seconds <= _LONGEST or high - low > seconds * SECOND:
+    if not 0 <= seconds <= _LONGEST or high - low > seconds * ID_SECOND:
         return None
-    to_the_turn = max(_TURN, seconds // 2) * SECOND
-    if low < to_the_turn or _PEAK - high < to_the_turn:
+    to_turn = max(_NEAR_TURN, seconds // 2) * ID_SECOND
+    if low < to_turn or _PEAK - high < to_turn:
         return None
-    if high - low < 2 * _BEHIND:  # too near each other to tell whether the wave rises
-        return IdSpan(low - _BEHIND, high + _BEHIND)
+    if high - low < 2 * _AFTER_LAST:  # too close to show whether the wave rises or falls
+        return IdSpan(low - _AFTER_LAST, high + _AFTER_LAST)
     if first.message_id > last.message_id:
-        return IdSpan(low - _BEHIND, high + _BEFORE)
-    return IdSpan(low - _BEFORE, high + _BEHIND)
+        return IdSpan(low - _AFTER_LAST, high + _BEFORE_FIRST)
+    return IdSpan(low - _BEFORE_FIRST, high + _AFTER_LAST)
 
 
-def thinned(marks: Iterable[Fingerprint], now: int) -> tuple[Fingerprint, ...]:
-    """At most `MOST` of them: the oldest, which tells a topic made anew from a lost tail, the two newest, and of the
-    rest those that leave the gaps smallest in proportion to their age, so that one stands soon before any loss."""
-    kept = sorted(set(marks))
-    while len(kept) > MOST:
+def thinned(fingerprints: Iterable[Fingerprint], now: int) -> tuple[Fingerprint, ...]:
+    """Return at most `MAX_FINGERPRINTS` of them: the oldest, the two newest, and some between.
+
+    The oldest one tells a topic that was deleted and created again from a truncated one. Of those between, the ones
+    stay that keep the gaps small in proportion to their age, so that one lies shortly before any loss.
+    """
+    kept = sorted(set(fingerprints))
+    while len(kept) > MAX_FINGERPRINTS:
         least = min(range(1, len(kept) - 2), key=lambda i: (_gap(kept[i - 1], kept[i + 1], now), i))
         del kept[least]
     return tuple(kept)
@@ -100,6 +116,6 @@ def _gap(older: Fingerprint, newer: Fingerprint, now: int) -> float:
     return (_age(older, now) + 1) / (_age(newer, now) + 1)
 
 
-def _age(mark: Fingerprint, now: int) -> int:
-    """Seconds. The clock may have moved back since the mark was taken, which counts as no time."""
-    return max(0, now - mark.time)
+def _age(fingerprint: Fingerprint, now: int) -> int:
+    """Return seconds; 0 if the clock was set back since the fingerprint was taken."""
+    return max(0, now - fingerprint.time)

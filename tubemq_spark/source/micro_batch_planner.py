@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.cluster.master_client import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import ReadStatus
@@ -31,7 +32,8 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.poll_interval import PollInterval
 from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges, store_of
 from tubemq_spark.source.rate_limit import RateLimit
-from tubemq_spark.source.truncation_check import check, ids_between, lost_since
+from tubemq_spark.source.store_check import ids_between
+from tubemq_spark.source.truncation_check import TruncationCheck
 
 _log = logging.getLogger(__name__)
 
@@ -161,13 +163,14 @@ class MicroBatchPlanner:
             ends = {**ends, **self._admission.end({p: begin[p] for p in whole}, whole, to_the_end=self._bounded)}
         first_look = self._checked is None
         empty = without_messages(self._session, claims, begin, ends)
-        lost, marks = check(self._session, claims, begin, ends, heads, start.marks, idle_too=first_look, empty=empty)
+        check = TruncationCheck(Prober(self._session, claims))
+        lost, fingerprints = check.check(begin, ends, heads, start.fingerprints, idle_too=first_look, empty=empty)
         self._accept_losses(lost_tails(begin, lost, heads), claims)
         ends = {**ends, **lost, **added}
         end = start
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
-            end = StreamOffset(start.query, ends, initial=first, marks=marks, counted=counted)
+            end = StreamOffset(start.query, ends, initial=first, fingerprints=fingerprints, counted=counted)
         self._checked = end
         self._empty = end, empty
         return end, StreamOffset(start.query, {**heads, **added})
@@ -232,7 +235,7 @@ class MicroBatchPlanner:
         claims = self._claims_of(end.query)
         begun = replace(end, positions=begin)
         # Marks, which prove more than ids, were looked at just now where an earlier run thought the batch out.
-        ids = ids_between(begin, self._present(end.positions), end.marks) if end == self._checked else {}
+        ids = ids_between(begin, self._present(end.positions), end.fingerprints) if end == self._checked else {}
         while True:
             try:
                 self._judge(end.positions.keys() - set(self._partitions()), begun)
@@ -370,11 +373,11 @@ class MicroBatchPlanner:
         """The ends of a batch that is planned. Stores may have lost the tail of one that an earlier run thought out;
         that is accepted when the end of the next batch is asked for."""
         ends = self._present(end.positions)
-        if end == self._checked or not end.marks:
+        if end == self._checked or not end.fingerprints:
             return ends
-        suspects = [partition for partition in ends if store_of(partition) in end.marks]
+        suspects = [partition for partition in ends if store_of(partition) in end.fingerprints]
         claims.take(dict.fromkeys(suspects))
-        lost = lost_since(self._session, claims, ends, end.marks, suspects)
+        lost = TruncationCheck(Prober(self._session, claims)).lost_since(ends, end.fingerprints, suspects)
         heads = {partition: claims.standing(partition).end for partition in lost}
         losses = lost_tails(ends, lost, heads)
         if self._options.loss_policy.fail:  # where the store is too short, its readers tell exactly what is lost

@@ -7,9 +7,9 @@
 A position is the next one to read, in bytes of the index of the partition's store (28 a message); as the end of a range
 it is exclusive. `query` is a random id, born with the first offset, under which the query claims its partitions. The
 end of the first batch carries `initial` as well, the offset that batch began at: Spark does not keep that one anywhere,
-and asks a restarted query for a new one. `marks` are messages by which the stores are known again after a crash of
-their broker, see `protocol.marks`; they may be missing. `counted` names the brokers where each partition of a topic has
-its store for itself, so that the rows of the batch that ends here have an offset. That is decided once: a topic may get
+and asks a restarted query for a new one. `marks` are the fingerprints of the stores, see
+`protocol.log_fingerprint`; they may be missing. `counted` names the brokers where each partition of a topic has its
+store for itself, so that the rows of the batch that ends here have an offset. That is decided once: a topic may get
 partitions before the batch is repeated. It is missing in initial offsets and in those of older releases.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.log_fingerprint import Fingerprint, Marks
+from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints
 from tubemq_spark.protocol.metadata import Partition
 
 VERSION = 1
@@ -43,7 +43,7 @@ class StreamOffset:
     query: str
     positions: Positions
     initial: Positions | None = None
-    marks: Marks = field(default_factory=dict)
+    fingerprints: Fingerprints = field(default_factory=dict)
     counted: Counted | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -51,8 +51,8 @@ class StreamOffset:
         data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": positions_to_json(self.positions)}
         if self.initial is not None:
             data["initial"] = positions_to_json(self.initial)
-        if self.marks:
-            data["marks"] = _marks_to_json(self.marks)
+        if self.fingerprints:
+            data["marks"] = _fingerprints_to_json(self.fingerprints)
         if self.counted is not None:
             data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
         return data
@@ -82,7 +82,7 @@ class StreamOffset:
                 data["query"],
                 positions_from_json(data["offsets"]),
                 None if initial is None else positions_from_json(initial),
-                _marks_from_json(data.get("marks", {})),
+                _fingerprints_from_json(data.get("marks", {})),
                 _counted_from_json(data.get("counted")),
             )
         except (KeyError, ValueError) as cause:
@@ -139,29 +139,29 @@ def partition_from_text(topic: str, key: Any) -> Partition:
     return Partition(numbers[0], topic, numbers[1])
 
 
-def _marks_to_json(marks: Marks) -> dict[str, dict[str, list[list[int]]]]:
+def _fingerprints_to_json(fingerprints: Fingerprints) -> dict[str, dict[str, list[list[int]]]]:
     topics: dict[str, dict[str, list[list[int]]]] = {}
-    for store in sorted(marks, key=lambda store: (store[1], store[0], store[2])):
+    for store in sorted(fingerprints, key=lambda store: (store[1], store[0], store[2])):
         broker_id, topic, store_id = store
-        if marks[store]:
-            topics.setdefault(topic, {})[f"{broker_id}:{store_id}"] = [list(mark) for mark in marks[store]]
+        if fingerprints[store]:
+            topics.setdefault(topic, {})[f"{broker_id}:{store_id}"] = [list(one) for one in fingerprints[store]]
     return topics
 
 
-def _marks_from_json(data: Any) -> Marks:
-    """`ValueError` for any other shape than `_marks_to_json` gives."""
+def _fingerprints_from_json(data: Any) -> Fingerprints:
+    """`ValueError` for any other shape than `_fingerprints_to_json` gives."""
     try:
-        marks: dict[tuple[int, str, int], tuple[Fingerprint, ...]] = {}
+        fingerprints: dict[tuple[int, str, int], tuple[Fingerprint, ...]] = {}
         for topic, keys in data.items():
             for key, listed in keys.items():
                 store = partition_from_text(topic, key)  # a store is named as a partition is
                 found = tuple(Fingerprint(*mark) for mark in listed)
                 if any(type(number) is not int or number < 0 for mark in found for number in mark):
                     raise ValueError(f"{_quoted(listed)} is no list of marks")
-                marks[store.broker_id, topic, store.partition_id] = found
+                fingerprints[store.broker_id, topic, store.partition_id] = found
     except (AttributeError, TypeError) as cause:
         raise ValueError(f"its marks are none ({cause})") from None
-    return marks
+    return fingerprints
 
 
 def _counted_from_json(data: Any) -> Counted | None:
