@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class SkippingClock:
@@ -51,3 +52,9 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class UseTimings(Protocol):
+    """Changes single values of `Timings` for all settings that the test makes from now on."""
+
+    def __call__(self, **changes: Any) -> None: ...

@@ -7,15 +7,19 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, shared
 from tests.real.jars import MissingTool, tool
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.timings import Timings
 
 # Workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -56,6 +60,20 @@ def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster])
 def group() -> str:
     """A consumer group of this test alone."""
     return f"g_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def use_timings(monkeypatch: pytest.MonkeyPatch) -> UseTimings:
+    """For settings that are made from options, or in many places of a test; else pass `timings` to the settings."""
+
+    timings = Timings()
+
+    def use(**changes: Any) -> None:
+        nonlocal timings
+        timings = replace(timings, **changes)
+        monkeypatch.setattr("tubemq_spark.client.settings.DEFAULT_TIMINGS", timings)
+
+    return use
 
 
 @pytest.fixture(scope="session")

@@ -46,12 +46,12 @@ def next_claim(query: str = "tests") -> ClaimId:
     return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts), stage=7, reader="5f", label=label)
 
 
-def is_sole(cluster: Cluster, partition: Partition) -> bool:
+def owns_store(cluster: Cluster, partition: Partition) -> bool:
     return cluster.topics[partition.topic].partitions == 1
 
 
 def wanted(cluster: Cluster, partition: Partition, start: int, end: int) -> RangeToRead:
-    return RangeToRead(partition, start, end, owns_store=is_sole(cluster, partition))
+    return RangeToRead(partition, start, end, owns_store=owns_store(cluster, partition))
 
 
 def snapshot(cluster: Cluster, partition: Partition, previous_client_id: str | None = None) -> PartitionSnapshot:

@@ -11,16 +11,24 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
 
 
 def settings(
-    cluster: EmbeddedCluster, *, rpc_timeout: float = 10.0, retry_for: float = 30.0, idle_for: float = 180.0
+    cluster: EmbeddedCluster,
+    *,
+    rpc_timeout: float = 10.0,
+    retry_for: float = 30.0,
+    idle_for: float = 180.0,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ClientSettings:
-    """Of a client of this cluster. All times are in seconds."""
-    return replace(messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for)
+    """Return the settings of a client of this cluster. Times are in seconds."""
+    return replace(
+        messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for, clock=clock
+    )
 
 
 def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 from google.protobuf.message import Message
 
+from tests.clocks import UseTimings
 from tests.peers import Peer, answering, echo, message_reply, refused_address, reply_bytes, requests, silent
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import ConsumerSession, ProducerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net import pool as pool_module
@@ -226,9 +227,9 @@ def test_a_next_master_that_knows_the_client_already_needs_no_registration() -> 
     ids=["at once", "forgotten", "not ready", "standing by"],
 )
 def test_a_producer_session_comes_about(
-    codes: dict[str, list[int | Failure]], calls: list[str], monkeypatch: pytest.MonkeyPatch
+    codes: dict[str, list[int | Failure]], calls: list[str], use_timings: UseTimings
 ) -> None:
-    monkeypatch.setattr(master_module, "_FIRST_CONTACT", PATIENCE)
+    use_timings(first_contact_timeout=PATIENCE)
     master = Master(**{name: list(each) for name, each in codes.items()})
     with master.peer:
         session = ProducerSession(settings_for(master))

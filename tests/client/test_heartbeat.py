@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster import master_client as master
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT, Heartbeat
 from tubemq_spark.errors import TransportError
 
@@ -105,9 +105,9 @@ def test_a_beat_that_hangs_delays_no_other_and_does_not_begin_again() -> None:
     assert len(calls) == 1
 
 
-def test_masters_that_are_silent_do_not_delay_beats_to_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masters_that_are_silent_do_not_delay_beats_to_another_cluster(use_timings: UseTimings) -> None:
     """Sessions of two clusters in one process. A master of one says nothing until the other has heard ten beats."""
-    monkeypatch.setattr(master, "HEARTBEAT", Heartbeat(SHORT))
+    use_timings(heartbeat_period=SHORT)
     topics = {"demo": TopicSpec(partitions=1)}
     with embedded_cluster(topics=topics) as silent, embedded_cluster(topics=topics) as well:
         sessions = [ProducerSession(settings(one, rpc_timeout=2 * TIMEOUT)) for one in (silent, well)]

@@ -21,7 +21,7 @@ from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
 from tubemq_spark.client.settings import ClientSettings

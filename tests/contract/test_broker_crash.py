@@ -17,7 +17,7 @@ from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import clock as backoff
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
@@ -52,7 +52,7 @@ class Shelf:
 
     @property
     def sole(self) -> bool:
-        return reading.is_sole(self.cluster, self.partition)
+        return reading.owns_store(self.cluster, self.partition)
 
     def rows(self, start: int, end: int, sent: list[Sent] | None = None) -> list[Row]:
         return reading.expected(self.sent if sent is None else sent, start, end, sole=self.sole)

@@ -41,7 +41,7 @@ class Shelf:
         partition = messages.partitions(cluster, topic)[0]
         sent = messages.send(cluster, messages.numbered([partition], MESSAGES))[partition]
         start, end = 10 * UNIT, reading.end_of(sent) - 10 * UNIT
-        rows = reading.expected(sent, start, end, sole=reading.is_sole(cluster, partition))
+        rows = reading.expected(sent, start, end, sole=reading.owns_store(cluster, partition))
         return cls(cluster, partition, start, end, rows)
 
     def reader(

@@ -78,7 +78,7 @@ class Scene:
         return rows
 
     def expected(self, partition: Partition, start: int, end: int) -> list[Row]:
-        return reading.expected(self.sent[partition], start, end, sole=reading.is_sole(self.cluster, partition))
+        return reading.expected(self.sent[partition], start, end, sole=reading.owns_store(self.cluster, partition))
 
     def check(self, count: int, edges: tuple[int, ...] = ()) -> None:
         """Reads `count` random cuts, every fourth of them twice and every third in two parts too."""

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests import messages
+from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.clusters.real import RealCluster
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, Limits
 
 PATIENCE = 60.0
@@ -58,9 +57,9 @@ def remove_rule(cluster: Cluster, group: str | None) -> None:
 
 
 @pytest.fixture
-def session(cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ConsumerSession]:
+def session(cluster: Cluster, group: str, use_timings: UseTimings) -> Iterator[ConsumerSession]:
     """One that is not registered yet, and beats all the time once it is."""
-    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.05))
+    use_timings(heartbeat_period=0.05)
     made = ConsumerSession(messages.settings(cluster), group, [cluster.new_topic("one")])
     yield made
     made.close()

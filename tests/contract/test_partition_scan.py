@@ -20,7 +20,7 @@ from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_group, scan_partition
@@ -51,7 +51,7 @@ class Shelf:
     def send(self, count: int, attributes: bytes = b"", partitions: Sequence[Partition] = (), size: int = 40) -> None:
         wanted = messages.numbered(partitions or self.partitions, count, size)
         for partition, sent in messages.send(self.cluster, wanted, attributes=attributes).items():
-            sole = reading.is_sole(self.cluster, partition)
+            sole = reading.owns_store(self.cluster, partition)
             for one in sent:
                 seen = ScannedMessage(attributes, one.message_id, one.position if sole else None)
                 self._stored[partition].append((one.position, seen))

@@ -13,7 +13,7 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import ClaimId

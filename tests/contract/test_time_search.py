@@ -13,7 +13,7 @@ import pytest
 from tests import messages, reading
 from tests.clusters import Cluster, Layout
 from tests.reading import UNIT
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions

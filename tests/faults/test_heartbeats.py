@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.faults.bench import (
     PATIENT,
     TOPICS,
@@ -49,8 +50,9 @@ TROUBLE = [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, *DAMAGED, exception(TARGET), *
 
 
 @pytest.fixture
-def _quick_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_heart(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
     monkeypatch.setattr(HEARTBEAT, "_period", 0.02)
+    use_timings(heartbeat_period=0.02)
 
 
 @pytest.fixture
@@ -194,9 +196,10 @@ def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
     assert counts(tubemq) == Counter(ROWS + ROWS)
 
 
-def test_a_visit_token_that_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visit_token_that_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
     """The broker refuses it, and the master has forgotten the producer: it registers again and sends again."""
     monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    use_timings(heartbeat_period=3600.0)
     config = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=config) as tubemq:
         write(tubemq, ROWS, retry_for=PATIENT)

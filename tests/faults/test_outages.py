@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.bench import Query, fill, options, stored
-from tubemq_spark.client import outage_log
+from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.source.batch_planner import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
@@ -23,10 +24,10 @@ READING = rf"reading 1:one:0 at broker 1 at {ADDRESS}"
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The first try that fails is told, and none behind it."""
-    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
-    outage_log.OUTAGES.forget()
+    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
+    OUTAGES.forget()
     yield
-    outage_log.OUTAGES.forget()
+    OUTAGES.forget()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.clocks import UseTimings
 from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
 from tests.faults.bench import settings as usual
 from tests.sink_options.bench import Task, Writing, schema
@@ -48,9 +49,10 @@ INVALID = "Visit Authorized Token is invalid!"
 
 
 @pytest.fixture
-def tubemq(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedTubeMQ]:
+def tubemq(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[EmbeddedTubeMQ]:
     """No heartbeat brings a new token: calls have to get it. Each row that is given out asks for the claim before."""
     monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    use_timings(heartbeat_period=3600.0)
     monkeypatch.setattr(consumer, "_STALE", 0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=CHECKED) as cluster:
         yield cluster

@@ -16,7 +16,7 @@ from tests.sink_options.bench import Task, Writing, own, schema
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import TransportError

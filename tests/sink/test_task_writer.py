@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, IntegerType, StructType
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, counted, settings
 from tests.stored import stored_in
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster import master_client as master
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
@@ -46,9 +46,12 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def master_calls(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def master_calls(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings
+) -> Callable[[], int]:
     """How many calls of producers the master has met. None of them come by themselves."""
     monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    use_timings(heartbeat_period=3600.0)
     counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
     return lambda: sum(counter.fired for counter in counters)
 
@@ -220,10 +223,10 @@ def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: C
 
 
 def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, use_timings: UseTimings
 ) -> None:
     """The driver is not: what it was told may be a typing error."""
-    monkeypatch.setattr(master, "_FIRST_CONTACT", 0.0)
+    use_timings(first_contact_timeout=0.0)
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     with pytest.raises(TransportError, match="no master answered"):
         plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.sink_options.bench import bodies, save
 from tubemq_spark.client import forget_servers
@@ -47,9 +48,10 @@ def test_the_framing_is_found_out_or_given(cluster: Cluster, demo: str) -> None:
 @pytest.mark.sink_option("tubemq.connections.shared")
 @pytest.mark.parametrize("shared", [True, False])
 def test_tasks_share_connections_or_have_their_own(
-    cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, shared: bool
+    cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings, shared: bool
 ) -> None:
     monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
+    use_timings(heartbeat_period=3600.0)
     made: list[Connection] = []
     start = Connection.__init__
 

@@ -120,7 +120,7 @@ def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, m
         "tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
     )
     monkeypatch.setattr(
-        "tubemq_spark.client.cluster.master_client.ProducerSession.lists", lambda _, one: one.broker_id == 1
+        "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one.broker_id == 1
     )
     cluster.stop_broker(2)
     with pytest.raises(Exception, match="2:demo:0"):
@@ -248,7 +248,9 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
     cluster.stop_broker(2)
     left = frozenset({Partition(1, "demo", 0)})
     monkeypatch.setattr("tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: left)
-    monkeypatch.setattr("tubemq_spark.client.cluster.master_client.ProducerSession.lists", lambda _, one: one in left)
+    monkeypatch.setattr(
+        "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one in left
+    )
     task = task.next().restarted()
     assert begin(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}
 

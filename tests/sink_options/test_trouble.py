@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import let_go
@@ -174,10 +175,10 @@ def test_what_stood_was_removed_before_the_next_try(
 @pytest.mark.parametrize("failed_rows", ["fail", "drop"])
 @pytest.mark.parametrize("once", [False, True], ids=["", "once"])
 def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
-    own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, failed_rows: str, once: bool
+    own_cluster: EmbeddedCluster, use_timings: UseTimings, failed_rows: str, once: bool
 ) -> None:
     """The worker is new, and was never told of the topic. Rows of a topic that is unknown are left out all the same."""
-    monkeypatch.setattr("tubemq_spark.client.cluster.master_client._LISTS_FILL_UP", 0.0)
+    use_timings(topic_lists_fill_up=0.0)
     task = Task()
     topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))
     for broker, name in enumerate((topic, lone), start=1):

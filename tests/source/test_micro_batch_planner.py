@@ -119,7 +119,7 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
     def cluster() -> SimpleNamespace:
         known = sorted(world.ends)
         return SimpleNamespace(
-            partitions=lambda topic: known, is_sole=lambda partition: True, in_store_of=lambda partition: 1
+            partitions=lambda topic: known, owns_store=lambda partition: True, partitions_in_store=lambda partition: 1
         )
 
     class Session:
@@ -138,7 +138,7 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
         def listed(self, *, once: bool = False) -> set[Partition]:
             return set(world.ends)
 
-        def believe_the_lists(self) -> None:
+        def forget_unlisted(self) -> None:
             self.cluster = cluster()
 
         def broker(self, partition: Partition) -> Broker:

@@ -1,4 +1,4 @@
-"""Daemon threads that say at the servers, again and again, that we are still there."""
+"""Heartbeats: daemon threads that renew sessions and claims, so that masters and brokers do not expire them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ import threading
 import time
 from collections.abc import Callable
 
+from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
 
-PERIOD = 8.0  # seconds; servers forget clients and claims after 30
-
 
 class Heartbeat:
-    """Calls what it was handed about every `PERIOD` seconds, each from a thread of its own: a beat waits for servers
-    that are silent, and others must not be late for that. The thread starts with the beat and ends with it.
+    """Calls functions periodically, each from a thread of its own: one call may wait for a silent server, and the
+    others must not be late because of it. Heartbeats use real time, because servers expire clients by theirs.
     """
 
-    def __init__(self, period: float = PERIOD) -> None:
-        self._period = period
-        self._last_key = 0  # goes on after a fork, so that who ends a beat of the parent's hits none of the child's
+    def __init__(self, period: float = DEFAULT_TIMINGS.heartbeat_period) -> None:
+        self._period = period  # seconds
+        self._last_key = 0  # continues after a fork, so that ending a parent's heartbeat ends none of the child's
         self._reset()
 
     def _reset(self) -> None:
         self._beats: dict[int, Callable[[], None]] = {}
         self._changed = threading.Condition()
 
-    def keep(self, beat: Callable[[], None]) -> Callable[[], None]:
-        """Calls `beat` from now on, never twice at once; the result ends that, and does not wait for a call that is
-        under way. A beat that fails is called again next time; a row of failures is logged once.
+    def keep(self, beat: Callable[[], None], period: float | None = None) -> Callable[[], None]:
+        """Call `beat` every `period` seconds from now on, never twice at once. Return a function that ends that; it
+        does not wait for a call that is running.
+
+        A call that fails is repeated after the period. Only the first of several failures in a row is a warning.
         """
         with self._changed:
             self._last_key += 1
             key = self._last_key
-            threading.Thread(target=self._run, args=(key, beat), name="tubemq-heartbeat", daemon=True).start()
-            self._beats[key] = beat  # after the start, which may fail; the thread looks when we are done here
+            arguments = key, beat, self._period if period is None else period
+            threading.Thread(target=self._run, args=arguments, name="tubemq-heartbeat", daemon=True).start()
+            self._beats[key] = beat  # after the start, which may fail; the thread waits for the lock that we hold
 
         def end() -> None:
             with self._changed:
@@ -46,26 +48,27 @@ class Heartbeat:
 
         return end
 
-    def _run(self, key: int, beat: Callable[[], None]) -> None:
-        well = True
-        while self._is_kept_for_a_period(key):
-            well = self._do(beat, well)
+    def _run(self, key: int, beat: Callable[[], None], period: float) -> None:
+        succeeded = True
+        while self._is_kept_for(period, key):
+            succeeded = self._call(beat, succeeded)
 
-    def _is_kept_for_a_period(self, key: int) -> bool:
+    def _is_kept_for(self, period: float, key: int) -> bool:
+        """Wait for `period` seconds. Return True if nobody has ended the heartbeat meanwhile."""
         with self._changed:
-            due = time.monotonic() + self._period
+            due = time.monotonic() + period
             while key in self._beats and (left := due - time.monotonic()) > 0:
                 self._changed.wait(left)
             return key in self._beats
 
     @staticmethod
-    def _do(beat: Callable[[], None], was_well: bool) -> bool:
-        """Whether the beat went well; `was_well` is that of its last time."""
+    def _call(beat: Callable[[], None], succeeded_before: bool) -> bool:
+        """Return True if `beat` succeeded."""
         try:
             beat()
         except TubeMQError as error:
-            # Who waits for the server finds out by a call of its own and decides; here there is nobody to tell.
-            _log.log(logging.WARNING if was_well else logging.DEBUG, "a heartbeat failed: %s", error)
+            # The owner notices by its own requests and decides. This thread has nobody to report to.
+            _log.log(logging.WARNING if succeeded_before else logging.DEBUG, "a heartbeat failed: %s", error)
         except Exception:
             _log.exception("a heartbeat failed")
         else:
@@ -74,8 +77,8 @@ class Heartbeat:
 
 
 HEARTBEAT = Heartbeat()
-"""The heartbeat of this process."""
+"""The heartbeats of this process."""
 
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork, and the parent's clients are not the child's.
+    # Threads do not survive a fork, and the child does not own the parent's clients.
     os.register_at_fork(after_in_child=HEARTBEAT._reset)

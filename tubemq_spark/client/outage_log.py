@@ -1,6 +1,6 @@
-"""Warnings about what is down, a few for each outage, however many tasks and threads meet it.
+"""Rate-limited warnings about outages: a few for each outage, however many tasks and threads retry meanwhile.
 
-The first warning comes when an outage has lasted 5 s, then one comes each minute. All users of a process share them.
+The first warning comes when an outage has lasted 5 s, then one comes each minute. All threads of a process share them.
 """
 
 from __future__ import annotations
@@ -13,72 +13,78 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from tubemq_spark.client.backoff import RetryBackoff
-
-FIRST_AFTER = 5.0  # seconds; shorter outages are the business of nobody
-AGAIN_AFTER = 60.0  # seconds between two warnings about one outage
-_FORGOTTEN_AFTER = 120.0  # seconds without a failure; a later failure begins another outage
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
 
 @dataclass
 class _Outage:
-    """Moments on the monotonic clock."""
+    """One outage. Its times are on the monotonic `clock`."""
 
+    clock: Clock
     since: float
     last: float
     warned_at: float | None = None
 
 
 class OutageLog:
-    """The outages of this process, by what is down. Safe to use from several threads."""
+    """The outages of this process, by subject. Safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, timings: Timings = DEFAULT_TIMINGS) -> None:
+        self.timings = timings
         self.forget()
 
     def __repr__(self) -> str:
         return f"<OutageLog {self._outages}>"
 
     def forget(self) -> None:
-        """Begins empty."""
+        """Drop all outages."""
         self._outages: dict[Hashable, _Outage] = {}
         self._lock = threading.Lock()
 
     def failed(
         self,
         log: logging.Logger,
-        what: Hashable,
-        say: Callable[[], str],
+        subject: Hashable,
+        describe: Callable[[], str],
         left: float | None = None,
         since: float | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """One more try at `what` has failed. `say` gives the warning's text; it is called only when a warning is due.
-        The caller goes on trying for `left` seconds, None when nothing limits that. A try that took long began at
-        `since` on the monotonic clock."""
-        now = time.monotonic()
+        """Record that one more attempt at `subject` failed, and log a warning if one is due.
+
+        `describe` returns the warning's text; it is called only for a warning. The caller retries for `left` more
+        seconds, None if without a limit. An attempt that took long began at `since`, on the monotonic clock.
+        """
+        now = clock.monotonic()
         with self._lock:
-            outage = self._outages.get(what)
-            if outage is None or now - outage.last > _FORGOTTEN_AFTER:
-                outage = self._outages[what] = _Outage(now if since is None else since, now)
+            outage = self._outages.get(subject)
+            if outage is None or now - outage.last > self.timings.outage_forgotten:
+                outage = self._outages[subject] = _Outage(clock, now if since is None else since, now)
             outage.last = now
-            due = outage.since + FIRST_AFTER if outage.warned_at is None else outage.warned_at + AGAIN_AFTER
+            if outage.warned_at is None:
+                due = outage.since + self.timings.first_outage_warning
+            else:
+                due = outage.warned_at + self.timings.next_outage_warning
             if now < due:
                 return
             outage.warned_at = now
-        log.warning("%s; for %.0f s now%s", say(), now - outage.since, _until(left))
+        log.warning("%s; for %.0f s now%s", describe(), now - outage.since, _until(left, clock))
 
-    def worked(self, log: logging.Logger, what: Hashable) -> None:
-        """`what` answers. Whoever was warned is told that the outage is over."""
-        if what not in self._outages:  # for each success: without the lock
+    def worked(self, log: logging.Logger, subject: Hashable) -> None:
+        """Record that an attempt at `subject` succeeded. If a warning was logged, log that the outage is over."""
+        if subject not in self._outages:  # without the lock, because each success comes here
             return
         with self._lock:
-            outage = self._outages.pop(what, None)
+            outage = self._outages.pop(subject, None)
         if outage is not None and outage.warned_at is not None:
-            log.warning("%s works again, after %.0f s", what, time.monotonic() - outage.since)
+            log.warning("%s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
 
 
-def _until(left: float | None) -> str:
+def _until(left: float | None, clock: Clock) -> str:
     if left is None:
         return "; it is tried again"
-    moment = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
+    moment = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
     return f"; it is tried again until {moment}, in {max(left, 0.0):.0f} s"
 
 
@@ -87,36 +93,41 @@ OUTAGES = OutageLog()
 
 
 class Retries:
-    """Tries at `what`, a part of a sentence such as `reading 1:demo:0`, as `RetryBackoff` counts them. Where they fail
-    for long the log tells.
-    """
+    """A `RetryBackoff` that logs long outages. `what` is a part of a sentence, such as `reading 1:demo:0`."""
 
     def __init__(
-        self, log: logging.Logger, what: str, seconds: float, first: float = 0.05, ceiling: float = 1.0
+        self,
+        log: logging.Logger,
+        what: str,
+        seconds: float,
+        first: float = 0.05,
+        ceiling: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._log = log
         self._what = what
-        self._stamina = RetryBackoff(seconds, first, ceiling)
-        self._since = time.monotonic()
+        self._clock = clock
+        self._backoff = RetryBackoff(seconds, first, ceiling, clock)
+        self._since = clock.monotonic()
 
     def __repr__(self) -> str:
-        return f"<Retries of {self._what}, {self._stamina.left:.1f} s left>"
+        return f"<Retries of {self._what}, {self._backoff.left:.1f} s left>"
 
     def progress(self) -> None:
-        """Something worked: the time and the delays begin anew, and an outage is over."""
-        self._stamina.progress()
-        self._since = time.monotonic()
+        """Record a success: the time and the pauses start again, and an outage is over."""
+        self._backoff.progress()
+        self._since = self._clock.monotonic()
         OUTAGES.worked(self._log, self._what)
 
     def pause(self, at_least: float = 0.0) -> bool:
-        """As `RetryBackoff.pause`, after something that is no failure."""
-        return self._stamina.pause(at_least)
+        """Pause as `RetryBackoff.pause` does, after something that is no failure."""
+        return self._backoff.pause(at_least)
 
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
-        """Notes that a try failed with `problem`, and pauses as `RetryBackoff.pause` does."""
-        left = self._stamina.left
-        OUTAGES.failed(self._log, self._what, lambda: f"{self._what} fails: {problem}", left, self._since)
-        return self._stamina.pause(at_least)
+        """Record that an attempt failed with `problem`, and pause as `RetryBackoff.pause` does."""
+        left = self._backoff.left
+        OUTAGES.failed(self._log, self._what, lambda: f"{self._what} fails: {problem}", left, self._since, self._clock)
+        return self._backoff.pause(at_least)
 
 
 if hasattr(os, "register_at_fork"):

@@ -143,8 +143,8 @@ class ClientSettings:
     shared_connections: bool = True
     tls: TlsSettings | None = None
     are_proven: bool = field(default=False, compare=False)
-    timings: Timings = DEFAULT_TIMINGS
-    clock: Clock = SYSTEM_CLOCK
+    timings: Timings = field(default_factory=lambda: DEFAULT_TIMINGS)
+    clock: Clock = field(default_factory=lambda: SYSTEM_CLOCK)
 
     @property
     def default_broker_port(self) -> int:

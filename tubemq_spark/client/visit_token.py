@@ -1,17 +1,17 @@
-"""The visit token, which brokers want to see where the master has `startVisitTokenCheck`.
+"""Visit tokens: a broker's authorization check, where the master is configured with `startVisitTokenCheck`.
 
-The master makes a new token every few minutes and tells each client with its answers. A broker knows the last six, so
-that a token lives for 16 to 20 minutes by default (wire: SimpleVisitTokenManager, SimpleCertificateBrokerHandler). A
-broker refuses an older one with 415. Whoever made the call then gets a newer token from the master and repeats it.
+The master makes a new token every few minutes and sends it with its replies. A broker accepts the last six, so a token
+lives for 16 to 20 minutes by default (wire: SimpleVisitTokenManager, SimpleCertificateBrokerHandler). A broker refuses
+an older one with 415. The client then gets a newer token from the master and repeats the request.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, broker_authorization
 from tubemq_spark.protocol.constants import UNKNOWN_ID
@@ -19,10 +19,12 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 
 class VisitToken:
-    """The last token that the master gave to one client: `value`, -2 before the first. Safe to use from threads."""
+    """The last token that the master gave to one client: `value`, -2 before the first. Safe to use from several
+    threads.
+    """
 
     def __init__(self, ask: Callable[[], int], value: int = UNKNOWN_ID) -> None:
-        """`ask` asks the master and gives its token; it raises a `TubeMQError` without an answer."""
+        """`ask` asks the master and returns its token, or raises a `TubeMQError`."""
         self.value = value
         self._ask = ask
         self._lock = threading.Lock()
@@ -31,8 +33,9 @@ class VisitToken:
         return f"<VisitToken {self.value}>"
 
     def renew(self, refused: int) -> None:
-        """Gets a newer token than `refused`, unless another thread has got one meanwhile. `TransportError` when the
-        master does not answer or gives the same token.
+        """Get a newer token than `refused`, unless another thread has done so meanwhile.
+
+        Raise `TransportError` if the master does not answer or sends the same token again.
         """
         with self._lock:
             if self.value != refused:
@@ -45,14 +48,18 @@ class VisitToken:
                 raise TransportError("the master gives no newer one")
 
 
-def _nobody() -> int:
+def _no_master() -> int:
     raise TransportError("this client asks no master")
 
 
-NO_TOKEN = VisitToken(_nobody)
-"""For brokers that check no tokens."""
+NO_TOKEN = VisitToken(_no_master)
+"""For brokers that do not check tokens."""
 
 
-def authorization(credentials: Credentials | None, visit_token: int) -> broker_pb.AuthorizedInfo:
-    """What a broker call carries. It is made anew for each call, for servers check the age of its timestamp."""
-    return broker_authorization(credentials, visit_token, time.time_ns() // 1_000_000, random.getrandbits(31))
+def authorization(
+    credentials: Credentials | None, visit_token: int, clock: Clock = SYSTEM_CLOCK
+) -> broker_pb.AuthorizedInfo:
+    """Return the authorization for one request to a broker. It is made anew each time, because servers check the age of
+    its timestamp.
+    """
+    return broker_authorization(credentials, visit_token, int(clock.time() * 1000), random.getrandbits(31))

@@ -13,7 +13,7 @@ from itertools import chain
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks
 from tubemq_spark.errors import ConfigError, ServerError, TransportError

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.topic_partitions import all_partitions
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_partition

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.metadata import Partition

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.message_count import count_messages
 from tubemq_spark.client.consumer.probe import Prober
@@ -59,7 +59,7 @@ def _is_sparse(
     return (
         len(partitions) > 1
         and 0 < entries <= len(partitions) * 3 // 4
-        and len(partitions) == session.cluster.in_store_of(first)
+        and len(partitions) == session.cluster.partitions_in_store(first)
         and all(
             (begin[partition], ends[partition]) == (start, end) == claims.standing(partition)
             for partition in partitions

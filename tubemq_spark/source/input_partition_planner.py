@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -95,6 +95,6 @@ def counted_stores(session: ConsumerSession, partitions: Iterable[Partition]) ->
     """Of the topics and brokers of `partitions`, as the cluster has them now."""
     found: dict[str, set[int]] = {}
     for partition in partitions:
-        if session.cluster.is_sole(partition):
+        if session.cluster.owns_store(partition):
             found.setdefault(partition.topic, set()).add(partition.broker_id)
     return {topic: frozenset(brokers) for topic, brokers in found.items()}

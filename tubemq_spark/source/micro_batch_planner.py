@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import Deadline
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
@@ -433,7 +433,7 @@ class MicroBatchPlanner:
             if trouble is not None:
                 raise trouble
             return
-        self._session.believe_the_lists()
+        self._session.forget_unlisted()
         for partition in sorted(gone):
             position = offset.positions.get(partition, -1)
             loss = DataLossError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.time_search import find_positions

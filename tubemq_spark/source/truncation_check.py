@@ -128,13 +128,13 @@ class TruncationCheck:
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
         flushed_ends = self._prober.flushed_ends(unclear) if unclear else {}
-        in_store_of = self._prober.session.cluster.in_store_of
+        partitions_in_store = self._prober.session.cluster.partitions_in_store
         return [
             StoreCheck(
                 batch,
                 results,
                 now,
-                is_complete=in_store_of(partition) == len(batch.partitions),
+                is_complete=partitions_in_store(partition) == len(batch.partitions),
                 flushed_end=flushed_ends.get(partition),
             )
             for partition, batch in firsts.items()

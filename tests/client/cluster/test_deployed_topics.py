@@ -7,14 +7,15 @@ from typing import Literal
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
-from tubemq_spark.client import outage_log
 from tubemq_spark.client.cluster import deployed_topics as deployed
-from tubemq_spark.client.cluster import master_client as master_module
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 
 HEARTBEAT = "producer_heartbeat"
@@ -23,9 +24,9 @@ PATIENCE, SHORT = 60.0, 0.3  # seconds
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_once(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
     """Lists of new masters are not waited for, and questions come one soon after the other."""
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.0)
+    use_timings(topic_lists_fill_up=0.0)
     monkeypatch.setattr(deployed, "_LONGEST_PAUSE", 0.05)
 
 
@@ -136,7 +137,7 @@ def test_a_wrong_target_is_wrong_while_brokers_are_down(cluster: EmbeddedCluster
 def test_the_wait_is_told(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
     cluster.stop_broker(2)
     back(cluster)
     with Producer(settings(cluster, retry_for=PATIENCE)) as producer:

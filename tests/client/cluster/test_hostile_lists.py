@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from tests.client.cluster.test_master_client import Master, session
 from tests.peers import Peer, answering, message_reply
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError

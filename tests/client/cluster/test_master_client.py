@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 from google.protobuf.message import Message
 
+from tests.clocks import UseTimings
 from tests.peers import Peer, answering, message_reply
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import Cluster, ConsumerSession
-from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -70,9 +70,9 @@ class Master:
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[None]:
     monkeypatch.setattr(connection_module, "_GRACE", 0.05)
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
+    use_timings(topic_lists_fill_up=0.2)
     yield
     POOL.close()
 
@@ -164,12 +164,10 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_heartbeats_keep_the_flow_rules_up_to_date(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+def test_heartbeats_keep_the_flow_rules_up_to_date(use_timings: UseTimings, caplog: pytest.LogCaptureFixture) -> None:
+    use_timings(heartbeat_period=0.01)
     master = Master()
-    with caplog.at_level("INFO", master_module.__name__), master.peer, session(master.address) as consumer:
+    with caplog.at_level("INFO", "tubemq_spark.client.cluster"), master.peer, session(master.address) as consumer:
         consumer.register()
         assert consumer.flow_rules == FlowRules()
 
@@ -226,7 +224,7 @@ def test_news_of_the_cluster_only_add(brokers: dict[int, Broker], texts: list[st
 
 def test_partitions_that_have_their_store_for_themselves() -> None:
     cluster = Cluster().with_more(broker(1, 4), layouts("demo#1:2:1:1", "other#1:1:2:1"))
-    assert [cluster.is_sole(partition) for partition in cluster.partitions("demo")] == [True, True]
-    assert [cluster.is_sole(partition) for partition in cluster.partitions("other")] == [False, False]
-    assert not cluster.is_sole(Partition(7, "demo", 0))
+    assert [cluster.owns_store(partition) for partition in cluster.partitions("demo")] == [True, True]
+    assert [cluster.owns_store(partition) for partition in cluster.partitions("other")] == [False, False]
+    assert not cluster.owns_store(Partition(7, "demo", 0))
     assert cluster.missing(["demo", "third"]) == ["third"]

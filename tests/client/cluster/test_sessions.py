@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tests import messages
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import counted
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import ConsumerSession
-from tubemq_spark.client.heartbeat import Heartbeat
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -32,16 +31,16 @@ PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
     monkeypatch.setattr(connection_module, "_GRACE", 0.05)
-    monkeypatch.setattr(master_module, "_FIRST_CONTACT", PATIENCE)
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
+    use_timings(first_contact_timeout=PATIENCE)
+    use_timings(topic_lists_fill_up=0.2)
 
 
 @pytest.fixture
-def beating(monkeypatch: pytest.MonkeyPatch) -> None:
+def beating(use_timings: UseTimings) -> None:
     """Sessions send heartbeats all the time."""
-    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+    use_timings(heartbeat_period=0.01)
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_registering_tells_where_the_partitions_are(cluster: EmbeddedCluster) ->
         consumer.register()
         assert consumer.cluster.partitions("demo") == DEMO
         assert consumer.broker(DEMO[0]) == messages.broker(cluster, 1)
-        assert not consumer.cluster.is_sole(DEMO[0])
+        assert not consumer.cluster.owns_store(DEMO[0])
         assert cluster.members(GROUP) == (["demo"], "client-rebalance", [consumer.client_id])
         assert repr(consumer) == f"<ConsumerSession {consumer.client_id} REGISTERED at {cluster.master}>"
         consumer.close()
@@ -126,9 +125,9 @@ def test_the_last_visit_token_is_shown_to_brokers() -> None:
         assert consumer.broker_authorization().visitAuthorizedToken > token
 
 
-def test_a_topic_that_appears_a_little_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_appears_a_little_later_is_waited_for(use_timings: UseTimings) -> None:
     """By release 1.2; later ones refuse a topic that they do not know."""
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+    use_timings(topic_lists_fill_up=PATIENCE)
     with embedded_cluster(topics=TOPICS, brokers=1, framing="prefixed") as cluster:
 
         def appear() -> None:
@@ -247,8 +246,8 @@ def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
     assert metas.fired == 2  # and none of them at the first
 
 
-def test_no_master_at_all(pair: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_FIRST_CONTACT", 0.2)
+def test_no_master_at_all(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
+    use_timings(first_contact_timeout=0.2)
     pair.tubemq.switch_master()
     pair.tubemq.stop_master(2)
     standby, gone = pair.master.split(",")

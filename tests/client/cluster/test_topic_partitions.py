@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests import messages
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.topic_partitions import all_partitions
 from tubemq_spark.errors import ConfigError, TransportError
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def session(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
-    session = ProducerSession(messages.settings(cluster))
+    session = ProducerSession(replace(messages.settings(cluster), clock=SkippingClock()))
     yield session
     session.close()
 
@@ -37,7 +37,9 @@ def session(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
 @pytest.fixture
 def hasty(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
     """Soon knows that nobody answers."""
-    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.3, retry_for=2.0))
+    session = ProducerSession(
+        replace(messages.settings(cluster), rpc_timeout=0.3, retry_for=2.0, clock=SkippingClock())
+    )
     yield session
     session.close()
 
@@ -46,8 +48,7 @@ def ids(found: frozenset[object]) -> list[str]:
     return sorted(map(str, found))
 
 
-def test_a_topic_that_is_not_there(session: ProducerSession, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.2)
+def test_a_topic_that_is_not_there(session: ProducerSession, group: str) -> None:
     with pytest.raises(ConfigError, match="no topic no_such_topic"):
         all_partitions(session, group, "no_such_topic")
 

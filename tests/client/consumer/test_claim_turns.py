@@ -16,7 +16,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT, Row
 from tests.real.topics import TopicSpec
 from tests.sending import settings
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader

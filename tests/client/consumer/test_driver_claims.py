@@ -13,7 +13,7 @@ from tests.reading import unregister
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import clock as backoff
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
 from tubemq_spark.client.heartbeat import Heartbeat

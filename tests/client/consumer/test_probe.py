@@ -12,7 +12,7 @@ from tests.messages import partitions
 from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober, ProbeResult
 from tubemq_spark.protocol.claim_id import ClaimId

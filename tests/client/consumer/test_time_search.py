@@ -19,7 +19,7 @@ from tests.messages import partitions
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import clock as backoff
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import probe
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober

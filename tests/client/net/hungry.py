@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError

@@ -13,7 +13,8 @@ import pytest
 
 from tests.client.net.test_connection import SOON, connected, response, submit
 from tests.peers import Peer, reply_bytes, requests, silent
-from tubemq_spark.client.cluster.master_client import ConsumerSession, ProducerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net import connection as connection_module

@@ -24,7 +24,7 @@ from tests.faults.bench import Query, write
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net import tls_socket
 from tubemq_spark.client.net.connection import Connection, connect, wait_for_any

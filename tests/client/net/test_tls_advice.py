@@ -16,7 +16,7 @@ from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3, trusting
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, answering, echo
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.net import tls
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.tls import TlsSettings

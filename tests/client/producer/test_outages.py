@@ -11,8 +11,9 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client import outage_log
+from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -21,7 +22,7 @@ PATIENCE = 30.0  # seconds
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage_log, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from tubemq_spark.client.cluster import broker_health
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
-from tubemq_spark.client.cluster.master_client import Cluster, ProducerSession
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer import partitioner as routing
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.partitioner import Partitioner

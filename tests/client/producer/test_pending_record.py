@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster import master_client as master_module
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer.producer import Producer
@@ -339,8 +339,8 @@ def test_a_target_that_has_just_come_is_found(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["target", "key"])
-def test_patience_with_one_partition_ends(cluster: EmbeddedCluster, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_FIRST_CONTACT", 0.2)
+def test_patience_with_one_partition_ends(cluster: EmbeddedCluster, how: str, use_timings: UseTimings) -> None:
+    use_timings(first_contact_timeout=0.2)
     for broker_id in (1, 2):
         for partition in (0, 1, 2):
             if how == "key" or (broker_id, partition) == (2, 1):

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client.cluster import broker_health as health_module
-from tubemq_spark.client.cluster import master_client as master_module
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer import channels as links_module
 from tubemq_spark.client.producer import delivery_timeout as patience_module
@@ -467,10 +466,10 @@ def test_sessions_are_closed_when_nobody_uses_them(cluster: EmbeddedCluster) -> 
 
 
 def test_a_session_that_nobody_uses_ends_when_its_masters_are_gone(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, use_timings: UseTimings
 ) -> None:
     """A worker process outlives its cluster, and need not say so for ever."""
-    monkeypatch.setattr(master_module, "HEARTBEAT", Heartbeat(0.01))
+    use_timings(heartbeat_period=0.01)
     SESSIONS.close()
     with Producer(settings(cluster)) as producer:
         producer.send("demo", b"1")

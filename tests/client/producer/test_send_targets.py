@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 from google.protobuf.message import Message
 
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.peers import Peer, answering, message_reply
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
-from tubemq_spark.client.cluster import master_client as master_module
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.producer import send_targets as targets_module
 from tubemq_spark.client.producer.producer import Producer
@@ -52,15 +52,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(use_timings: UseTimings) -> None:
     """Lists are waited for until a test's fault has filled them."""
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+    use_timings(topic_lists_fill_up=PATIENCE)
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(use_timings: UseTimings) -> None:
     """Lists are not waited for."""
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 0.0)
+    use_timings(topic_lists_fill_up=0.0)
 
 
 @pytest.fixture
@@ -70,8 +70,10 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @contextmanager
-def producer_session(cluster: EmbeddedCluster, retry_for: float = PATIENCE) -> Iterator[ProducerSession]:
-    session = ProducerSession(settings(cluster, retry_for=retry_for))
+def producer_session(
+    cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: SkippingClock | None = None
+) -> Iterator[ProducerSession]:
+    session = ProducerSession(settings(cluster, retry_for=retry_for, clock=clock or SkippingClock()))
     try:
         yield session
     finally:
@@ -110,16 +112,14 @@ def test_a_topic_that_is_first_met_after_a_failover(masters: int, known: str) ->
         assert bodies_in(cluster)[b"good"] == 1
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_topic_that_is_first_met_when_lists_have_shrunk(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_first_met_when_lists_have_shrunk(cluster: EmbeddedCluster) -> None:
     """The master knows the client still, but its brokers have to come back."""
-    with producer_session(cluster) as session:
+    clock = SkippingClock()
+    with producer_session(cluster, clock=clock) as session:
         session.add_topics(["demo"])
+        clock.advance(PATIENCE)  # now the lists are complete
         for broker_id in cluster.broker_ids:
             cluster.stop_broker(broker_id)
-        monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
         back = cluster.tubemq.on(HEARTBEAT, nth=4, times=1).run(lambda: cluster.start_broker(1))
         session.add_topics(["other"])
         assert session.cluster.partitions("other") == [Partition(1, "other", 0)]
@@ -145,26 +145,25 @@ class Master:
         return pb.HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=topics)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_topic_that_is_first_met_at_a_next_master_that_knows_the_client_already(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_topic_that_is_first_met_at_a_next_master_that_knows_the_client_already() -> None:
     one, other = Master(PATIENCE), Master(4)
+    clock = SkippingClock()
     with other.peer:
         with one.peer:
+            masters = one.peer.address, other.peer.address
             session = ProducerSession(
-                ClientSettings((one.peer.address, other.peer.address), framing=Framing.STANDARD, retry_for=PATIENCE)
+                ClientSettings(masters, framing=Framing.STANDARD, retry_for=PATIENCE, clock=clock)
             )
             session.add_topics(["demo"])
-        monkeypatch.setattr(master_module, "_LISTS_FILL_UP", PATIENCE)
+        clock.advance(PATIENCE)  # now the lists are complete
         session.add_topics(["other"])
         assert session.cluster.partitions("other") == [Partition(2, "other", 0)]
         session.close()
     assert other.beats == 5
 
 
-def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_LISTS_FILL_UP", 2.0)
+def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, use_timings: UseTimings) -> None:
+    use_timings(topic_lists_fill_up=2.0)
     beats, registers = counted(cluster, HEARTBEAT), counted(cluster, "producer_register")
     with producer_session(cluster) as session:
         asked = []

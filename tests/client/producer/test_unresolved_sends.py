@@ -101,7 +101,7 @@ def mark_of(body: bytes) -> int:
 class Task:
     """A producer with a ledger, what it was told of, and what it sends."""
 
-    def __init__(self, cluster: EmbeddedCluster, look: Look, *, max_in_flight: int = 1000, **others: float) -> None:
+    def __init__(self, cluster: EmbeddedCluster, look: Look, *, max_in_flight: int = 1000, **others: Any) -> None:
         self.told: dict[int, list[RecordMetadata]] = defaultdict(list)
         self.producer = Producer(
             settings(cluster, **others), max_in_flight, "of the task", lookup=look, on_stored=self._note

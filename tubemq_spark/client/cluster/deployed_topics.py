@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tubemq_spark.client.backoff import Deadline, delays
-from tubemq_spark.client.cluster.master_client import ConsumerSession, NotListedError, ProducerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
@@ -40,7 +41,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
     asking = replace(settings, are_proven=True, retry_for=min(_WITHIN, settings.retry_for))
     session = ConsumerSession(asking, f"spark_look_{random.getrandbits(48):012x}", [topic])
     try:
-        return {layout.broker_id: layout for layout in session.look_up().values() if layout.topic == topic}
+        return {layout.broker_id: layout for layout in session.deployed().values() if layout.topic == topic}
     except ConfigError:  # the group is new and has no other member, so the topic alone can be the reason
         return {}
     except (AuthError, ServerError, TransportError) as error:
@@ -74,8 +75,8 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
 
 def has_partition(session: ProducerSession, partition: Partition) -> bool:
     """Whether there is this partition of a topic that was added. One that is deployed on a broker that takes no
-    messages now is waited for as in `add_topics`. Raises as `ProducerSession.look_for`."""
-    if session.look_for(partition):
+    messages now is waited for as in `add_topics`. Raises as `ProducerSession.find_partition`."""
+    if session.find_partition(partition):
         return True
     if not is_away(session, partition):
         return False
@@ -84,7 +85,7 @@ def has_partition(session: ProducerSession, partition: Partition) -> bool:
         layout = layouts.get(partition.broker_id)
         if layout is None or partition not in layout.all_partitions():
             return False
-    _wait(session, lambda: session.look_for(partition), f"partition {partition}", [partition.broker_id])
+    _wait(session, lambda: session.find_partition(partition), f"partition {partition}", [partition.broker_id])
     return True
 
 

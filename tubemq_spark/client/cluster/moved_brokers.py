@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.task_tokens import Member
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError

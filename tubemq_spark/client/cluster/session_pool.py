@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
 from tubemq_spark.client.outage_log import OUTAGES

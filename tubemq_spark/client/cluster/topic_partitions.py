@@ -10,8 +10,9 @@ import logging
 import time
 from dataclasses import replace
 
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.deployed_topics import add_topics
-from tubemq_spark.client.cluster.master_client import ConsumerSession, ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition

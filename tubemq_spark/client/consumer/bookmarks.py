@@ -53,7 +53,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import RetryBackoff
-from tubemq_spark.client.cluster.master_client import ProducerSession, new_client_id
+from tubemq_spark.client.cluster.master_session import new_client_id
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.client.heartbeat import HEARTBEAT

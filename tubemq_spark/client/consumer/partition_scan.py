@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
@@ -126,7 +126,7 @@ def _batches(
     broker = session.cluster.brokers.get(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
-    wanted = RangeToRead(partition, start, end, owns_store=session.cluster.is_sole(partition))
+    wanted = RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition))
     reader = PartitionReader(
         replace(session.settings, retry_for=patience),
         scan_group(base),

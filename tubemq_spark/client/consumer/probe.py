@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client.backoff import RetryBackoff
-from tubemq_spark.client.cluster.master_client import ConsumerSession
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply

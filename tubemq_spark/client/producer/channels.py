@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
 from tubemq_spark.client.producer.broker_channel import BrokerChannel, wait_for
 from tubemq_spark.client.producer.partitioner import Partitioner

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.pending_record import PendingRecord
 from tubemq_spark.protocol.circuit_breaker import BreakerState, FailureStats, judge, judge_partition

@@ -6,7 +6,7 @@ import logging
 import time
 
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
-from tubemq_spark.client.cluster.master_client import ProducerSession
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import MASTER
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import ConfigError, ServerError, TransportError

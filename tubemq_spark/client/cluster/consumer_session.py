@@ -1,0 +1,195 @@
+"""A member of a consumer group at the master: the messages that register it, list partitions and keep it alive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from tubemq_spark.client.backoff import RetryBackoff
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.master_client import ForgottenError
+from tubemq_spark.client.cluster.master_session import HOST, MasterSession
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
+from tubemq_spark.protocol.consumer_lifecycle import MemberState
+from tubemq_spark.protocol.flow_rules import FlowRules
+from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerSession(MasterSession):
+    """A member of a consumer group with client-side balance: it sees all partitions and claims those it wants.
+
+    `flow_rules` is the rate limit of the group. The master sends it with the registration and each heartbeat.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        topics: Sequence[str],
+        filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """`filters` are message types by topic. All members of a group must have the same filters."""
+        super().__init__(settings, "consumer")
+        self.group = group
+        self.topics = tuple(topics)
+        self._filters = dict(filters)
+        self.flow_rules = FlowRules()
+
+    def register(self) -> None:
+        """Join the group, list the partitions of its topics, and start the heartbeat.
+
+        Raise `ConfigError` if a topic is unknown or another kind of consumer uses the group, `AuthError` if the
+        credentials or the group's permissions do not suffice, `TransportError` if no master answers.
+        """
+        try:
+            with self._lock:
+                self._master.retry(self._register)
+                self._master.retry(self._list_partitions)
+                self._wait_for_topics()
+        except TubeMQError:
+            self.close()
+            raise
+        self._start_heartbeat(self._heartbeat)
+
+    def refresh(self) -> Cluster:
+        """List the partitions again and return the metadata. Register again if needed. Raises as `register` does."""
+        with self._lock:
+            self._master.retry(self._list_partitions)
+            return self.cluster
+
+    def listed(self, *, once: bool = False) -> set[Partition]:
+        """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones.
+
+        With `once`, ask each master once at most instead of retrying.
+        """
+        with self._lock:
+            self._master.retry(self._list_partitions, once=once)
+            return {one for layout in self._registry.listed.values() for one in layout.all_partitions()}
+
+    def deployed(self) -> Mapping[tuple[str, int], TopicOnBroker]:
+        """Return where the topics are deployed, on running brokers and on others, by (topic, broker id).
+
+        For a client that does not read: no heartbeat starts. The caller must `close`. Raises as `register` does, but
+        not for unknown topics.
+        """
+        with self._lock:
+            self._master.retry(self._list_partitions)
+            return self._registry.listed
+
+    def forget_unlisted(self) -> None:
+        """Drop the partitions that the master did not list when it was asked last."""
+        with self._lock:
+            self._registry.forget_unlisted()
+
+    def broker(self, partition: Partition) -> Broker:
+        """Return the broker of `partition`. Raise `ConfigError` if the master does not know it."""
+        if partition.broker_id not in self.cluster.brokers:
+            self.refresh()
+        try:
+            return self.cluster.brokers[partition.broker_id]
+        except KeyError:
+            raise ConfigError(
+                f"the master {self._master.address} knows no broker {partition.broker_id}, which has {partition}: was "
+                "it taken out of the cluster, or is 'tubemq.master' another cluster's?"
+            ) from None
+
+    def join_for_token(self) -> int:
+        """Join the group without a heartbeat and return the visit token.
+
+        Ask each master once at most. Raises as `register` does.
+        """
+        with self._lock:
+            self._register()
+            return self.visit_token
+
+    def close(self) -> None:
+        message = pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._master.certificate())
+        self._close(Method.CONSUMER_CLOSE, message)
+
+    def _ask_for_token(self) -> int:
+        self._heartbeat()
+        return self.visit_token
+
+    def _register(self) -> None:
+        message = pb.RegisterRequestC2MV2(
+            clientId=self.client_id,
+            groupName=self.group,
+            hostName=HOST,
+            sourceCount=-1,  # the group does not count its members
+            nodeId=0,
+            topicList=self.topics,
+            topicCondition=[f"{topic}#{','.join(types)}" for topic, types in sorted(self._filters.items())],
+            opsTaskInfo=self.flow_rules.known(),
+            authInfo=self._master.certificate(),
+        )
+        what = f"registering group {self.group} for {', '.join(self.topics)}"
+        self._handle(self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what))
+
+    def _list_partitions(self) -> None:
+        if not self._master.is_registered:
+            self._register()
+        message = pb.GetPartMetaRequestC2M(
+            clientId=self.client_id,
+            groupName=self.group,
+            brokerConfigId=UNKNOWN_ID,
+            topicMetaInfoId=UNKNOWN_ID,
+            authInfo=self._master.certificate(),
+        )
+        what = f"asking for the partitions of {', '.join(self.topics)}"
+        reply = self._master.ask(Method.GET_PARTITION_META, message, pb.GetPartMetaResponseM2C, what)
+        self._registry.add_brokers(self._master.address, reply.brokerConfigList)
+        self._registry.set_topics(self._master.address, reply.topicMetaInfoList, parse_consumer_topic)
+
+    def _wait_for_topics(self) -> None:
+        """Wait until all topics are listed. Releases before 1.3 do not refuse an unknown topic, and a new master does
+        not know all topics at once.
+        """
+        backoff = RetryBackoff(
+            min(self.settings.timings.topic_lists_fill_up, self.settings.retry_for), clock=self.settings.clock
+        )
+        while missing := self.cluster.missing(self.topics):
+            if not backoff.pause():
+                raise ConfigError(
+                    f"the master {self._master.address} knows no topic {', '.join(missing)}: "
+                    "check option 'subscribe', or have the topic created on the cluster"
+                )
+            self._master.retry(self._list_partitions)
+
+    def _heartbeat(self) -> None:
+        with self._lock:
+            if self._master.state is MemberState.CLOSED:
+                return
+            if not self._master.is_registered:
+                self._register()
+            message = pb.HeartRequestC2MV2(
+                clientId=self.client_id,
+                groupName=self.group,
+                opsTaskInfo=self.flow_rules.known(),
+                authInfo=self._master.certificate(),
+            )
+            what = f"the heartbeat of group {self.group}"
+            try:
+                reply = self._master.ask(Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what)
+            except ForgottenError:
+                self._register()
+            else:
+                self._handle(reply)
+
+    def _handle(self, reply: pb.RegisterResponseM2CV2 | pb.HeartResponseM2CV2) -> None:
+        """Store the visit token, the flow rules and the brokers of a reply."""
+        if reply.HasField("authorizedInfo"):
+            self.token.value = reply.authorizedInfo.visitAuthorizedToken
+        if reply.HasField("opsTaskInfo"):
+            before, self.flow_rules = self.flow_rules, self.flow_rules.told(reply.opsTaskInfo)
+            for old, new in zip(before, self.flow_rules, strict=True):
+                if new.problem and new != old:
+                    _log.warning("group %s: the %s rule is not obeyed: %s", self.group, new.owner, new.problem)
+                elif new != old:
+                    _log.info("group %s: the %s %s", self.group, *((new, "holds") if new.is_known else (old, "ended")))
+        self._registry.add_brokers(self._master.address, reply.brokerConfigList)

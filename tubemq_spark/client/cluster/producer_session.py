@@ -1,0 +1,172 @@
+"""A producer at the master: the messages that register it, list the partitions it may send to, and keep it alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tubemq_spark.client.backoff import Deadline, delays
+from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.master_session import HOST, MasterSession
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method
+from tubemq_spark.protocol.consumer_lifecycle import MemberState
+from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
+from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+
+
+class NotListedError(ConfigError):
+    """The `master` lists no partition of `topics` that accepts messages. The topics are unknown, or their brokers are
+    down.
+    """
+
+    def __init__(self, master: Address, topics: Iterable[str]) -> None:
+        self.master = master
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"the master {master} knows no topic {', '.join(self.topics)} that takes messages: "
+            "check the topic's name, or have it created or opened for publishing on the cluster"
+        )
+
+
+class ProducerSession(MasterSession):
+    """A producer at the master: topics that accept messages, their partitions, and how long a message may be."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings, "producer")
+        self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
+        self._topics: frozenset[str] = frozenset()
+        self._broker_check_sum = -1
+        self._config_id = UNKNOWN_ID
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Declare `topics` and list their partitions. Start the heartbeat.
+
+        Raise `NotListedError` for topics that accept no messages now, `AuthError`, and `TransportError` if no master
+        answers.
+        """
+        wanted = frozenset(topics)
+        if wanted <= self._topics and not self.cluster.missing(wanted):
+            return  # without the lock, because a heartbeat to a silent master may hold it for long
+        with self._lock:
+            self._topics |= wanted
+            try:
+                self._master.retry(self._list_topics)
+                if self.cluster.missing(wanted):  # a master may list a topic one heartbeat after the one that names it
+                    self._list_until(lambda: not self.cluster.missing(wanted))
+            finally:
+                missing = self.cluster.missing(wanted)
+                self._topics -= frozenset(missing)
+            if missing:
+                raise NotListedError(self._master.address, missing)
+        self._start_heartbeat(self._heartbeat)
+
+    def find_partition(self, partition: Partition) -> bool:
+        """Ask again and return True if `partition` of an added topic exists. Repeat while the master's lists may be
+        short. Raises as `refresh` does.
+        """
+        # A master lists all partitions of a broker at once, so any of them answers for all.
+        with self._lock:
+            self._list_until(
+                lambda: (
+                    self._registry.excludes_broker(partition.broker_id)
+                    or self.lists_any(partition.topic, partition.broker_id)
+                )
+            )
+            return partition in self.cluster.partitions(partition.topic)
+
+    def _list_until(self, is_answered: Callable[[], bool]) -> None:
+        """Ask once. Then repeat while `is_answered` is False and the lists of a new master may still be short."""
+        settings, registry = self.settings, self._registry
+        # A master that forgets this client again and again must not keep us here for ever.
+        deadline = Deadline(settings.retry_for + settings.timings.topic_lists_fill_up, settings.clock)
+        pauses = delays()
+        while True:
+            self._master.retry(self._list_topics)
+            left = min(registry.complete_by - settings.clock.monotonic(), deadline.left)
+            if left <= 0 or is_answered() or registry.is_complete:
+                return
+            settings.clock.sleep(min(next(pauses), left))
+
+    def refresh(self) -> Cluster:
+        """Ask for partitions and token until a master answers. Return the metadata. Raises as `add_topics` does."""
+        with self._lock:
+            self._master.retry(self._list_topics)
+            return self.cluster
+
+    def refresh_once(self) -> Cluster:
+        """As `refresh`, but ask each master once at most."""
+        with self._lock:
+            self._list_topics()
+            return self.cluster
+
+    def lists(self, partition: Partition) -> bool:
+        """Return True if the master's last list has `partition`, so that it accepts messages."""
+        return self._registry.lists(partition)
+
+    def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
+        """Return True if that list has any partition of `topic`, on broker `broker_id` if one is given."""
+        return self._registry.lists_any(topic, broker_id)
+
+    def message_limit(self, topic: str) -> int:
+        """Return how many bytes a message's body may have: the least limit of the topic's brokers, else the cluster's
+        setting.
+        """
+        sizes = (layout.max_message_size for layout in self.cluster.layouts.values() if layout.topic == topic)
+        return min((size or self.max_message_size for size in sizes), default=self.max_message_size)
+
+    def close(self) -> None:
+        message = pb.CloseRequestP2M(clientId=self.client_id, authInfo=self._master.certificate())
+        self._close(Method.PRODUCER_CLOSE, message)
+
+    def _ask_for_token(self) -> int:
+        self.refresh_once()
+        return self.visit_token
+
+    def _register(self) -> None:
+        message = pb.RegisterRequestP2M(
+            clientId=self.client_id,
+            topicList=sorted(self._topics),
+            brokerCheckSum=-1,
+            hostName=HOST,
+            authInfo=self._master.certificate(),
+            appdConfig=pb.ApprovedClientConfig(configId=UNKNOWN_ID),
+        )
+        reply = self._master.ask(Method.PRODUCER_REGISTER, message, pb.RegisterResponseM2P, "registering a producer")
+        self._registry.expect_short_lists()
+        self._handle(reply)
+
+    def _list_topics(self) -> None:
+        """Send a heartbeat, whose reply lists the topics."""
+        if not self._master.is_registered:
+            self._register()
+        message = pb.HeartRequestP2M(
+            clientId=self.client_id,
+            brokerCheckSum=self._broker_check_sum,
+            hostName=HOST,
+            topicList=sorted(self._topics),
+            authInfo=self._master.certificate(),
+            appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
+        )
+        asked = self._master.address
+        reply = self._master.ask(Method.PRODUCER_HEARTBEAT, message, pb.HeartResponseM2P, "a producer's heartbeat")
+        if self._master.address != asked:  # a failover, to a master that knew this client already
+            self._registry.expect_short_lists()
+        self._handle(reply)
+        self._registry.set_topics(self._master.address, reply.topicInfos, parse_producer_topic)
+
+    def _heartbeat(self) -> None:
+        with self._lock:
+            if self._master.state is not MemberState.CLOSED:
+                self._list_topics()
+
+    def _handle(self, reply: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
+        """Store the brokers, the visit token and the cluster's settings of a reply."""
+        self._broker_check_sum = reply.brokerCheckSum
+        self._registry.add_brokers(self._master.address, reply.brokerInfos)
+        if reply.HasField("authorizedInfo"):
+            self.token.value = reply.authorizedInfo.visitAuthorizedToken
+        if reply.HasField("appdConfig"):
+            self._config_id = reply.appdConfig.configId
+            if reply.appdConfig.HasField("maxMsgSize") and reply.appdConfig.maxMsgSize > 0:
+                self.max_message_size = reply.appdConfig.maxMsgSize
