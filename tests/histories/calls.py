@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -23,7 +22,9 @@ from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.micro_batch_planner import first_claim
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.schema import SPARK_SCHEMA
 from tubemq_spark.source.stream import TubeMQStreamReader
@@ -190,11 +191,11 @@ class Query:
             raise
 
     def _step(self, reader: Reader) -> bool:
-        with mock.patch("tubemq_spark.source.micro_batch_planner.time.time_ns", self._time_ns):
+        with mock.patch("tubemq_spark.source.micro_batch_planner.first_claim", self._first_claim):
             return self._next_batch(reader)
 
-    def _time_ns(self) -> int:
-        return int((time.time() + self.clock) * 1e9)
+    def _first_claim(self, query: str, now: float) -> ClaimId:
+        return first_claim(query, now + self.clock)
 
     def _next_batch(self, reader: Reader) -> bool:
         number = self._committed

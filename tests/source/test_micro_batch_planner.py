@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import ManualClock
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.probe import Prober
@@ -23,7 +25,6 @@ from tubemq_spark.source import micro_batch_planner as driver
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
-from tubemq_spark.source.poll_interval import PollInterval
 
 A, B = Partition(1, "t", 0), Partition(2, "t", 0)
 ALL_SOLE = {"t": frozenset({1, 2})}
@@ -49,6 +50,10 @@ class Claims:
         self._world = world
         self._claim = claim
         self._held: set[Partition] = set()
+
+    @property
+    def claim(self) -> ClaimId:
+        return self._claim
 
     def take(
         self,
@@ -151,10 +156,11 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
     monkeypatch.setattr(Prober, "flushed_ends", lambda prober, partitions: {})
     monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
 
-    def create(**options: Any) -> MicroBatchPlanner:
+    def create(clock: Clock = SYSTEM_CLOCK, **options: Any) -> MicroBatchPlanner:
         raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
         given: dict[str, Any] = {"starting": "earliest", "heads_interval": 0.0, "metadata_interval": 0.0} | options
-        return MicroBatchPlanner(replace(SourceOptions.read(raw, streaming=True), **given))
+        usual = SourceOptions.read(raw, streaming=True)
+        return MicroBatchPlanner(replace(usual, **{"client": replace(usual.client, clock=clock), **given}))
 
     return create
 
@@ -291,9 +297,9 @@ def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World
     following = driver.latest(end)
     assert world.group == {A: 280, B: 56}
     driver.plan(end, following)
-    driver.confirm(end)  # Spark's own commit comes when the next batch is planned already
+    driver.commit(end)  # Spark's own commit comes when the next batch is planned already
     assert world.group == {A: 280, B: 56}
-    driver.confirm(following)
+    driver.commit(following)
     assert world.group == {A: 308, B: 56}
 
 
@@ -307,7 +313,7 @@ def test_a_run_begins_with_the_group_where_the_checkpoint_is(new_driver: NewDriv
 def test_within_a_run_the_group_is_not_moved_backwards(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     driver.latest(StreamOffset("q", {A: 140, B: 56}))
-    driver.confirm(StreamOffset("q", {A: 84, B: 28}))
+    driver.commit(StreamOffset("q", {A: 84, B: 28}))
     assert world.group == {A: 140, B: 56}
 
 
@@ -342,26 +348,25 @@ def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World,
     start = StreamOffset("q", {A: 280, B: 56})
     assert [driver.latest(start) for _ in range(3)] == [start] * 3
     assert world.asked == times
-    assert driver.last_answer == start
+    assert driver.log_ends == start
 
 
-def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(driver, "Pace", lambda least: PollInterval(least, lambda: clock.now))
-    query = new_driver(heads_interval=0.1)
+def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> None:
+    clock = ManualClock()
+    query = new_driver(heads_interval=0.1, clock=clock)
     start = StreamOffset("q", {A: 280, B: 56})
 
     def asked_in_a_minute() -> int:
         before = world.asked
         for _ in range(6000):
-            clock.now += 0.01
+            clock.advance(0.01)
             assert query.latest(start) == start
         return world.asked - before
 
     assert 80 <= asked_in_a_minute() <= 100
     assert 59 <= asked_in_a_minute() <= 61
     world.ends[A] = 308
-    clock.now += 1.0
+    clock.advance(1.0)
     end = query.latest(start)
     assert end.positions[A] == 308
     query.plan(start, end)
@@ -403,7 +408,7 @@ def test_new_partitions_are_looked_for_now_and_then(new_driver: NewDriver, world
 def test_a_run_that_ends_by_itself_ends(new_driver: NewDriver, world: World) -> None:
     """With what there was at its first look, new partitions included, however fast the stores grow."""
     driver = new_driver()
-    driver.stop_at_the_next_ends()
+    driver.prepare_for_available_now()
     offset = StreamOffset("q", {A: 28})
     ends = []
     while (end := driver.latest(offset)) != offset:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
+from tests.clocks import ManualClock
 from tubemq_spark.source.poll_interval import PollInterval
 
 
@@ -13,16 +12,16 @@ class Idle:
     """A pace whose question is asked whenever it is due; the clock goes on in steps of 10 ms."""
 
     def __init__(self, least: float) -> None:
-        self.clock = SimpleNamespace(now=1000.0)
-        self.pace = PollInterval(least, lambda: self.clock.now)
-        self.pace.asked(has_news=True)
+        self.clock = ManualClock()
+        self.poll = PollInterval(least, clock=self.clock)
+        self.poll.polled(has_news=True)
 
     def questions(self, seconds: float) -> int:
         count = 0
         for _ in range(round(seconds * 100)):
-            self.clock.now += 0.01
-            if self.pace.is_due:
-                self.pace.asked(has_news=False)
+            self.clock.advance(0.01)
+            if self.poll.is_due:
+                self.poll.polled(has_news=False)
                 count += 1
         return count
 
@@ -30,18 +29,18 @@ class Idle:
 def test_it_asks_less_often_the_longer_nothing_arrives() -> None:
     idle = Idle(0.1)
     assert idle.questions(1.0) in (9, 10)
-    assert idle.pace.interval == pytest.approx(0.1)
+    assert idle.poll.interval == pytest.approx(0.1)
     assert 20 <= idle.questions(9.0) <= 25
-    assert idle.pace.interval == pytest.approx(1.0, abs=0.1)
+    assert idle.poll.interval == pytest.approx(1.0, abs=0.1)
     assert 59 <= idle.questions(60.0) <= 61
-    assert idle.pace.interval == 1.0
+    assert idle.poll.interval == 1.0
 
 
 def test_news_make_it_ask_often_again() -> None:
     idle = Idle(0.1)
     idle.questions(60.0)
-    idle.pace.asked(has_news=True)
-    assert idle.pace.interval == pytest.approx(0.1)
+    idle.poll.polled(has_news=True)
+    assert idle.poll.interval == pytest.approx(0.1)
     assert idle.questions(1.0) in (9, 10)
 
 

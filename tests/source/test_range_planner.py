@@ -14,19 +14,16 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import EARLIEST, LATEST
 from tubemq_spark.source.range_planner import (
     ending_positions,
-    entries_between,
-    limited,
     lost_tails,
     needs_earliest,
     ranges,
     starting_positions,
-    store_of,
     tasks,
 )
 
 A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
 # A keeps [28, 140) and the group stands at 84; B is empty and new to the group; C's group is at its end.
-STANDINGS = {A: GroupPosition(84, 140), B: GroupPosition(0, 0), C: GroupPosition(280, 280)}
+GROUP_POSITIONS = {A: GroupPosition(84, 140), B: GroupPosition(0, 0), C: GroupPosition(280, 280)}
 EARLIEST_OF = {A: 28, B: 0, C: 56}
 
 
@@ -43,7 +40,7 @@ EARLIEST_OF = {A: 28, B: 0, C: 56}
     ],
 )
 def test_starting_positions(starting: Any, expected: dict[Partition, int]) -> None:
-    assert starting_positions(starting, STANDINGS, EARLIEST_OF if needs_earliest(starting) else {}) == expected
+    assert starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF if needs_earliest(starting) else {}) == expected
 
 
 def test_a_group_beyond_the_end_begins_at_the_end() -> None:
@@ -61,7 +58,7 @@ def test_a_group_beyond_the_end_begins_at_the_end() -> None:
     ],
 )
 def test_ending_positions(ending: Any, expected: dict[Partition, int]) -> None:
-    assert ending_positions(ending, EARLIEST_OF, STANDINGS) == expected
+    assert ending_positions(ending, EARLIEST_OF, GROUP_POSITIONS) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +73,7 @@ def test_ending_positions(ending: Any, expected: dict[Partition, int]) -> None:
 )
 def test_starting_positions_that_cannot_be(starting: dict[Partition, int], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        starting_positions(starting, STANDINGS, EARLIEST_OF)
+        starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF)
     assert str(caught.value).startswith("option 'startingOffsets' ")
     assert problem in str(caught.value)
 
@@ -92,13 +89,13 @@ def test_starting_positions_that_cannot_be(starting: dict[Partition, int], probl
 )
 def test_ending_positions_that_cannot_be(ending: dict[Partition, int], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ending_positions(ending, EARLIEST_OF, STANDINGS)
+        ending_positions(ending, EARLIEST_OF, GROUP_POSITIONS)
     assert str(caught.value).startswith("option 'endingOffsets' ")
     assert problem in str(caught.value)
 
 
 def test_a_store_that_ends_before_what_was_read_has_lost_its_tail() -> None:
-    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0})
+    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0}, {A: 84, B: 0})
     assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
     text = str(loss)
     assert text.startswith("1:t:0: the store ends at 84, but the query has read up to 140")
@@ -123,103 +120,43 @@ def test_ranges(start: Any, end: Any, expected: dict[Partition, tuple[int, int]]
 @st.composite
 def stores(draw: st.DrawFn) -> tuple[dict[Partition, GroupPosition], dict[Partition, int]]:
     """Standings and earliest positions of some partitions; a group may stand outside of what is kept."""
-    standings, earliest = {}, {}
+    positions, earliest = {}, {}
     for number in range(draw(st.integers(1, 4))):
         partition = Partition(draw(st.integers(1, 3)), draw(st.sampled_from("ab")), number)
         first, end = sorted((draw(st.integers(0, 50)), draw(st.integers(0, 50))))
-        standings[partition] = GroupPosition(28 * draw(st.integers(0, 60)), 28 * end)
+        positions[partition] = GroupPosition(28 * draw(st.integers(0, 60)), 28 * end)
         earliest[partition] = 28 * first
-    return standings, earliest
+    return positions, earliest
 
 
 @given(stores(), st.data())
 def test_explicit_bounds_within_what_is_kept_are_what_is_read(
     found: tuple[dict[Partition, GroupPosition], dict[Partition, int]], data: st.DataObject
 ) -> None:
-    standings, earliest = found
+    positions, earliest = found
 
     def between(low: int, high: int) -> int:
         return 28 * data.draw(st.integers(low // 28, high // 28))
 
-    starting = {partition: between(earliest[partition], standing.end) for partition, standing in standings.items()}
-    ending = {partition: between(starting[partition], standing.end) for partition, standing in standings.items()}
-    starts = starting_positions(starting, standings, earliest)
-    ends = ending_positions(ending, starts, standings)
+    starting = {partition: between(earliest[partition], at.end) for partition, at in positions.items()}
+    ending = {partition: between(starting[partition], at.end) for partition, at in positions.items()}
+    starts = starting_positions(starting, positions, earliest)
+    ends = ending_positions(ending, starts, positions)
     assert (starts, ends) == (starting, ending)
     to_read = ranges(starts, ends)
-    assert to_read == {p: (starting[p], ending[p]) for p in standings if starting[p] < ending[p]}
+    assert to_read == {p: (starting[p], ending[p]) for p in positions if starting[p] < ending[p]}
 
 
 @given(stores(), st.sampled_from(["earliest", "latest", "group", EARLIEST, LATEST]))
 def test_no_start_lies_beyond_the_end(
     found: tuple[dict[Partition, GroupPosition], dict[Partition, int]], starting: Any
 ) -> None:
-    standings, earliest = found
-    bound = starting if isinstance(starting, str) else dict.fromkeys(standings, starting)
-    starts = starting_positions(bound, standings, earliest)
-    assert starts.keys() == standings.keys()
-    assert all(starts[partition] <= standing.end for partition, standing in standings.items())
-    ranges(starts, ending_positions("latest", starts, standings))
-
-
-# Limits
-
-A1, S0, S1 = Partition(1, "t", 2), Partition(2, "s", 0), Partition(2, "s", 10_000)
-
-
-def test_partitions_of_a_store_count_once() -> None:
-    assert entries_between({A: 0, B: 28, C: 0}, {A: 280, B: 280, C: 56}) == 10 + 2
-    assert entries_between({A: 28}, {A: 28}) == 0
-    assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
-
-
-def test_within_the_limit_all_is_read() -> None:
-    assert limited({A: 0, C: 0}, {A: 280, C: 280}, 20, (1, "t", 0)) == ({A: 280, C: 280}, (1, "t", 0))
-
-
-def test_shares_are_in_proportion_to_the_backlog() -> None:
-    ends, _ = limited({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, None)
-    assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
-
-
-def test_partitions_of_a_store_go_together() -> None:
-    """One that is ahead waits until the others have come to it."""
-    ends, _ = limited({A: 0, B: 280, A1: 28}, {A: 2800, B: 2800, A1: 2800}, 8, None)
-    assert ends == {A: 224, B: 280, A1: 224}
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.booleans()), min_size=1, max_size=6),
-    st.integers(1, 30),
-)
-def test_a_limit_holds_and_nobody_starves(stores: list[tuple[int, int, bool]], limit: int) -> None:
-    """Each step reads `limit` entries in all, or everything; and within a round of as many steps as there are stores
-    each of them gets something."""
-    start: dict[Partition, int] = {}
-    heads: dict[Partition, int] = {}
-    last: tuple[int, str, int] | None = None
-    for number, (backlog, ahead, shared) in enumerate(stores):
-        for p in range(2 if shared else 1):
-            partition = Partition(number + 1, "t", p)
-            start[partition] = 28 * (100 + (min(ahead, backlog) if p else 0))
-            heads[partition] = 28 * (100 + backlog)
-    for _ in range(200):
-        if start == heads:
-            break
-        waiting = {store_of(p) for p in start if start[p] < heads[p]}
-        served: set[tuple[int, str, int]] = set()
-        for _ in range(len(stores)):
-            before = entries_between(start, heads)
-            ends, last = limited(start, heads, limit, last)
-            assert all(start[p] <= ends[p] <= heads[p] for p in start)
-            assert entries_between(start, ends) == min(limit, before)
-            served |= {store_of(p) for p in ranges(start, ends)} | {store_of(p) for p in heads if ends[p] == heads[p]}
-            start = ends
-        assert waiting <= served
-    assert start == heads
-
-
-# Tasks
+    positions, earliest = found
+    bound = starting if isinstance(starting, str) else dict.fromkeys(positions, starting)
+    starts = starting_positions(bound, positions, earliest)
+    assert starts.keys() == positions.keys()
+    assert all(starts[partition] <= at.end for partition, at in positions.items())
+    ranges(starts, ending_positions("latest", starts, positions))
 
 
 @pytest.mark.parametrize(
@@ -240,23 +177,3 @@ def test_partitions_with_little_to_read_share_tasks(sizes: list[int], per_task: 
     dealt = tasks(wanted, sizes, per_task)
     assert [len(group) for group in dealt] == counts
     assert sorted(one for group in dealt for one in group) == wanted
-
-
-@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 20))
-def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[int]], limit: int) -> None:
-    """However the stores grow and the batches are limited, and although C appears later: every position is in one range
-    at most, in order."""
-    ends = {A: 0, B: 280, C: 56}
-    position: dict[Partition, int] = {A: 0, B: 280}
-    read: dict[Partition, int] = {}
-    last: tuple[int, str, int] | None = None
-    for step, steps in enumerate(growth):
-        ends = {partition: end + 28 * more for (partition, end), more in zip(ends.items(), steps, strict=True)}
-        end, last = limited(position, {p: ends[p] for p in position}, limit, last)
-        if step and C not in position:
-            end[C] = 56
-        for partition, (begin, until) in ranges(position, end).items():
-            assert begin == read.get(partition, {A: 0, B: 280, C: 56}[partition])
-            read[partition] = until
-        position = end
-    assert {p: until for p, until in position.items() if p in read} == read

@@ -23,7 +23,7 @@ class Driver:
         os.kill(os.getpid(), signal.SIGTERM)
         print("everything was given back", flush=True)
 
-stream.StreamDriver = Driver
+stream.MicroBatchPlanner = Driver
 reader = stream.TubeMQStreamReader({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, SPARK_SCHEMA)
 reader.initialOffset()
 os.kill(os.getpid(), signal.SIGTERM)

@@ -403,7 +403,7 @@ def test_a_topic_made_anew(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixt
     story.read()
     new = [row.body for partition, rows in story.query.rows.items() for row in rows[given[partition] :]]
     assert sorted(new) == sorted(story.bodies())
-    assert "the topic was made anew, or the checkpoint belongs to another cluster" in losses_in(caplog)[0]
+    assert "the topic was created anew, or the checkpoint belongs to another cluster" in losses_in(caplog)[0]
 
 
 @pytest.mark.parametrize("phase", TURNS)

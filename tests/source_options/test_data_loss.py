@@ -159,7 +159,7 @@ def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
     loss = loss_of(stream)
     assert (loss.asked, loss.offered) == (10 * UNIT, 0)
     assert "lost [0, 280)" in str(loss)
-    assert "the topic was made anew, or the checkpoint belongs to another cluster" in str(loss)
+    assert "the topic was created anew, or the checkpoint belongs to another cluster" in str(loss)
     stream.run(failOnDataLoss="false")
     assert bodies(stream.rows[10:]) == stored(tubemq, "t")
 

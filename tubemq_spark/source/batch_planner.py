@@ -1,4 +1,4 @@
-"""The driver's side of a batch read."""
+"""Batch planner: the driver's side of a batch read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.application_id import planner_claim
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.input_partition_planner import input_partitions, knows_offsets
-from tubemq_spark.source.micro_batch_planner import read_status
-from tubemq_spark.source.offset_resolver import (
-    ending_positions_of,
-    partitions_to_read,
-    positions_at_time,
-    starting_positions_of,
-)
+from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
 from tubemq_spark.source.options import Bound, SourceOptions
+from tubemq_spark.source.partition_set import partitions_to_read
 from tubemq_spark.source.range_planner import Ranges, check_partitions, ranges
 
 if TYPE_CHECKING:
@@ -37,10 +32,10 @@ _FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min
 
 
 def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
-    """The tasks of a batch read, of what `narrowing` leaves. The group stands afterwards where it stood before.
+    """Return the tasks of a batch read, for what `narrowing` leaves. The group keeps its positions.
 
-    Another scan of the application may hold some of the partitions at the moment, and it may be a plan as well. So this
-    takes the partitions that it can have, learns what it needs, gives them back, and only then waits for the others.
+    Another scan of the application may hold some of the partitions, and it may be planning, too. So this plan claims
+    the partitions that are free, learns what it needs, releases them, and only then waits for the others.
     """
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
@@ -75,7 +70,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
 
 
 def _check_bounds(options: SourceOptions, partitions: Collection[Partition]) -> None:
-    """Explicit positions name all partitions, of which there may be some at a time later."""
+    """Explicit positions must name all partitions, although only some of them are claimed at a time."""
     for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         if isinstance(bound, dict):
             check_partitions(option, bound, partitions)
@@ -88,11 +83,22 @@ def _ranges_of(
     claims: DriverClaims,
     narrowing: Narrowing | None,
 ) -> Ranges:
-    """What to read of partitions that `claims` hold."""
+    """Return what to read of partitions that `claims` holds."""
     options = replace(options, starting=_part(options.starting, taken), ending=_part(options.ending, taken))
-    starts = starting_positions_of(options, session, claims, taken)
-    to_read: Ranges = ranges(starts, ending_positions_of(options, session, claims, starts))
-    return to_read if narrowing is None else _narrowed(to_read, narrowing, options, session, claims)
+    resolver = OffsetResolver(options, session)
+    starts = resolver.starting(taken, claims)
+    found: Ranges = ranges(starts, resolver.ending(starts, claims))
+    if narrowing is None:
+        return found
+    left: dict[Partition, tuple[int, int]] = {}
+    for partition, (start, end) in found.items():
+        if narrowing.includes(partition):
+            if knows_offsets(options, session, partition):
+                start, end = narrowing.cut(start, end)
+            elif narrowing.bounds_offset:
+                continue  # no row has an offset here
+            left[partition] = start, end
+    return _between_times(left, narrowing, resolver, claims)
 
 
 def _part(bound: Bound, partitions: Collection[Partition]) -> Bound:
@@ -101,23 +107,15 @@ def _part(bound: Bound, partitions: Collection[Partition]) -> Bound:
     return {partition: position for partition, position in bound.items() if partition in partitions}
 
 
-def _narrowed(
-    to_read: Ranges, narrowing: Narrowing, options: SourceOptions, session: ConsumerSession, claims: DriverClaims
-) -> Ranges:
-    left: dict[Partition, tuple[int, int]] = {}
-    for partition, (start, end) in to_read.items():
-        if narrowing.includes(partition):
-            if knows_offsets(options, session, partition):
-                start, end = narrowing.cut(start, end)
-            elif narrowing.bounds_offset:
-                continue  # no row has an offset here
-            left[partition] = start, end
+def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver, claims: DriverClaims) -> Ranges:
+    """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
+    left = dict(found)
     try:
         if narrowing.since is not None and narrowing.since - _FIRST > DISORDER:
-            since = positions_at_time(narrowing.since - DISORDER, options, session, claims, left)
+            since = resolver.at_time(narrowing.since - DISORDER, left, claims)
             left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
         if narrowing.until is not None and _LAST - narrowing.until > DISORDER:
-            until = positions_at_time(narrowing.until + DISORDER, options, session, claims, left)
+            until = resolver.at_time(narrowing.until + DISORDER, left, claims)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except NoTimesError as error:
         _log.warning("conditions on msg_time do not narrow what is read: %s", error)

@@ -1,39 +1,39 @@
-"""How often the brokers are asked where their stores end."""
+"""Poll interval: how often the driver asks the brokers for the log ends."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 
-_LONGEST = 1.0  # seconds between two questions of an idle query
-_SHARE = 0.1  # of the time without news: the first message after it waits for so much of it at most
+_IDLE_SHARE = 0.1  # of the time without news: a message that arrives then waits at most that long
 
 
 class PollInterval:
-    """Tells when the next question is due. `least` is the shortest interval in seconds; 0 makes it due always.
+    """Tells when the next request is due. `least` and `most` bound the interval in seconds; with a `least` of 0 it is
+    always due, and a `least` above `most` wins.
 
-    While nothing arrives, the interval grows to a tenth of the time without news, and to a second at most.
+    While nothing arrives, the interval grows to a tenth of the time without news.
     """
 
-    def __init__(self, least: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, least: float, most: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
         self._least = least
+        self._most = most
         self._clock = clock
-        self._asked_at = float("-inf")
-        self._news_at = clock()
+        self._polled_at = float("-inf")
+        self._news_at = clock.monotonic()
 
     @property
     def interval(self) -> float:
-        """Seconds from the last question to the next one."""
+        """Seconds from the last request to the next one."""
         if not self._least:
             return 0.0
-        return max(self._least, min(_LONGEST, _SHARE * (self._asked_at - self._news_at)))
+        return max(self._least, min(self._most, _IDLE_SHARE * (self._polled_at - self._news_at)))
 
     @property
     def is_due(self) -> bool:
-        return self._clock() - self._asked_at >= self.interval
+        return self._clock.monotonic() - self._polled_at >= self.interval
 
-    def asked(self, *, has_news: bool) -> None:
-        """The brokers have answered just now. `has_news`: something is there to read, or something was committed."""
-        self._asked_at = self._clock()
+    def polled(self, *, has_news: bool) -> None:
+        """Note that the brokers answered now. `has_news`: there is something to read, or something was committed."""
+        self._polled_at = self._clock.monotonic()
         if has_news:
-            self._news_at = self._asked_at
+            self._news_at = self._polled_at

@@ -1,46 +1,114 @@
-"""How much a micro-batch may take: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay`."""
+"""Rate limit of micro-batches: options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay`, and the
+end of a run with trigger AvailableNow.
+
+All positions are bytes of the index, 28 a message; limits are in index entries.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import Store
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.range_planner import entries_between, limited
+from tubemq_spark.source.range_planner import ranges
 
 
 class RateLimit:
-    """The read limits of one run of a query. `clock` is monotonic, in seconds."""
+    """The read limits of one run of a query."""
 
-    def __init__(
-        self, least: int | None, most: int | None, max_delay: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`least` and `most` are in index entries; `max_delay`, in seconds, is how long `least` may hold back."""
+    def __init__(self, least: int | None, most: int | None, max_delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`least` and `most` are in index entries; `max_delay` is how many seconds `least` may hold a batch back."""
         self._least = least
         self._most = most
         self._max_delay = max_delay
         self._clock = clock
-        self._served: Store | None = None  # what rounding left over, last
-        self._begun: Positions | None = None  # where the batch begins whose end was told last
-        self._last_batch: float | None = None  # when it was told first
+        self._served: Store | None = None  # the store that got the last entry that rounding left over
+        self._batch_start: Positions | None = None  # of the last batch whose end was returned
+        self._batch_since: float | None = None  # when that end was returned first
+        self._is_available_now = False
+        self._run_ends: Positions | None = None  # where a run with trigger AvailableNow ends
 
-    def end(self, start: Positions, ends: Positions, *, to_the_end: bool) -> Positions:
-        """Where a batch from `start` ends when the stores do at `ends`; `start` itself when it is to wait for more.
+    def stop_at_next_ends(self) -> None:
+        """Let the run end where the stores end when `batch_end` is called next."""
+        self._is_available_now = True
 
-        A run `to_the_end` waits for nothing, for nothing more is to come. The first batch of a run does not wait
-        either, as in Spark's Kafka source.
+    @property
+    def admits_new_partitions(self) -> bool:
+        return self._run_ends is None
+
+    def batch_end(self, start: Positions, log_ends: Positions, new: Positions, *, limited: bool) -> Positions:
+        """Return where a batch from `start` ends; `start` itself if it must wait for more messages.
+
+        `new` are the log ends of partitions that enter with this batch. A batch that is not `limited` ends at the log
+        ends, or at the run's end.
         """
-        if self._least is not None and not to_the_end and self._waits(start, ends, self._least):
+        ends = log_ends
+        if self._is_available_now:
+            if self._run_ends is None:
+                self._run_ends = {**log_ends, **new}
+            ends = {partition: min(end, self._run_ends.get(partition, end)) for partition, end in log_ends.items()}
+        if not limited:
+            return ends
+        growing = {partition: end for partition, end in ends.items() if end >= start[partition]}
+        return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing)}
+
+    def _limited(self, start: Positions, ends: Positions) -> Positions:
+        if self._least is not None and self._waits(start, ends, self._least):
             return start
-        if self._begun != start:
-            self._begun, self._last_batch = start, self._clock()
+        if self._batch_start != start:
+            self._batch_start, self._batch_since = start, self._clock.monotonic()
         if self._most is None:
             return ends
-        taken, self._served = limited(start, ends, self._most, self._served)
-        return taken
+        limited, self._served = limited_ends(start, ends, self._most, self._served)
+        return limited
 
     def _waits(self, start: Positions, ends: Positions, least: int) -> bool:
-        if self._last_batch is None or self._clock() - self._last_batch >= self._max_delay:
+        """A run's first batch does not wait, as in Spark's Kafka source. With AvailableNow nothing more will come."""
+        if self._is_available_now or self._batch_since is None:
+            return False
+        if self._clock.monotonic() - self._batch_since >= self._max_delay:
             return False
         return entries_between(start, ends) < least
+
+
+def entries_between(start: Positions, ends: Positions) -> int:
+    """Return how many index entries lie in the ranges; entries that partitions of a store share count once."""
+    return sum(high - low for low, high in _store_ranges(start, ends).values()) // UNIT
+
+
+def limited_ends(
+    start: Positions, ends: Positions, limit: int, served: Store | None
+) -> tuple[dict[Partition, int], Store | None]:
+    """Return where a micro-batch of at most `limit` index entries ends, and the store that was `served` last.
+
+    Each store gets a share in proportion to its backlog. The entries that rounding leaves over go round the stores, one
+    each, beginning behind `served`, so that no store starves. The partitions of a store share its range; one that is
+    ahead waits for the others.
+    """
+    stores = _store_ranges(start, ends)
+    backlogs = {store: (high - low) // UNIT for store, (low, high) in sorted(stores.items()) if high > low}
+    total = sum(backlogs.values())
+    if total <= limit:
+        return dict(ends), served
+    shares = {store: backlog * limit // total for store, backlog in backlogs.items()}
+    left_over = limit - sum(shares.values())
+    waiting = [store for store, backlog in backlogs.items() if shares[store] < backlog]
+    round_robin = sorted(waiting, key=lambda store: (served is not None and store <= served, store))
+    for store in round_robin[:left_over]:
+        shares[store] += 1
+        served = store
+    share_ends = {store: stores[store][0] + share * UNIT for store, share in shares.items()}
+    return {
+        partition: min(end, max(start.get(partition, end), share_ends.get(partition.store, end)))
+        for partition, end in ends.items()
+    }, served
+
+
+def _store_ranges(start: Positions, ends: Positions) -> dict[Store, tuple[int, int]]:
+    """Return the range of each store: from the least start to the greatest end of its partitions with new entries."""
+    found: dict[Store, tuple[int, int]] = {}
+    for partition, (low, high) in ranges(start, ends).items():
+        least, most = found.get(partition.store, (low, high))
+        found[partition.store] = min(least, low), max(most, high)
+    return found

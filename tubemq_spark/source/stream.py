@@ -45,7 +45,7 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=True)
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
-        self._driver: MicroBatchPlanner | None = None
+        self._planner: MicroBatchPlanner | None = None
         self._reached: StreamOffset | None = None  # the end of what Spark planned last
         self._start: _Known | None = None  # what Spark told last
         self._end: _Known | None = None  # what it was told last
@@ -55,15 +55,15 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Spark 4.0 and 4.1 call this without arguments, later releases with both.
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        driver = self._started()
+        planner = self._started()
         if start is None:  # it is asked for when all that was planned is committed
-            begin = self._reached or driver.initial()
+            begin = self._reached or planner.initial()
         elif self._start is not None and start == self._start.text:
             begin = self._start.offset  # an idle query is asked with the same text many times a second
         else:
             self._start = _Known(start, StreamOffset.from_json(start))
             begin = self._start.offset
-        end = driver.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
+        end = planner.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
         if self._end is None or end is not self._end.offset:
             self._end = _Known(end.to_json(), end)
         return self._end.text
@@ -73,11 +73,11 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets or 2**31 - 1) if self._options.has_limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._started().stop_at_the_next_ends()
+        self._started().prepare_for_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What progress reports show as the latest offset (Spark 4.2 and later)."""
-        found = self._started().last_answer
+        found = self._started().log_ends
         return None if found is None else found.to_json()
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
@@ -91,18 +91,18 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from partition.read()
 
     def commit(self, end: Any) -> None:
-        self._started().confirm(StreamOffset.from_json(end))
+        self._started().commit(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.stop()
-            self._driver = None
+        if self._planner is not None:
+            self._planner.stop()
+            self._planner = None
 
     def _started(self) -> MicroBatchPlanner:
-        if self._driver is None:
-            self._driver = MicroBatchPlanner(self._options)
+        if self._planner is None:
+            self._planner = MicroBatchPlanner(self._options)
             self._stop_on_termination()
-        return self._driver
+        return self._planner
 
     def _stop_on_termination(self) -> None:
         """Spark ends this process with SIGTERM when the query stops, and calls `stop` only if the process then

@@ -1,0 +1,111 @@
+"""How much a micro-batch may read."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clocks import ManualClock
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.range_planner import ranges
+from tubemq_spark.source.rate_limit import RateLimit, entries_between, limited_ends
+
+A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
+A1, S0, S1 = Partition(1, "t", 2), Partition(2, "s", 0), Partition(2, "s", 10_000)
+
+
+def test_partitions_of_a_store_count_once() -> None:
+    assert entries_between({A: 0, B: 28, C: 0}, {A: 280, B: 280, C: 56}) == 10 + 2
+    assert entries_between({A: 28}, {A: 28}) == 0
+    assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
+
+
+def test_within_the_limit_all_is_read() -> None:
+    assert limited_ends({A: 0, C: 0}, {A: 280, C: 280}, 20, (1, "t", 0)) == ({A: 280, C: 280}, (1, "t", 0))
+
+
+def test_shares_are_in_proportion_to_the_backlog() -> None:
+    ends, _ = limited_ends({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, None)
+    assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
+
+
+def test_partitions_of_a_store_go_together() -> None:
+    """One that is ahead waits until the others have come to it."""
+    ends, _ = limited_ends({A: 0, B: 280, A1: 28}, {A: 2800, B: 2800, A1: 2800}, 8, None)
+    assert ends == {A: 224, B: 280, A1: 224}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 30),
+)
+def test_a_limit_holds_and_nobody_starves(stores: list[tuple[int, int, bool]], limit: int) -> None:
+    """Each step reads `limit` entries in all, or everything; and within a round of as many steps as there are stores
+    each of them gets something."""
+    start: dict[Partition, int] = {}
+    log_ends: dict[Partition, int] = {}
+    last: tuple[int, str, int] | None = None
+    for number, (backlog, ahead, shared) in enumerate(stores):
+        for p in range(2 if shared else 1):
+            partition = Partition(number + 1, "t", p)
+            start[partition] = 28 * (100 + (min(ahead, backlog) if p else 0))
+            log_ends[partition] = 28 * (100 + backlog)
+    for _ in range(200):
+        if start == log_ends:
+            break
+        waiting = {p.store for p in start if start[p] < log_ends[p]}
+        served: set[tuple[int, str, int]] = set()
+        for _ in range(len(stores)):
+            before = entries_between(start, log_ends)
+            ends, last = limited_ends(start, log_ends, limit, last)
+            assert all(start[p] <= ends[p] <= log_ends[p] for p in start)
+            assert entries_between(start, ends) == min(limit, before)
+            served |= {p.store for p in ranges(start, ends)} | {p.store for p in log_ends if ends[p] == log_ends[p]}
+            start = ends
+        assert waiting <= served
+    assert start == log_ends
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 20))
+def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[int]], limit: int) -> None:
+    """However the stores grow and the batches are limited, and although C appears later: every position is in one range
+    at most, in order."""
+    ends = {A: 0, B: 280, C: 56}
+    position: dict[Partition, int] = {A: 0, B: 280}
+    read: dict[Partition, int] = {}
+    last: tuple[int, str, int] | None = None
+    for step, steps in enumerate(growth):
+        ends = {partition: end + 28 * more for (partition, end), more in zip(ends.items(), steps, strict=True)}
+        end, last = limited_ends(position, {p: ends[p] for p in position}, limit, last)
+        if step and C not in position:
+            end[C] = 56
+        for partition, (begin, until) in ranges(position, end).items():
+            assert begin == read.get(partition, {A: 0, B: 280, C: 56}[partition])
+            read[partition] = until
+        position = end
+    assert {p: until for p, until in position.items() if p in read} == read
+
+
+def test_the_least_holds_a_batch_back_until_the_delay_has_passed() -> None:
+    clock = ManualClock()
+    limit = RateLimit(least=10, most=None, max_delay=5.0, clock=clock)
+    assert limit.batch_end({A: 0}, {A: 28}, {}, limited=True) == {A: 28}  # a run's first batch does not wait
+    assert limit.batch_end({A: 28}, {A: 28 * 10}, {}, limited=True) == {A: 28}
+    assert limit.batch_end({A: 28}, {A: 28 * 11}, {}, limited=True) == {A: 28 * 11}
+    clock.advance(4.9)
+    assert limit.batch_end({A: 28 * 11}, {A: 28 * 12}, {}, limited=True) == {A: 28 * 11}
+    clock.advance(0.1)
+    assert limit.batch_end({A: 28 * 11}, {A: 28 * 12}, {}, limited=True) == {A: 28 * 12}
+
+
+def test_a_run_with_available_now_ends_where_the_stores_ended_at_first() -> None:
+    limit = RateLimit(least=100, most=2, max_delay=5.0)
+    limit.stop_at_next_ends()
+    assert limit.batch_end({A: 0}, {A: 28 * 3}, {C: 56}, limited=True) == {A: 56}
+    assert not limit.admits_new_partitions
+    assert limit.batch_end({A: 56, C: 0}, {A: 28 * 9, C: 280}, {}, limited=False) == {A: 28 * 3, C: 56}
+
+
+def test_a_store_that_lost_its_tail_is_not_limited() -> None:
+    limit = RateLimit(least=None, most=1, max_delay=5.0)
+    assert limit.batch_end({A: 280, C: 0}, {A: 140, C: 56}, {}, limited=True) == {A: 140, C: 28}

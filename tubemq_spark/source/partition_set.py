@@ -1,0 +1,246 @@
+"""Partition discovery: which partitions a streaming query reads, and what this run of it knows about each of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tubemq_spark.client.backoff import Deadline
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Positions, StreamOffset
+from tubemq_spark.source.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+
+class Status(Enum):
+    PRESENT = "read, or to be read when it appears in the lists"
+    NOT_READY = "listed, but its broker does not serve it yet"
+    GONE = "the cluster had it and has it no more, and the loss was reported"
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """What a run knows about one partition. Positions are bytes of the index, 28 a message."""
+
+    status: Status = Status.PRESENT
+    read_up_to: int = 0  # of a partition that is gone
+    committed: int | None = None  # up to where Spark is known to have committed
+    lent_at: int | None = None  # the group's position to restore, if tasks of the last plan leave another one
+    accepted_loss: DataLossError | None = None  # of a lost tail; the next batch ends where the store goes on
+
+    def stored(self, committed: int) -> int:
+        """Return the position that Spark has `committed`, or where the store goes on if it lost its tail before that.
+
+        Spark passes a position once more after its loss was accepted.
+        """
+        loss = self.accepted_loss
+        if loss is None:
+            return committed
+        if committed == loss.asked:
+            return loss.offered
+        self.accepted_loss = None  # the batch behind the loss is committed
+        return committed
+
+
+class PartitionSet:
+    """The partitions of one run of a query. Not thread-safe."""
+
+    def __init__(self, options: SourceOptions, session: ConsumerSession) -> None:
+        self._options = options
+        self._topics = frozenset(options.topics)
+        self._session = session
+        self._clock, self._timings = options.client.clock, options.client.timings
+        self._states: dict[Partition, PartitionState] = {}
+        self._refresh = Deadline(options.metadata_interval, self._clock)
+
+    def __getitem__(self, partition: Partition) -> PartitionState:
+        return self._states.setdefault(partition, PartitionState())
+
+    def present(self, positions: Positions) -> dict[Partition, int]:
+        """Return the positions without those of partitions that are gone."""
+        return {partition: at for partition, at in positions.items() if not self._is(partition, Status.GONE)}
+
+    def committed(self, positions: Positions) -> dict[Partition, int]:
+        """Return what is still stored of the positions that Spark has committed."""
+        return {partition: self[partition].stored(at) for partition, at in self.present(positions).items()}
+
+    def lent(self, claims: DriverClaims) -> dict[Partition, int]:
+        """Return the group's positions in partitions that tasks of the last plan may still hold."""
+        lent = {partition: state.lent_at for partition, state in self._states.items() if state.lent_at is not None}
+        return {partition: at for partition, at in self.present(lent).items() if not claims.holds(partition)}
+
+    def lend(self, starts: Positions, group_positions: Positions) -> None:
+        """Note that tasks read from `starts` and leave the group at `group_positions`, or else at `starts`."""
+        for state in self._states.values():
+            state.lent_at = None
+        for partition, start in starts.items():
+            state = self[partition]
+            state.lent_at = group_positions.get(partition, start)
+            state.committed = start if state.committed is None else state.committed
+
+    def first(self) -> list[Partition]:
+        """Return the partitions that a new query begins with. Raises as `partitions_to_read`."""
+        found = partitions_to_read(self._options, self._session)
+        return [partition for partition in found if not self._is(partition, Status.GONE)]
+
+    def without_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
+        """Return the offset without partitions that the options do not name any more.
+
+        Raise `ConfigError` instead if the query must fail on data loss.
+        """
+        left_out = {partition for partition in offset.positions if not self._is_subscribed(partition)}
+        if not left_out:
+            return offset
+        names = ", ".join(sorted({partition.topic for partition in left_out}))
+        if self._options.loss_policy.fail:
+            raise ConfigError(
+                f"the checkpoint has positions of partitions of {names} that options 'subscribe' or 'assign' do not "
+                "name any more: name them again, use another checkpoint, or set option 'failOnDataLoss' to false to go "
+                "on without them"
+            )
+        if not all(self._is(partition, Status.GONE) for partition in left_out):
+            _log.warning("%s is not read any more: options 'subscribe' and 'assign' do not name it", names)
+            self._mark(left_out, offset)
+        return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
+
+    def discover(self, known: Positions, claims: DriverClaims) -> dict[Partition, int]:
+        """Return the earliest positions of partitions that are new, and claim them.
+
+        A partition that its broker does not serve is tried again after the next `metadataIntervalMs`.
+        """
+        is_due = self._refresh.passed
+        if is_due:
+            self._session.refresh()
+            self._refresh = Deadline(self._options.metadata_interval, self._clock)
+        new = [p for p in self._listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
+        new = self._claim_served(new, claims) if new else new
+        if not new:
+            return {}
+        _log.info("new partitions, which are read from their beginning: %s", ", ".join(map(str, new)))
+        earliest = claims.earliest(new)
+        for partition in new:
+            before = self._states.pop(partition, PartitionState())
+            # The partition is back if its store has the position; a shorter store is another one.
+            if earliest[partition] < before.read_up_to <= claims.standing(partition).end:
+                _log.info("%s is there again; reading goes on at %d", partition, before.read_up_to)
+                earliest[partition] = before.read_up_to
+        return earliest
+
+    def _claim_served(self, new: list[Partition], claims: DriverClaims) -> list[Partition]:
+        """Return those of the `new` partitions that could be claimed."""
+        try:
+            timeout = min(self._timings.new_partition_timeout, self._options.client.retry_for)
+            claims.take(dict.fromkeys(new), retry_for=timeout)
+            return new
+        except TransportError as error:
+            if not error.unserved:
+                raise
+            is_known = all(not self._is(partition, Status.PRESENT) for partition in error.unserved)
+            _log.log(logging.INFO if is_known else logging.WARNING, "new partitions cannot be read yet: %s", error)
+            for partition in error.unserved:
+                if self._is(partition, Status.PRESENT):
+                    self[partition].status = Status.NOT_READY
+            return [partition for partition in new if partition not in error.unserved]
+
+    def mark_unlisted(self, offset: StreamOffset, expected: Collection[Partition], claims: DriverClaims) -> None:
+        """Mark those of the `expected` partitions that the cluster does not have any more, see `mark_gone`."""
+        self.mark_gone(set(expected) - set(self._listed()), offset, claims)
+
+    def mark_gone(
+        self,
+        suspects: Collection[Partition],
+        offset: StreamOffset,
+        claims: DriverClaims,
+        error: TransportError | None = None,
+    ) -> None:
+        """Mark those of the `suspects`, which are not listed or not served, that the cluster does not have any more.
+        Report each to the loss policy; the query has read up to `offset`.
+
+        Raise `error` if one of them exists, or if no master answers: the time for retries was spent before.
+        """
+        gone = {partition for partition in suspects if not self._is(partition, Status.GONE)}
+        gone = self._without_existing(gone, claims, error) if gone else gone
+        if gone:
+            self._session.forget_unlisted()
+            for partition in sorted(gone):
+                self._options.loss_policy.report(_loss_of(partition, offset.positions.get(partition, -1)))
+            self._mark(gone, offset)
+            claims.drop(gone)
+        if error is not None and not (gone and all(self._is(partition, Status.GONE) for partition in suspects)):
+            raise error
+
+    def _without_existing(
+        self, gone: set[Partition], claims: DriverClaims, error: TransportError | None
+    ) -> set[Partition]:
+        """Return those of the partitions that the cluster does not have. A new master's lists are short at first, so it
+        is asked several times, at least once."""
+        deadline = Deadline(min(self._timings.new_master_lists_fill_up, self._options.client.retry_for), self._clock)
+        while True:
+            is_last = deadline.passed
+            # A master goes on listing a topic that was removed, but its brokers do not know it any more.
+            gone = gone - (self._listed_now(error) - (claims.unknown if error else frozenset()))
+            if not gone or is_last:
+                return gone
+            deadline.pause(self._timings.hidden_partition_poll)
+
+    def _listed_now(self, error: TransportError | None) -> set[Partition]:
+        """Return what the master lists now. If no master answers, raise `error` with that fact added."""
+        try:
+            return self._session.listed(once=error is not None)
+        except TransportError as no_answer:
+            if error is None:
+                raise
+            raise TransportError(f"{error}. No master answers either: {no_answer}", unserved=error.unserved) from None
+
+    def _listed(self) -> list[Partition]:
+        """Return the partitions to read that the cluster is known to have."""
+        found = (p for topic in self._options.topics for p in self._session.cluster.partitions(topic))
+        return [partition for partition in found if self._is_subscribed(partition)]
+
+    def _is_subscribed(self, partition: Partition) -> bool:
+        if self._options.assigned is not None:
+            return partition in self._options.assigned
+        return partition.topic in self._topics
+
+    def _is(self, partition: Partition, status: Status) -> bool:
+        state = self._states.get(partition)
+        return status is (Status.PRESENT if state is None else state.status)
+
+    def _mark(self, gone: Collection[Partition], offset: StreamOffset) -> None:
+        for partition in gone:
+            self[partition].status = Status.GONE
+            self[partition].read_up_to = offset.positions.get(partition, 0)
+
+
+def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list[Partition]:
+    """Return the topics' partitions that the master lists, or those that option `assign` names.
+
+    Raise `ConfigError` if the cluster does not have one of the assigned partitions.
+    """
+    found = [partition for topic in options.topics for partition in session.cluster.partitions(topic)]
+    if options.assigned is None:
+        return found
+    if unknown := sorted(options.assigned - set(found)):
+        raise ConfigError(
+            f"option 'assign' names {', '.join(map(str, unknown))} (brokerId:topic:partitionId), which the cluster "
+            f"does not have: it has {', '.join(map(str, found))}"
+        )
+    return sorted(options.assigned)
+
+
+def _loss_of(partition: Partition, position: int) -> DataLossError:
+    return DataLossError(
+        f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, or option "
+        f"'tubemq.master' names another cluster; the query has read up to {position}, and all later messages are gone",
+        topic=partition.topic,
+        broker_id=partition.broker_id,
+        partition=partition.partition_id,
+        asked=position,
+        offered=-1,
+    )
