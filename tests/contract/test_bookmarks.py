@@ -53,7 +53,7 @@ class Scene:
 
     def begin(self) -> dict[Partition, Bookmark]:
         """A batch is planned."""
-        return read_bookmarks(self.session, self.base, self.partitions, begins=True)
+        return read_bookmarks(self.session, self.base, self.partitions, begin_batch=True)
 
     def commit(self, batch: int) -> None:
         move_bookmarks(self.session, self.base, batch, self.partitions)
@@ -245,7 +245,7 @@ def test_somebody_else_who_stays_is_named(small: Scene) -> None:
     session.add_topics([small.topic])
     small.send(9)
     with pytest.raises(TransportError, match=f"claiming {partition} for group {group} at broker .*{STRANGER}.*Check"
-                       " that the brokers run .* nobody else uses the group") as raised:  # fmt: skip
+                       " that the brokers run.* no other client uses the group") as raised:  # fmt: skip
         move_bookmarks(session, small.base, 2, small.partitions)
     assert raised.value.unserved == {partition}
     assert reading.unregister(small.cluster, group, partition, STRANGER).errCode == 200

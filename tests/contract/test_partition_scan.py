@@ -91,12 +91,12 @@ class Looker:
         partition: Partition,
         since: int = 0,
         until: int | None = None,
-        behind: int = MARGIN,
+        margin: int = MARGIN,
         claim: ClaimId | None = None,
         retry_for: float | None = None,
     ) -> Iterator[ScannedMessage]:
         return scan_partition(
-            self.session, self.base, partition, since, until=until, behind=behind, claim=claim, retry_for=retry_for
+            self.session, self.base, partition, since, until=until, margin=margin, claim=claim, retry_for=retry_for
         )
 
     def claim(self, client_id: object, partition: Partition) -> int:
@@ -155,13 +155,13 @@ def test_a_look_finds_what_stands_in_the_range(
     for partition in shelf.partitions:
         end = shelf.end(partition)
         assert list(eyes.scan_partition(partition)) == shelf.rows(partition)
-        assert list(eyes.scan_partition(partition, end, behind=0)) == []
-        assert list(eyes.scan_partition(partition, end + 5 * UNIT, behind=10)) == shelf.rows(partition, end - 10 * UNIT)
+        assert list(eyes.scan_partition(partition, end, margin=0)) == []
+        assert list(eyes.scan_partition(partition, end + 5 * UNIT, margin=10)) == shelf.rows(partition, end - 10 * UNIT)
         for _ in range(3):
             since, until = sorted(UNIT * rng.randint(0, end // UNIT) for _ in range(2))
-            behind = rng.choice((0, 1, 100, MARGIN))
-            start = max(0, since - behind * UNIT)
-            assert list(eyes.scan_partition(partition, since, until, behind)) == shelf.rows(partition, start, until)
+            margin = rng.choice((0, 1, 100, MARGIN))
+            start = max(0, since - margin * UNIT)
+            assert list(eyes.scan_partition(partition, since, until, margin)) == shelf.rows(partition, start, until)
     assert len(shelf.partitions) == 1 or shelf.rows(shelf.partitions[0]) == []
     kinds = {seen.attributes for partition in shelf.partitions for seen in eyes.scan_partition(partition)}
     assert [parse(kind) for kind in sorted(kinds)] == [None, None, STAMP]
@@ -245,7 +245,7 @@ def test_a_look_is_not_disturbed_by_others(cluster: Cluster, big: Callable[[Clus
     first = next(looking)
     eyes = looker(shelf, retry_for=0.1)
     for claim in (None, ClaimId("another", run=9, batch=9, task=9, attempt=9)):
-        with pytest.raises(PartitionOccupiedError, match=r"spark_look-.* looks at .* longer than 0\.1 s") as raised:
+        with pytest.raises(PartitionOccupiedError, match=r"spark_look-.* scans .* longer than 0\.1 s") as raised:
             next(eyes.scan_partition(partition, claim=claim))
         assert not isinstance(raised.value, FencedError)
         assert raised.value.holder.startswith("spark_look-")
@@ -264,7 +264,7 @@ def test_a_look_that_is_given_up_leaves_the_partition(
     looking.close()  # type: ignore[attr-defined]
     assert eyes.claim(STRANGER, partition) == 200
 
-    with pytest.raises(PartitionOccupiedError, match=f"{partition} at .*: {STRANGER} looks at .* than 0.1 s") as raised:
+    with pytest.raises(PartitionOccupiedError, match=f"{partition} at .*: {STRANGER} scans .* than 0.1 s") as raised:
         next(eyes.scan_partition(partition, retry_for=0.1))
     assert raised.value.holder == STRANGER
     assert eyes.free(STRANGER, partition) == 200
@@ -330,7 +330,7 @@ def test_a_look_begins_before_what_a_crash_has_put_in_place_of_others(broker: Cl
             for until in (None, since, 720 * UNIT, 700 * UNIT):
                 seen = list(eye.scan_partition(partition, since, until))
                 assert seen == shelf.rows(partition, 0, min(until or since, 720 * UNIT))
-            assert list(eye.scan_partition(partition, since, since, behind=200)) == shelf.rows(partition, 520 * UNIT)
+            assert list(eye.scan_partition(partition, since, since, margin=200)) == shelf.rows(partition, 520 * UNIT)
 
 
 def test_what_was_seen_and_then_lost_fails_the_look(broker: Cluster, looker: Open) -> None:
@@ -349,7 +349,7 @@ def test_what_was_seen_and_then_lost_fails_the_look(broker: Cluster, looker: Ope
     broker.kill_broker(1)
     broker.start_broker(1)
     for shelf, looking in begun:
-        with pytest.raises(PositionMovedError, match=f"{shelf.partitions[0]}: the broker lost messages while"):
+        with pytest.raises(PositionMovedError, match=f"{shelf.partitions[0]}: the broker lost messages during a scan"):
             list(looking)
         assert shelf.lose(shelf.partitions[0], 12_000 * UNIT) == 5000
         shelf.send(300, KINDS[2], shelf.partitions[:1])
@@ -418,7 +418,7 @@ def test_retention_while_looking(own: EmbeddedCluster, looker: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "end", "behind", "count"),
+    ("since", "end", "margin", "count"),
     [
         (0, 0, MARGIN, 0),
         (0, 10, MARGIN, 10),
@@ -431,5 +431,5 @@ def test_retention_while_looking(own: EmbeddedCluster, looker: Open) -> None:
         (100_000, 100_001, MARGIN, MARGIN + 1),
     ],
 )
-def test_entries_are_counted_before_they_are_read(since: int, end: int, behind: int, count: int) -> None:
-    assert entries(since * UNIT, end * UNIT, behind=behind) == count
+def test_entries_are_counted_before_they_are_read(since: int, end: int, margin: int, count: int) -> None:
+    assert entries(since * UNIT, end * UNIT, margin=margin) == count

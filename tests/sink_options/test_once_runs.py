@@ -198,7 +198,7 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=10)
     new_workers()
-    with pytest.raises(DataLossError, match="cannot be told, for retention has removed messages"):
+    with pytest.raises(DataLossError, match="cannot be found, because retention has removed messages"):
         begin(cluster, some).write(some, task.restarted())
 
 

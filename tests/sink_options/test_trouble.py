@@ -158,7 +158,7 @@ def test_what_stood_was_removed_before_the_next_try(
     writing.write(rows[:100], task)
     own_cluster.tubemq.expire(topic, keep=10)
     reason = (
-        rf"{topic}:0: what an earlier try of the batch has stored cannot be told, for retention has removed messages"
+        rf"{topic}:0: the messages that an earlier attempt .* cannot be found, because retention has removed messages"
     )
     if uncertain == "fail":
         with pytest.raises(DataLossError, match=f"{reason}.*'effectivelyOnceUncertain' to sendAgain") as caught:

@@ -106,10 +106,12 @@ def _read(
     begins: bool = True,
 ) -> dict[Partition, Bookmark]:
     """By both names that the query may have at the brokers; the older bookmark is never wrong."""
-    marks = read_bookmarks(session, options.group, partitions, within=within, asks=True, begins=begins)
+    marks = read_bookmarks(session, options.group, partitions, within=within, read_plan=True, begin_batch=begins)
     if options.former_group is None or not marks:
         return marks
-    former = read_bookmarks(session, options.former_group, list(marks), within=within, asks=True, begins=begins)
+    former = read_bookmarks(
+        session, options.former_group, list(marks), within=within, read_plan=True, begin_batch=begins
+    )
     return {one: mark.older(former[one]) for one, mark in marks.items() if one in former}
 
 
@@ -332,7 +334,7 @@ class Deduplicator:
             partition,
             since,
             until=until,
-            behind=behind,
+            margin=behind,
             claim=self._claim,
             retry_for=retry_for,
         )
@@ -354,7 +356,7 @@ def _messages(now: Bookmarks, since: Mapping[Partition, int]) -> int:
     counts: dict[tuple[int, int], int] = {}
     for one, mark in now.items():
         store = one.broker_id, one.store_id
-        counts[store] = max(counts.get(store, 0), entries(since[one], mark.end, behind=0))
+        counts[store] = max(counts.get(store, 0), entries(since[one], mark.end, margin=0))
     return sum(counts.values())
 
 

@@ -1,46 +1,44 @@
-"""Bookmarks: before which position of each partition the messages of a batch cannot stand.
+"""Bookmarks: the positions behind which the messages of a sink's batch are stored (the read side of exactly-once).
 
-A batch that is tried again must find what its earlier tries have stored, without reading whole topics. So a query keeps
-positions at the brokers, where its messages are, in two consumer groups of its own that nobody reads in, `<base>_0` and
-`<base>_1`. When batch b is committed, group `<base>_{b % 2}` is moved to the present end of every partition. All
-messages of batch b were sent after the commit of b - 1, hence they stand behind the position of `<base>_{(b - 1) % 2}`;
-and that stays where it is while b, and its commit, are repeated. More groups, `<base>_look_<n>`, serve for reading
-(`client.look`); where these stand means nothing.
+A batch that Spark repeats must find what its earlier attempts have stored, without reading whole topics. So each query
+keeps positions at the brokers, in two consumer groups of its own, `<base>_0` and `<base>_1`, in which nobody reads. The
+commit of batch b moves group `<base>_{b % 2}` to the present end of every partition. All messages of batch b are sent
+after the commit of b - 1, so they are stored behind the position of `<base>_{(b - 1) % 2}`. That position stays while b
+and its commit are repeated. `client.consumer.partition_scan` reads in further groups, `<base>_look_<n>`, whose
+positions have no meaning.
 
-A third group, `<base>_plan`, tells whether anybody has begun with a batch since the last commit. Who begins with a
-batch moves it to the end, a commit moves it to the beginning. If it stands before the bookmark of a batch, no try of
-the batch has begun, and the batch has no messages yet. `Bookmark.is_untried` has the exact rule. This proof is only
-used where the bookmark itself does not help, because retention has removed the messages behind it, or because there are
-too many messages behind it. It is lost, in the unsafe direction, when a broker crashes before it has written the third
-group's move down.
+A third group, `<base>_plan`, shows whether an attempt of a batch has begun since the last commit: whoever begins with a
+batch moves it to the end, a commit moves it to the beginning. If it is before the bookmark of a batch, no attempt has
+begun, and the batch has no messages yet (`Bookmark.is_untried` has the exact rule). The sink uses this proof only where
+the bookmark itself does not help: retention has removed the messages behind it, or there are too many of them. The
+proof is lost, in the unsafe direction, when a broker crashes before it has written the move of the third group to disk.
 
-A group that is new in a partition begins at its end, and the broker remembers that: whoever first asks for the
-bookmarks of a partition sets them. So a task must have asked before it sends its first message to a partition, to one
-that was added in the meantime as well; then what any try of the batch has sent stands behind.
+A new group begins at the end of a partition, and the broker remembers that: the first client that reads the bookmarks
+of a partition sets them. So a task must read them before it sends its first message to a partition, also to one that
+was added meanwhile. Then all messages of all attempts are behind the bookmark.
 
-A position that is older than it should be is never wrong, it only means more reading: a commit that reached some of the
-brokers, or none, loses nothing, and so does a broker that crashes before it has written a new position down (it does so
-every few seconds; wire: DefaultOffsetManager).
+A position that is too old is never wrong, it only costs more reading. So nothing is lost when a commit reaches only
+some brokers, or when a broker crashes before it has written a new position (it does that every few seconds; wire:
+DefaultOffsetManager).
 
-All this is done by claims of a moment, a register and an unregister in one write. The master knows of none of these
-groups, so none of its rules for groups applies. Processes of one query may meet each other; what a claim is good for
-has been answered by then, so that a later one may take it from an earlier one, dead or alive.
+The client registers and unregisters in one write, so it holds each claim only for a moment. The master does not know
+these groups, so its rules for groups do not apply. Processes of one query may meet at a partition. The claim of another
+process has served its purpose once it is answered, so a later process may end it, whether its owner lives or not.
 
-What it cannot hold against:
+Bookmarks do not protect from:
 
-* A group's first position in a partition is lost for good when the broker crashes before it was ever written down. The
-  group begins at the end once more then, in front of which messages of the batch may stand: those that were flushed
-  during the few seconds between.
-* A crash takes the unflushed tail of a store, and its positions are given to other messages. A bookmark may stand
-  behind messages that were sent later, then; `client.look` begins well before it. A store that can hold more messages
-  in memory than it goes back (`MARGIN`) needs a greater margin.
-* Retention that removes messages behind a bookmark: `client.look` raises.
-* Releases from 2.1 on drop groups that did not change for long (20 days by default, a day at most where it is set), and
-  an administrator can. A batch that stood half done for so long finds its groups at the end.
-* TubeMQ knows no fencing of producers. What an earlier try sends while a later one looks, or has sent without the
-  broker having handled it yet, is not seen.
-* Two runs of a query with one base at the same time move each other's bookmarks.
-* Topics that are closed for reading cannot be looked at.
+* A broker that crashes before it has ever written a group's first position in a partition. The group begins at the end
+  once more then, behind messages of the batch that were flushed within those few seconds.
+* A crash takes the unflushed tail of a store, and its positions are given to other messages. Then a bookmark may be
+  behind messages that were sent later. `partition_scan` begins `MARGIN` entries before it; a store that can hold more
+  messages in memory needs a greater margin.
+* Retention that removes messages behind a bookmark: `partition_scan` raises `DataLossError`.
+* Brokers from release 2.1 on drop groups that did not change for long (20 days by default, a day at most if set), and
+  administrators may. A batch that is repeated after such a time finds its groups at the end.
+* TubeMQ cannot fence producers. A scan does not find what an earlier attempt sends during the scan, or has sent without
+  the broker having handled it.
+* Two simultaneous runs of a query with the same base: they move each other's bookmarks.
+* Topics that are closed for reading: nothing can scan them.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ from tubemq_spark.client.cluster.master_session import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.driver_claims import GroupPosition
-from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.claim_id import holder_in
@@ -68,15 +66,12 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
-_BOOKMARKS = "the look for the bookmarks of effectivelyOnce"
-
+_OUTAGE = "reading the bookmarks of effectivelyOnce"
 _ROLE = "bookmarks"
-_FIRST_PAUSE = 0.02, 0.08  # seconds, drawn, lest processes that met each other meet again
 
 
-class _Visit(NamedTuple):
-    """A partition, the group to register in there, and how: `position` is where the group is put, None for what
-    `read_status` says."""
+class _Registration(NamedTuple):
+    """One register in `group`. The group moves to `position`; if that is None, `read_status` decides."""
 
     partition: Partition
     group: str
@@ -85,9 +80,11 @@ class _Visit(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """Where the two groups stand in a partition, and where its store ended at that moment: bytes of the index. After a
-    crash of the broker the groups may stand behind the end. `planned` is where the third group stood before this
-    reading moved it, None where it was not read."""
+    """The positions of the two groups in a partition, and the end of its store at that moment: bytes of the index.
+
+    After a crash of the broker the groups may be behind the end. `planned` is the position of the third group before
+    this reading moved it; None if it was not read.
+    """
 
     even: int
     odd: int
@@ -95,34 +92,35 @@ class Bookmark(NamedTuple):
     planned: int | None = None
 
     def before(self, batch: int) -> int:
-        """No message of `batch` stands before this position, but for crashes of the broker."""
+        """Return the position behind which all messages of `batch` are, except after crashes of the broker."""
         return self.odd if batch % 2 == 0 else self.even
 
     def is_untried(self, batch: int) -> bool:
-        """Whether it is proven that no message of `batch` stood before `end` when the bookmark was read.
+        """Return True if it is proven that no message of `batch` was before `end` when the bookmark was read.
 
-        The last commit has put the third group to the beginning, and nobody has begun with a batch since then. That
-        commit was not the one of `batch`, or there was nothing new for it: else the batch's own group would stand
-        behind the other one.
+        Then the last commit has moved the third group to the beginning, and no attempt of a batch has begun since. That
+        was not the commit of `batch`, or there was nothing new for it: else the batch's own group would be behind the
+        other one.
         """
         before, own = self.before(batch), self.even if batch % 2 == 0 else self.odd
         return self.planned is not None and self.planned < before and own <= before
 
     def older(self, other: Bookmark) -> Bookmark:
-        """What is true by both bookmarks of the same partition, which belong to two names of one query. Each commit
-        moves the groups of both names."""
+        """Return what both bookmarks of a partition prove. They belong to two names of one query, whose groups every
+        commit moves.
+        """
         known = None not in (self.planned, other.planned)
         planned = max(self.planned or 0, other.planned or 0) if known else None
         return Bookmark(min(self.even, other.even), min(self.odd, other.odd), min(self.end, other.end), planned)
 
 
 def bookmark_group(base: str, batch: int) -> str:
-    """The group that is moved when `batch` is committed."""
+    """Return the group that the commit of `batch` moves."""
     return f"{base}_{batch % 2}"
 
 
 def plan_group(base: str) -> str:
-    """The group that is moved when somebody begins with a batch."""
+    """Return the group that moves when an attempt of a batch begins."""
     return f"{base}_plan"
 
 
@@ -133,145 +131,155 @@ def read_bookmarks(
     retry_for: float | None = None,
     *,
     within: float | None = None,
-    asks: bool = False,
-    begins: bool = False,
+    read_plan: bool = False,
+    begin_batch: bool = False,
 ) -> dict[Partition, Bookmark]:
-    """The bookmarks of `partitions`; where there were none, both are at the end from now on. With `within` those are
-    left out whose brokers do not answer in so many seconds. Who `asks` whether a batch has begun reads the third group
-    too. Who `begins` with a batch, or may send messages of it, reads it and then moves it.
+    """Return the bookmarks of `partitions`. Where there were none, both are set to the end.
 
-    Raises `TransportError` with the `unserved` partitions when a broker stays away, or somebody else keeps one of the
-    groups, for longer than `retry_for` seconds, by default those of the settings; `AuthError`, `ServerError`.
+    With `within`, partitions whose brokers do not answer in so many seconds are left out. With `read_plan` the third
+    group is read too, to find out whether a batch has begun. A caller that begins with a batch, or may send messages of
+    it, passes `begin_batch`: the third group is read and then moved.
+
+    Raise `TransportError` with the `unserved` partitions if a broker stays away, or another client keeps one of the
+    groups, for longer than `retry_for` seconds (default: those of the settings); `AuthError`, `ServerError`.
     """
-    hows = [(bookmark_group(base, number), ReadStatus.FROM_MAX) for number in (0, 1)]
-    if asks or begins:
-        hows.append((plan_group(base), ReadStatus.FROM_MAX))
-    if begins:
-        hows.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
+    groups = [(bookmark_group(base, number), ReadStatus.FROM_MAX) for number in (0, 1)]
+    if read_plan or begin_batch:
+        groups.append((plan_group(base), ReadStatus.FROM_MAX))
+    if begin_batch:
+        groups.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
     partitions = list(dict.fromkeys(partitions))
-    heard = _visit_all(
-        session, [_Visit(partition, *how) for partition in partitions for how in hows], retry_for, within
-    )
-    bookmarks = {}
+    wanted = [_Registration(partition, *group) for partition in partitions for group in groups]
+    found = _GroupPositions(session, retry_for, within).register(wanted)
+    bookmarks: dict[Partition, Bookmark] = {}
     for partition in partitions:
-        standings = [heard.get(_Visit(partition, *how)) for how in hows]
-        if any(one is None for one in standings):
-            continue
-        even, odd, *plan = (one for one in standings if one is not None)
-        planned = plan[0].group if plan else None
-        bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), planned)
+        positions = [found[one] for group in groups if (one := _Registration(partition, *group)) in found]
+        if len(positions) == len(groups):
+            even, odd, *plan = positions
+            planned = plan[0].group if plan else None
+            bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), planned)
     return bookmarks
 
 
 def move_bookmarks(
     session: ProducerSession, base: str, batch: int, partitions: Iterable[Partition], *, within: float | None = None
 ) -> None:
-    """Puts the group of `batch` to the present end of `partitions`, and then the third group to their beginning. With
-    `within` those are left as they are whose brokers do not answer in so many seconds.
+    """Move the group of `batch` to the present end of `partitions`, and then the third group to their beginning. With
+    `within`, partitions whose brokers do not answer in so many seconds keep their bookmarks.
 
-    Raises as `read_bookmarks`, when it has moved those that it could; later batches will only read more where it could
-    not, so who likes may go on.
+    Raise as `read_bookmarks`, after it has moved the others. The caller may ignore that: where a bookmark was not
+    moved, later batches only read more.
     """
     group = bookmark_group(base, batch)
-    visits = [_Visit(partition, group, ReadStatus.FROM_MAX_ALWAYS) for partition in dict.fromkeys(partitions)]
-    moved = _visit_all(session, visits, within=within)
-    # Only where the bookmark is known to stand: the third group must not tell of a commit that left no trace.
-    visits = [_Visit(visit.partition, plan_group(base), ReadStatus.NORMAL, 0) for visit in moved]
-    _visit_all(session, visits, within=within)
+    ends = [_Registration(partition, group, ReadStatus.FROM_MAX_ALWAYS) for partition in dict.fromkeys(partitions)]
+    moved = _GroupPositions(session, None, within).register(ends)
+    # Only where the bookmark was moved: the third group must not prove a commit that no bookmark shows.
+    begins = [_Registration(one.partition, plan_group(base), ReadStatus.NORMAL, 0) for one in moved]
+    _GroupPositions(session, None, within).register(begins)
 
 
-def _visit_all(
-    session: ProducerSession,
-    visits: Sequence[_Visit],
-    retry_for: float | None = None,
-    within: float | None = None,
-) -> dict[_Visit, GroupPosition]:
-    """Registers as each visit says, and leaves at once: where the groups stand, and the ends. The broker handles the
-    visits to a partition in their order. With `within` not all need be there after so many seconds."""
-    patience = session.settings.retry_for if retry_for is None else retry_for
-    if within is not None:
-        patience = min(patience, within)
-    stamina = RetryBackoff(patience, first=random.uniform(*_FIRST_PAUSE))
-    heard: dict[_Visit, GroupPosition] = {}
-    holders: dict[_Visit, str] = {}  # processes like this one, whose claims are in the way
-    partitions = {visit.partition for visit in visits}
-    missing = list(visits)
-    while missing:
-        standings, troubles = _visit(session, missing, holders, within)
-        heard |= standings
-        missing = [visit for visit in missing if visit not in heard]
-        if standings:
-            stamina.progress()
-        if missing and within is None:
-            OUTAGES.failed(_log, _BOOKMARKS, partial(_complaint, missing, troubles), stamina.left)
-        if missing and not stamina.pause():
-            if within is not None:
-                _log.warning("bookmarks of %d partitions are left out: %s", len(missing), troubles[missing[0]])
-                return heard
-            raise TransportError(
-                f"{troubles[missing[0]]}; gave up after {patience:g} s, with "
-                f"{len({visit.partition for visit in missing})} of {len(partitions)} partitions to go. Check that the "
-                "brokers run and can be reached from the driver and the executors, and that nobody else uses the group",
-                unserved=frozenset(visit.partition for visit in missing),
-            )
-    OUTAGES.worked(_log, _BOOKMARKS)
-    return heard
+class _GroupPositions:
+    """Reads or moves positions of groups, by claims that are given back in the same write.
 
+    `ClaimAcquirer` does not fit here: nothing is held, so there is no order in which to wait, nobody to take turns
+    with, and a claim of another process may be ended at any time.
+    """
 
-def _complaint(missing: Sequence[_Visit], troubles: Mapping[_Visit, str]) -> str:
-    return f"where {len({visit.partition for visit in missing})} partitions stand is not known: {troubles[missing[0]]}"
+    def __init__(self, session: ProducerSession, retry_for: float | None, within: float | None) -> None:
+        settings = self._settings = session.settings
+        self._session = session
+        self._within = within
+        self._retry_for = settings.retry_for if retry_for is None else retry_for
+        if within is not None:
+            self._retry_for = min(self._retry_for, within)
+        self._timeout = settings.rpc_timeout if within is None else min(within, settings.rpc_timeout)
+        first_pause = random.uniform(*settings.timings.bookmark_first_pause)
+        self._backoff = RetryBackoff(self._retry_for, first=first_pause, clock=settings.clock)
+        self._holders: dict[_Registration, str] = {}  # other processes of a query, whose claims are in the way
 
+    def register(self, wanted: Sequence[_Registration]) -> dict[_Registration, GroupPosition]:
+        """Return the group's position and the end of the store for each registration. A broker handles the
+        registrations at one partition in their order.
+        """
+        found: dict[_Registration, GroupPosition] = {}
+        missing = list(wanted)
+        while missing:
+            answers, problems = self._attempt(missing)
+            found |= answers
+            missing = [one for one in missing if one not in found]
+            if answers:
+                self._backoff.progress()
+            if missing and self._within is None:
+                OUTAGES.failed(_log, _OUTAGE, partial(_warning, missing, problems), self._backoff.left)
+            if missing and not self._backoff.pause():
+                unserved = frozenset(one.partition for one in missing)
+                if self._within is not None:
+                    _log.warning("bookmarks of %d partitions are left out: %s", len(unserved), problems[missing[0]])
+                    return found
+                raise TransportError(
+                    f"{problems[missing[0]]}; gave up after {self._retry_for:g} s, with {len(unserved)} of "
+                    f"{len({one.partition for one in wanted})} partitions to go. Check that the brokers run, that the "
+                    "driver and the executors can reach them, and that no other client uses the group",
+                    unserved=unserved,
+                )
+        OUTAGES.worked(_log, _OUTAGE)
+        return found
 
-def _visit(
-    session: ProducerSession,
-    visits: Sequence[_Visit],
-    holders: dict[_Visit, str],
-    timeout: float | None,
-) -> tuple[dict[_Visit, GroupPosition], dict[_Visit, str]]:
-    """One write for each broker: what was heard, and what went wrong. `holders` are sent away, and those met noted."""
-    client_id = _client_id(os.getpid())
-    registers: list[int] = []
-    calls: list[ServerRequest] = []
-    known = session.cluster.brokers
-    troubles = {
-        visit: f"the master lists no broker {visit.partition.broker_id}, which has {visit.partition}"
-        for visit in visits
-        if visit.partition.broker_id not in known
-    }
-    visits = [visit for visit in visits if visit not in troubles]
-    for visit in visits:
-        partition, group, read_status, position = visit
-        asking = GroupRequests(session.settings, group, session.token)
-        broker = known[partition.broker_id]
-        holder = holders.pop(visit, None)
-        if holder is not None:
-            calls.append(asking.unregister(broker, partition, holder))
-        registers.append(len(calls))
-        calls.append(asking.register(broker, partition, client_id, position, read_status))
-        calls.append(asking.unregister(broker, partition, client_id))
-    seconds = session.settings.rpc_timeout if timeout is None else min(timeout, session.settings.rpc_timeout)
-    outcomes = send_requests(session.settings, calls, seconds)
-    standings: dict[_Visit, GroupPosition] = {}
-    for visit, number in zip(visits, registers, strict=True):
-        call = calls[number]
+    def _attempt(
+        self, wanted: Sequence[_Registration]
+    ) -> tuple[dict[_Registration, GroupPosition], dict[_Registration, str]]:
+        """Send one write to each broker. Return the answers, and what went wrong with the other registrations."""
+        brokers = self._session.cluster.brokers
+        problems = {
+            one: f"the master lists no broker {one.partition.broker_id}, which has {one.partition}"
+            for one in wanted
+            if one.partition.broker_id not in brokers
+        }
+        client_id = _client_id(os.getpid())
+        requests: list[ServerRequest] = []
+        registers: dict[_Registration, int] = {}
+        for one in (one for one in wanted if one not in problems):
+            partition, group, read_status, position = one
+            broker, in_group = brokers[partition.broker_id], GroupRequests(self._settings, group, self._session.token)
+            if (holder := self._holders.pop(one, None)) is not None:
+                requests.append(in_group.unregister(broker, partition, holder))
+            registers[one] = len(requests)
+            requests.append(in_group.register(broker, partition, client_id, position, read_status))
+            requests.append(in_group.unregister(broker, partition, client_id))
+        outcomes = send_requests(self._settings, requests, self._timeout)
+        answers: dict[_Registration, GroupPosition] = {}
+        for one, number in registers.items():
+            answer = self._evaluate(one, requests[number].what, outcomes[number])
+            if isinstance(answer, GroupPosition):
+                answers[one] = answer
+            else:
+                problems[one] = answer
+        return answers, problems
+
+    def _evaluate(self, one: _Registration, what: str, outcome: Outcome) -> GroupPosition | str:
+        """Return the answer, or what went wrong this time."""
         try:
-            reply = unwrap_reply(outcomes[number], broker_pb.RegisterResponseB2C, call.what)
+            reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
         except TransportError as error:
-            troubles[visit] = str(error)
-            continue
+            return str(error)
         if reply.errCode == ErrCode.SUCCESS:
-            standings[visit] = GroupPosition(reply.currOffset, reply.maxOffset)
-        elif reaction_to(reply.errCode) is Reaction.RETRY:
-            troubles[visit] = f"{call.what}: {reply.errCode} {reply.errMsg}"
-            holder = holder_in(reply.errMsg)
-            if reply.errCode == ErrCode.PARTITION_OCCUPIED and holder.startswith(f"spark_{_ROLE}_"):
-                holders[visit] = holder
-        else:
-            raise error_for_code(reply.errCode, reply.errMsg, call.what)
-    return standings, troubles
+            return GroupPosition(reply.currOffset, reply.maxOffset)
+        if reaction_to(reply.errCode) is not Reaction.RETRY:
+            raise error_for_code(reply.errCode, reply.errMsg, what)
+        holder = holder_in(reply.errMsg)
+        if reply.errCode == ErrCode.PARTITION_OCCUPIED and holder.startswith(f"spark_{_ROLE}_"):
+            self._holders[one] = holder
+        return f"{what}: {reply.errCode} {reply.errMsg}"
+
+
+def _warning(missing: Sequence[_Registration], problems: Mapping[_Registration, str]) -> str:
+    partitions = {one.partition for one in missing}
+    return f"the bookmarks of {len(partitions)} partitions cannot be read: {problems[missing[0]]}"
 
 
 @lru_cache(maxsize=1)
 def _client_id(_pid: int) -> str:
-    """One for each process, so that what a broken connection left claimed is no obstacle to the next try."""
+    """Return one client id for each process, so that a claim which a broken connection left does not stop the next
+    attempt.
+    """
     return new_client_id(_ROLE)

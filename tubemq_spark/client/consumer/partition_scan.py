@@ -1,17 +1,16 @@
-"""Looks at what stands in a partition, to find the messages that an earlier try has stored.
+"""Scans a partition for the messages that an earlier attempt of a sink's batch has stored.
 
-All looks of a query read in one group, so that brokers keep one record of it and not one for each look. Those at the
-same partition take turns, by waiting for the claim. Where that group stands means nothing to anybody.
+All scans of a query read in a few groups, so that brokers do not keep one record for each scan. Scans of the same
+partition in one group take turns, because each of them waits for the claim. Such a group's position has no meaning.
 """
 
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -33,16 +32,16 @@ from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 
 MARGIN = 16_384
-"""Index entries. A broker that crashes loses what its stores have in memory, two blocks of 5120 messages by default,
-and what was not written to their files yet, and stores other messages there; so looking begins that much earlier."""
-
+"""Index entries that a scan reads before the bookmark. A broker that crashes loses what its stores have in memory (two
+blocks of 5120 messages by default) or did not write to their files yet, and stores other messages there."""
 
 _GROUPS = 8
 
 
 class ScannedMessage(NamedTuple):
-    """A message that stands in a partition: the bytes of its attributes (empty without any), the broker's id of it, and
-    its position in the index where the partition has its store for itself, else None."""
+    """A message of a partition: the bytes of its attributes (empty without any), the broker's id of it, and its
+    position in the index; None where other partitions share the store.
+    """
 
     attributes: bytes
     message_id: int
@@ -50,14 +49,17 @@ class ScannedMessage(NamedTuple):
 
 
 def scan_group(base: str) -> str:
-    """The group that looks of this process read in: one of a few, for those in one group wait for each other."""
+    """Return the group in which scans of this process read. There are several, because scans in one group wait for each
+    other.
+    """
     return f"{base}_look_{os.getpid() % _GROUPS}"
 
 
-def entries(since: int, end: int, *, behind: int = MARGIN) -> int:
-    """How many index entries, of all partitions of the store, a look from `since` to `end` passes at most. Positions
-    are bytes of the index."""
-    return max(0, end - _start(since, end, behind)) // UNIT
+def entries(since: int, end: int, *, margin: int = MARGIN) -> int:
+    """Return how many index entries, of all partitions of the store, a scan from `since` to `end` passes at most.
+    Positions are bytes of the index.
+    """
+    return max(0, end - _start(since, end, margin)) // UNIT
 
 
 def scan_partition(
@@ -67,90 +69,95 @@ def scan_partition(
     since: int,
     *,
     until: int | None = None,
-    behind: int = MARGIN,
+    margin: int = MARGIN,
     claim: ClaimId | None = None,
     retry_for: float | None = None,
 ) -> Iterator[ScannedMessage]:
-    """All messages of `partition` from `behind` entries before the position `since` up to `until`, by default to the
-    present end. Messages whose attributes cannot be told from their bodies are left out. One may come twice, when
-    retention takes the beginning at the same time.
+    """Yield all messages of `partition` from `margin` entries before the position `since` up to `until`, by default the
+    present end.
 
-    Only a look that ended without an error is whole. `DataLossError` when retention has removed messages behind
-    `since`. `PositionMovedError` when the broker lost messages in a crash after some were given out; begin anew, from
-    the bookmarks on. `PartitionOccupiedError` when others look at the partition for longer than `retry_for` seconds, by
-    default those of the settings, `TransportError` or `ServerError` when the broker stays away or refuses for so long.
+    Messages with unreadable attributes are left out. A message may come twice if retention removes the beginning at the
+    same time. Only a scan that ends without an error is complete.
 
-    With a `claim` this look takes the partition from older ones of the same `claim.query`, which should hence name a
-    task and not a query; without, it takes it from nobody. `FencedError` when a newer one took it from this.
+    With a `claim` the scan takes the partition over from older claims of the same `claim.query`; this should name a
+    task and not a query. Without, it takes the partition from nobody.
+
+    Raise `DataLossError` if retention has removed messages behind `since`; `PositionMovedError` if the broker lost
+    messages in a crash after some were returned: start again by reading the bookmarks; `FencedError` if a newer claim
+    took the partition over; `PartitionOccupiedError` if others keep it for longer than `retry_for` seconds (default:
+    those of the settings); `TransportError` or `ServerError` if the broker stays away or refuses for so long.
     """
-    patience = session.settings.retry_for if retry_for is None else retry_for
+    settings = session.settings
+    retry_for = settings.retry_for if retry_for is None else retry_for
     if until is None:
-        until = read_bookmarks(session, base, [partition], patience)[partition].end
-    claim = claim or ClaimId(f"look-{uuid.uuid4().hex}", run=time.time_ns() // 1_000_000, batch=0, task=0)
-    start, end = _start(since, until, behind), until
-    is_untouched = True
+        until = read_bookmarks(session, base, [partition], retry_for)[partition].end
+    if claim is None:
+        claim = ClaimId(f"look-{uuid.uuid4().hex}", run=int(settings.clock.time() * 1000), batch=0, task=0)
+    scan = _Scan(session, scan_group(base), partition, claim, retry_for)
+    start, end = _start(since, until, margin), until
+    has_read = False
     while start < end:
         try:
-            for batch in _batches(session, base, claim, patience, partition, start, end):
-                is_untouched = False
-                yield from _seen(batch)
+            for batch in scan.read(start, end):
+                has_read = True
+                yield from _messages(batch)
             return
         except DataLossError as loss:
-            if since < loss.offered and loss.asked < loss.offered:
-                raise _gone(partition, since, loss.offered) from None
-            if loss.asked < loss.offered:
+            if loss.asked < loss.offered:  # retention removed the beginning
+                if since < loss.offered:
+                    raise _expired(partition, since, loss.offered) from None
                 start = loss.offered
-            elif is_untouched:  # the end is another one, because of a crash before
-                start, end = _start(since, loss.offered, behind), loss.offered
-            else:
+            elif has_read:
                 raise PositionMovedError(
-                    f"{partition}: the broker lost messages while they were looked at, it seems to have crashed: "
-                    f"{loss}. Run the task again"
+                    f"{partition}: the broker lost messages during a scan; it seems to have crashed: {loss}. Run the "
+                    "task again"
                 ) from None
+            else:  # a crash before the scan moved the end
+                start, end = _start(since, loss.offered, margin), loss.offered
 
 
-def _start(since: int, end: int, behind: int) -> int:
-    """A crash may have left the bookmark behind the end."""
-    return max(0, min(since, end) - behind * UNIT)
+def _start(since: int, end: int, margin: int) -> int:
+    """Return where a scan begins. After a crash the bookmark may be behind the end."""
+    return max(0, min(since, end) - margin * UNIT)
 
 
-def _batches(
-    session: ProducerSession,
-    base: str,
-    claim: ClaimId,
-    patience: float,
-    partition: Partition,
-    start: int,
-    end: int,
-) -> Iterator[FetchedBatch]:
-    broker = session.cluster.brokers.get(partition.broker_id)
-    if broker is None:
-        raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
-    wanted = RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition))
-    reader = PartitionReader(
-        replace(session.settings, retry_for=patience),
-        scan_group(base),
-        claim,
-        wanted,
-        PartitionSnapshot(broker),
-        token=session.token,
-        claim_timeout=patience,
-    )
-    try:
-        with closing(reader.batches()) as batches:
-            yield from batches
-    except FencedError:
-        raise
-    except PartitionOccupiedError as occupied:
-        raise PartitionOccupiedError(
-            f"{partition} at {broker}: {occupied.holder} looks at the partition for longer than {patience:g} "
-            f"s, in group {scan_group(base)}. Where that is another task of this query, raise option "
-            "'tubemq.retry.maxElapsedMs'; else stop it, for the group is the query's own",
-            holder=occupied.holder,
-        ) from None
+@dataclass(frozen=True)
+class _Scan:
+    session: ProducerSession
+    group: str
+    partition: Partition
+    claim: ClaimId
+    retry_for: float
+
+    def read(self, start: int, end: int) -> Iterator[FetchedBatch]:
+        session, partition = self.session, self.partition
+        broker = session.cluster.brokers.get(partition.broker_id)
+        if broker is None:
+            raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
+        reader = PartitionReader(
+            replace(session.settings, retry_for=self.retry_for),
+            self.group,
+            self.claim,
+            RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
+            PartitionSnapshot(broker),
+            token=session.token,
+            claim_timeout=self.retry_for,
+        )
+        try:
+            with closing(reader.batches()) as batches:
+                yield from batches
+        except FencedError:
+            raise
+        except PartitionOccupiedError as occupied:
+            raise PartitionOccupiedError(
+                f"{partition} at {broker}: {occupied.holder} scans the partition for longer than {self.retry_for:g} s, "
+                f"in group {self.group}. If that is another task of this query, raise option "
+                "'tubemq.retry.maxElapsedMs'; else stop it, because the group belongs to this query",
+                holder=occupied.holder,
+            ) from None
 
 
-def _seen(batch: FetchedBatch) -> Iterator[ScannedMessage]:
+def _messages(batch: FetchedBatch) -> Iterator[ScannedMessage]:
     messages = cast(list[Any], batch.messages)
     positions = batch.positions if batch.positions is not None else [None] * len(messages)
     for message, position in zip(messages, positions, strict=True):
@@ -161,10 +168,10 @@ def _seen(batch: FetchedBatch) -> Iterator[ScannedMessage]:
         yield ScannedMessage(attributes, message.messageId, position)
 
 
-def _gone(partition: Partition, since: int, offered: int) -> DataLossError:
+def _expired(partition: Partition, since: int, offered: int) -> DataLossError:
     return DataLossError(
-        f"{partition}: what an earlier try of the batch has stored cannot be told, for retention has removed messages "
-        f"in [{since}, {offered})",
+        f"{partition}: the messages that an earlier attempt of the batch has stored cannot be found, because retention "
+        f"has removed messages in [{since}, {offered})",
         topic=partition.topic,
         broker_id=partition.broker_id,
         partition=partition.partition_id,
