@@ -41,8 +41,8 @@ CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sche
 SOCKET_USERS = (
     "tubemq_spark.client.net.connection",
     "tubemq_spark.client.net.tls_socket",
-    "tubemq_spark.testing.loop",
-    "tubemq_spark.testing.server",
+    "tubemq_spark.testing.event_loop",
+    "tubemq_spark.testing.listener",
     "tubemq_spark.testing.tls",
 )
 CLOCK_USERS = (
@@ -50,7 +50,7 @@ CLOCK_USERS = (
     "tubemq_spark.source",
     "tubemq_spark.sink",
     "tubemq_spark.testing.clock",
-    "tubemq_spark.testing.loop",
+    "tubemq_spark.testing.event_loop",
     "tubemq_spark.cli",
 )
 SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.cli")
@@ -140,7 +140,7 @@ def test_module_respects_the_arrows(module: str) -> None:
         ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
         ("tubemq_spark.options", "import time", "time"),
         ("tubemq_spark.testing.broker", "import time", "time"),
-        ("tubemq_spark.testing.server", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
+        ("tubemq_spark.testing.listener", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
         ("pyspark_tubemq", "import pyspark", "pyspark"),
         ("pyspark_tubemq", "from tubemq_spark.source import range_planner", "tubemq_spark.source.range_planner"),
     ],

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tubemq_spark.testing import EmbeddedTubeMQ
-from tubemq_spark.testing.messages import StoredMessage
+from tubemq_spark.testing.stored_message import StoredMessage
 
 FOLDER = Path(__file__).parent / "checkpoints"
 FILE = "story.json"

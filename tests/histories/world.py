@@ -27,7 +27,7 @@ from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addre
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing import Calls, EmbeddedTubeMQ, ServerConfig
 from tubemq_spark.testing.config import Release
-from tubemq_spark.testing.messages import StoredMessage
+from tubemq_spark.testing.stored_message import StoredMessage
 
 HURRY = 0.3  # seconds that a producer tries
 PATIENCE = 60.0  # seconds that a rival tries to leave when everything is in service

@@ -15,7 +15,7 @@ from tests.spark.queries import Batches, Queries, committed_end, logged_end, num
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
-from tubemq_spark.testing.messages import StoredMessage
+from tubemq_spark.testing.stored_message import StoredMessage
 
 KEPT = sorted(file.parent for file in FOLDER.glob(f"*/*/{FILE}"))
 ENTRY = 28  # bytes of a message in the index

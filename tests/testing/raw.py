@@ -14,7 +14,7 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_re
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing.calls import REPLIES
+from tubemq_spark.testing.rpc_messages import REPLIES
 
 TIMEOUT = 60.0  # seconds after which an answer that does not come is an error
 

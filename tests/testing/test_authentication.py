@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.testing.master_bench import MasterBench, StoppedClock
+from tests.testing.master.calls import MasterBench, StoppedClock
 from tubemq_spark.protocol.auth import Credentials, broker_authorization, master_certificate
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization, check_certificate
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.replies import DeclinedError
+from tubemq_spark.testing.reply_status import DeclinedError
 
 ANN = Credentials("ann", "secret")
 NOW = StoppedClock().wall_ms()

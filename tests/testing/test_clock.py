@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.testing.master_bench import StoppedClock
+from tests.testing.master.calls import StoppedClock
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.clock import Clock, Period
 

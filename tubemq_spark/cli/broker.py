@@ -11,8 +11,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from tubemq_spark.cli import Commands
-from tubemq_spark.cli.needs import INSTALL_SPARK
-from tubemq_spark.cli.paste import code, shell
+from tubemq_spark.cli.requirements import INSTALL_SPARK
+from tubemq_spark.cli.snippet import code, shell
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ, Release
 

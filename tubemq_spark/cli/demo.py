@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from tubemq_spark.cli import Commands
 from tubemq_spark.cli.interrupt import Interrupt
-from tubemq_spark.cli.needs import need_rich, need_spark
-from tubemq_spark.cli.paste import code, shell
+from tubemq_spark.cli.requirements import need_rich, need_spark
 from tubemq_spark.cli.sensors import Sensors
+from tubemq_spark.cli.snippet import code, shell
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 if TYPE_CHECKING:
+    from tubemq_spark.cli.display import View
     from tubemq_spark.cli.stream import Stream
-    from tubemq_spark.cli.view import View
 
 TOPIC, GROUP = "sensors", "demo_group"
 _LOOK = 0.1  # seconds between two looks at the query
@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
 def run(given: argparse.Namespace) -> int:
     need_rich()
     need_spark()
-    from tubemq_spark.cli.view import View, console
+    from tubemq_spark.cli.display import View, console
 
     view = View(console())
     with (

@@ -12,7 +12,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.java import is_blank
-from tubemq_spark.testing.replies import DeclinedError
+from tubemq_spark.testing.reply_status import DeclinedError
 
 _KEPT_BY_BROKERS = 6
 

@@ -15,7 +15,7 @@ OFFSET_HISTORY = "__offset_history__"
 
 
 @dataclass
-class Layout:
+class TopicLayout:
     """One topic on one broker."""
 
     partitions: int  # of each store
@@ -72,18 +72,18 @@ class FlowRule:
 @dataclass
 class Catalog:
     brokers: dict[int, BrokerEntry] = field(default_factory=dict)
-    topics: dict[str, dict[int, Layout]] = field(default_factory=dict)  # topic -> broker id -> layout
+    topics: dict[str, dict[int, TopicLayout]] = field(default_factory=dict)  # topic -> broker id -> layout
     rules: GroupRules = field(default_factory=GroupRules)
     default_flow: FlowRule | None = None
     group_flows: dict[str, FlowRule] = field(default_factory=dict)
 
-    def layouts(self, topic: str) -> Mapping[int, Layout]:
+    def layouts(self, topic: str) -> Mapping[int, TopicLayout]:
         """How each broker holds the topic; nothing for one that is not deployed."""
         if topic == OFFSET_HISTORY:
-            return {broker_id: Layout(partitions=10, stores=1) for broker_id in self.brokers}
+            return {broker_id: TopicLayout(partitions=10, stores=1) for broker_id in self.brokers}
         return self.topics.get(topic, {})
 
-    def layout(self, topic: str, broker_id: int) -> Layout | None:
+    def layout(self, topic: str, broker_id: int) -> TopicLayout | None:
         """How the broker holds the topic, None when it does not."""
         if topic == OFFSET_HISTORY:
             return self.layouts(topic).get(broker_id)

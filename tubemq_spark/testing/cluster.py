@@ -14,18 +14,18 @@ from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, Framing, Metho
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.broker.flow import parse_data_limits
-from tubemq_spark.testing.broker.offsets import Key
+from tubemq_spark.testing.broker.flow_control import parse_data_limits
+from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.broker.store import Store
-from tubemq_spark.testing.catalog import Catalog, FlowRule, Layout
+from tubemq_spark.testing.catalog import Catalog, FlowRule, TopicLayout
 from tubemq_spark.testing.clock import Clock
-from tubemq_spark.testing.config import Release, ServerConfig, named
+from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
-from tubemq_spark.testing.messages import StoredMessage
-from tubemq_spark.testing.replies import answering
-from tubemq_spark.testing.server import HOST
+from tubemq_spark.testing.listener import HOST
+from tubemq_spark.testing.reply_status import filling_status
 from tubemq_spark.testing.servers import Server, Servers
+from tubemq_spark.testing.stored_message import StoredMessage
 from tubemq_spark.testing.tls import TLSFiles
 
 T = TypeVar("T")
@@ -71,8 +71,8 @@ class EmbeddedTubeMQ:
         if brokers < 1 or masters < 1:
             raise ConfigError(f"a cluster has a master and a broker at least, not {masters} and {brokers}")
         config = config or ServerConfig()
-        self.release = named(Release, "release", config.release if release is None else release)
-        self.framing = self.release.framing if framing is None else named(Framing, "framing", framing)
+        self.release = parse_enum(Release, "release", config.release if release is None else release)
+        self.framing = self.release.framing if framing is None else parse_enum(Framing, "framing", framing)
         self.clock = Clock(self._on_advance)
         limit = config.topic_max_bytes if max_bytes is None else max_bytes
         self._faults = Faults()
@@ -162,7 +162,7 @@ class EmbeddedTubeMQ:
         def create() -> None:
             for broker_id in self._servers.brokers if brokers is None else brokers:
                 broker = self._servers.broker(broker_id).service
-                before = self._catalog.layout(name, broker_id) or Layout(partitions, stores)
+                before = self._catalog.layout(name, broker_id) or TopicLayout(partitions, stores)
                 layout = replace(
                     before,
                     partitions=max(partitions, before.partitions),
@@ -230,7 +230,7 @@ class EmbeddedTubeMQ:
             )
             reply = pb.SendMessageResponseB2P()
             server.service.tick()
-            with answering(reply):
+            with filling_status(reply):
                 server.service.append(request, reply)
             if reply.errCode != ErrCode.SUCCESS:
                 raise ConfigError(f"a message to {broker_id}:{topic}:{partition_id} was refused: {reply.errMsg}")
@@ -465,7 +465,7 @@ class EmbeddedTubeMQ:
 
     # The following are called on the servers' thread.
 
-    def _layouts(self, topic: str) -> dict[int, Layout]:
+    def _layouts(self, topic: str) -> dict[int, TopicLayout]:
         try:
             return self._catalog.topics[topic]
         except KeyError:

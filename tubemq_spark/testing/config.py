@@ -25,7 +25,7 @@ class Release(str, Enum):
 E = TypeVar("E", bound=Enum)
 
 
-def named(kind: type[E], argument: str, value: object) -> E:
+def parse_enum(kind: type[E], argument: str, value: object) -> E:
     """The member of `kind` that is or has this value; `ConfigError` for any other, naming the argument."""
     try:
         return kind(value)

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
-from tubemq_spark.testing.calls import REQUESTS
+from tubemq_spark.testing.rpc_messages import REQUESTS
 
 _log = logging.getLogger(__name__)
 

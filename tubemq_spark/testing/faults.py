@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from tubemq_spark.protocol.constants import Method, OpType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.errcode import code_name
-from tubemq_spark.testing.calls import REPLIES, REQUESTS
+from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
 
 _UNREGISTER = "partition_unregister"  # the same method as a register on the wire
 _NAMES = sorted([method.name.lower() for method in REPLIES] + [_UNREGISTER])

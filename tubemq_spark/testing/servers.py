@@ -13,10 +13,10 @@ from tubemq_spark.testing.catalog import BrokerEntry, Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
+from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Faults
-from tubemq_spark.testing.loop import LoopThread
+from tubemq_spark.testing.listener import HOST, Listener, Node
 from tubemq_spark.testing.master.service import MasterService
-from tubemq_spark.testing.server import HOST, Listener, Node
 from tubemq_spark.testing.tls import TLSFiles
 
 T = TypeVar("T", MasterService, BrokerService)
@@ -54,7 +54,7 @@ class Servers:
     ) -> None:
         self.config = config
         self.catalog = Catalog()
-        self.thread = LoopThread(clock)
+        self.thread = EventLoopThread(clock)
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
         self._framing = framing

@@ -18,17 +18,17 @@ from tubemq_spark.protocol.envelope import parse
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, filter_code
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.broker.flow import DataLimit, Pace, parse_data_limits
-from tubemq_spark.testing.broker.ids import MessageIds
-from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.flow_control import DataLimit, ReadQuota, parse_data_limits
+from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.message_ids import MessageIds
 from tubemq_spark.testing.broker.store import NO_CODE, Store
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, Layout
-from tubemq_spark.testing.checks import Field, required_text
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service, bad_shape, on_message
 from tubemq_spark.testing.java import is_blank, trim
-from tubemq_spark.testing.replies import DeclinedError, answering, bad_request
+from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
+from tubemq_spark.testing.request_checks import Field, required_text
 
 _TICK = 1.0  # seconds between two looks at timers: the broker scans for expired claims as often
 _DEFAULT_READ_POLICY = 300
@@ -45,7 +45,7 @@ class Claim:
     codes: frozenset[int] | None
     qry_priority_id: int
     expires_at: float
-    pace: Pace
+    quota: ReadQuota
 
 
 class _WrongPartitionError(Exception):
@@ -89,7 +89,7 @@ class BrokerService:
     def stores_of(self, topic: str) -> dict[int, Store]:
         return {store_id: store for (name, store_id), store in self._stores.items() if name == topic}
 
-    def resize(self, topic: str, layout: Layout) -> None:
+    def resize(self, topic: str, layout: TopicLayout) -> None:
         """The topic has another number of partitions or stores now."""
         for store in self.stores_of(topic).values():
             store.set_limits(layout.partitions, self._max_bytes(layout))
@@ -174,7 +174,7 @@ class BrokerService:
 
     def _register_or_unregister(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
         reply = pb.RegisterResponseB2C(currOffset=-1)
-        with answering(reply):
+        with filling_status(reply):
             self._authorize(request.authInfo, False)
             client_id = self._text(Field.CLIENT_ID, request.clientId)
             topic, layout = self._topic(request.topicName)
@@ -192,7 +192,7 @@ class BrokerService:
         request: pb.RegisterRequestC2B,
         client_id: str,
         key: Key,
-        layout: Layout,
+        layout: TopicLayout,
         reply: pb.RegisterResponseB2C,
     ) -> None:
         now = self._clock.now()
@@ -210,7 +210,7 @@ class BrokerService:
             frozenset(map(filter_code, filters)) or None,
             request.qryPriorityId if request.HasField("qryPriorityId") else UNKNOWN_ID,
             now + self._config.consumer_reg_timeout,
-            Pace(self._clock, self._config.transfer_size),
+            ReadQuota(self._clock, self._config.transfer_size),
         )
         # Taken before the partition is looked at: a register that fails leaves its claim behind.
         self.claims[key] = claim
@@ -239,7 +239,7 @@ class BrokerService:
 
     def _heartbeat(self, request: pb.HeartBeatRequestC2B) -> pb.HeartBeatResponseB2C:
         reply = pb.HeartBeatResponseB2C()
-        with answering(reply):
+        with filling_status(reply):
             self._authorize(request.authInfo, False)
             client_id = self._text(Field.CLIENT_ID, request.clientId)
             group = self._text(Field.GROUP_NAME, request.groupName)
@@ -263,7 +263,7 @@ class BrokerService:
         request = parse(pb.GetMessageRequestC2B, data)
         reply = pb.GetMessageResponseB2C(currOffset=-1, escFlowCtrl=False, currDataDlt=-1, minLimitTime=0)
         chunks: Sequence[bytes] = ()
-        with answering(reply):
+        with filling_status(reply):
             chunks = self._read(request, reply)
         # The messages stand encoded in the store; as the last field of the reply they are not touched again.
         return b"".join((reply.SerializeToString(), *chunks))
@@ -298,13 +298,13 @@ class BrokerService:
             reply.minLimitTime = -1
             raise DeclinedError(ErrCode.NOT_FOUND, "The request offset reached maxOffset!")
         max_data_offset = store.max_data_offset
-        allowed = claim.pace.allowed(self._data_limits(), max_data_offset, request.escFlowCtrl)
+        allowed = claim.quota.allowed(self._data_limits(), max_data_offset, request.escFlowCtrl)
         if allowed <= 0:
             reply.minLimitTime = -allowed
             raise DeclinedError(ErrCode.SERVER_CONSUME_SPEED_LIMIT, "RpcServer consume speed limit!")
         policy = self._read_policy(claim)
         level = 0 if policy <= 0 else policy // 100 if claim.codes is None else policy % 100
-        found = store.read(position, key.partition_id, claim.codes, level, allowed, claim.pace.read_to)
+        found = store.read(position, key.partition_id, claim.codes, level, allowed, claim.quota.read_to)
         if late_by is None:
             self.offsets.book(key, found.advance, manual, not found.chunks)
         else:
@@ -313,7 +313,7 @@ class BrokerService:
         if found.code != ErrCode.SUCCESS:
             reply.minLimitTime = _int32(behind)
             raise DeclinedError(ErrCode(found.code), found.text)
-        claim.pace.took(found.size, found.data_position)
+        claim.quota.took(found.size, found.data_position)
         reply.requireSlow = found.slow
         reply.currOffset = max(position, store.min_offset)
         reply.currDataDlt = behind
@@ -326,7 +326,7 @@ class BrokerService:
 
     def _commit(self, request: pb.CommitOffsetRequestC2B) -> pb.CommitOffsetResponseB2C:
         reply = pb.CommitOffsetResponseB2C(currOffset=-1)
-        with answering(reply):
+        with filling_status(reply):
             client_id = self._text(Field.CLIENT_ID, request.clientId)
             group = self._text(Field.GROUP_NAME, request.groupName)
             topic, layout = self._topic_of_partition(request.topicName, request.partitionId, produces=False)
@@ -349,14 +349,14 @@ class BrokerService:
     def _text(self, field: Field, value: str) -> str:
         return required_text(field, value, self._config.release)
 
-    def _topic(self, name: str) -> tuple[str, Layout]:
+    def _topic(self, name: str) -> tuple[str, TopicLayout]:
         topic = self._text(Field.TOPIC_NAME, name)
         layout = self._catalog.layout(topic, self.broker_id)
         if layout is None:
             raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {topic} not existed, please check your configure")
         return topic, layout
 
-    def _topic_of_partition(self, name: str, partition_id: int, *, produces: bool) -> tuple[str, Layout]:
+    def _topic_of_partition(self, name: str, partition_id: int, *, produces: bool) -> tuple[str, TopicLayout]:
         if produces and name.strip() == OFFSET_HISTORY:
             raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {OFFSET_HISTORY} does not allow producers to send data!")
         topic, layout = self._topic(name)
@@ -366,14 +366,14 @@ class BrokerService:
             )
         return topic, layout
 
-    def _store_of_partition(self, topic: str, layout: Layout, partition_id: int) -> Store:
+    def _store_of_partition(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
         if not 0 <= _within_store(partition_id) < layout.partitions:
             raise _WrongPartitionError(
                 f"Wrong partition value {partition_id},valid partitions in (0,{layout.partitions - 1})"
             )
         return self._open_store(topic, layout, partition_id)
 
-    def _open_store(self, topic: str, layout: Layout, partition_id: int) -> Store:
+    def _open_store(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
         """A store that no list shows is made as well, when its number is asked for."""
         key = topic, max(partition_id, 0) // STORE_PARTITION_BASE
         store = self._stores.get(key)
@@ -381,7 +381,7 @@ class BrokerService:
             store = self._stores[key] = Store(layout.partitions, self._max_bytes(layout), self._config, self._clock)
         return store
 
-    def _max_bytes(self, layout: Layout) -> int:
+    def _max_bytes(self, layout: TopicLayout) -> int:
         """Of one store."""
         return self._config.topic_max_bytes // layout.stores
 

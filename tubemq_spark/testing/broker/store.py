@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     wire: bytes | None  # as a field of GetMessageResponseB2C; None when the broker never gives it out
 
 
-class Found(NamedTuple):
+class ReadResult(NamedTuple):
     """What a read gave, as the broker answers it: `advance` is how far the cursor moves, in bytes, success or not."""
 
     code: int
@@ -159,7 +159,7 @@ class Store:
 
     def read(
         self, position: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
-    ) -> Found:
+    ) -> ReadResult:
         """What a broker gives a reader whose cursor is at `position`; below the minimum it begins there.
 
         `codes` are those of its filters, `policy` says how far it sees (1 files, 2 what is being flushed, 3 all),
@@ -168,23 +168,23 @@ class Store:
         number = max(position // UNIT, self._segments[0].first)
         if policy > 1 and number >= self._file_end:
             if policy == 2:
-                return Found(ErrCode.NOT_FOUND, "Can't found Message by index in cache")
+                return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index in cache")
             return self._read_block(number, partition_id, codes)
         if policy <= 1 and number >= self._committed:
-            return Found(ErrCode.NOT_FOUND, "current offset is exceed max file offset")
+            return ReadResult(ErrCode.NOT_FOUND, "current offset is exceed max file offset")
         return self._read_files(number, partition_id, codes, policy, size_limit, read_to)
 
-    def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> Found:
+    def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> ReadResult:
         start = number - self._file_end
         if start >= len(self._block):
-            return Found(ErrCode.NOT_FOUND, "Request offset reached cache maxOffset")
+            return ReadResult(ErrCode.NOT_FOUND, "Request offset reached cache maxOffset")
         if codes is None:
             has_any = self._last_of_partition.get(partition_id, -1) >= number
         else:
             # Of whatever partition: a filtered reader may find its type, yet nothing for itself.
             has_any = any(self._last_of_code.get(code, -1) >= number for code in codes)
         if not has_any:
-            return Found(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(self._block) - start) * UNIT)
+            return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(self._block) - start) * UNIT)
         # The broker compares the whole record with the limit of the payload.
         too_long = self._config.max_msg_size + MESSAGE_SIZE_SLACK
         chunks: list[bytes] = []
@@ -202,11 +202,11 @@ class Store:
             size += entry.size
             if size >= self._config.transfer_size:
                 break
-        return Found(ErrCode.SUCCESS, "OK!", scanned * UNIT, chunks, size, read_to, self.max_offset)
+        return ReadResult(ErrCode.SUCCESS, "OK!", scanned * UNIT, chunks, size, read_to, self.max_offset)
 
     def _read_files(
         self, number: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
-    ) -> Found:
+    ) -> ReadResult:
         segment = self._segments[bisect_right(self._segments, number, key=lambda s: s.first) - 1]
         start = number - segment.first
         limit = self._file_scan * (1 if codes is None else 3)
@@ -226,7 +226,7 @@ class Store:
             if size >= size_limit:
                 break
         slow = codes is not None and scanned > 0 and self._committed - number - scanned < self._file_scan * 30
-        return Found(
+        return ReadResult(
             ErrCode.SUCCESS,
             "OK!",
             scanned * UNIT,

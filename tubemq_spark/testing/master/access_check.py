@@ -11,7 +11,7 @@ from tubemq_spark.testing.dispatch import RefusalError
 _STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 
 
-class Gate:
+class AccessCheck:
     def __init__(self, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
         self._clock = clock
         self._config = config

@@ -11,23 +11,29 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition, parse_held_partitions
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.checks import Field, check_rules, consumer_topics, required_text, topic_filters
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.dispatch import bad_shape
 from tubemq_spark.testing.java import hash_order, is_blank
-from tubemq_spark.testing.master.access_check import Gate
+from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
-from tubemq_spark.testing.master.lists import Lists
-from tubemq_spark.testing.replies import DeclinedError, answering, bad_request
+from tubemq_spark.testing.master.metadata_lists import MetadataLists
+from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
+from tubemq_spark.testing.request_checks import Field, check_rules, consumer_topics, required_text, topic_filters
 
 
 class ClientBalance:
     def __init__(
-        self, gate: Gate, groups: ConsumerGroups, lists: Lists, catalog: Catalog, clock: Clock, config: ServerConfig
+        self,
+        access: AccessCheck,
+        groups: ConsumerGroups,
+        lists: MetadataLists,
+        catalog: Catalog,
+        clock: Clock,
+        config: ServerConfig,
     ) -> None:
-        self._gate = gate
+        self._access = access
         self._groups = groups
         self._lists = lists
         self._catalog = catalog
@@ -37,7 +43,7 @@ class ClientBalance:
 
     def register(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> master_pb.RegisterResponseM2CV2:
         reply = master_pb.RegisterResponseM2CV2()
-        with answering(reply):
+        with filling_status(reply):
             member, reported = self._check(request, tls)
             group = self._groups.join(member, not_allocated=False)
             member = group.members[member.client_id]
@@ -46,12 +52,12 @@ class ClientBalance:
             if reply.brokerConfigId != _broker_list_id(request.subRepInfo):
                 reply.brokerConfigList.extend(texts)
             reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestC2MV2, tls: bool) -> master_pb.HeartResponseM2CV2:
         reply = master_pb.HeartResponseM2CV2()
-        with answering(reply):
+        with filling_status(reply):
             client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
             report = request.subRepInfo
             reported = _reported(report)
@@ -67,13 +73,13 @@ class ClientBalance:
                 if group.meta_id != (report.topicMetaInfoId if report.HasField("topicMetaInfoId") else UNKNOWN_ID):
                     reply.topicMetaInfoList.extend(_meta(group))
             reply.opsTaskInfo.CopyFrom(self._tasks(group, member, request.opsTaskInfo))
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
         return reply
 
     def partition_meta(self, request: master_pb.GetPartMetaRequestC2M, tls: bool) -> master_pb.GetPartMetaResponseM2C:
         """Also a sign of life. What it tells is as old as the last round, or as the group."""
         reply = master_pb.GetPartMetaResponseM2C()
-        with answering(reply):
+        with filling_status(reply):
             client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
             group, _ = self._find(group_name, client_id)
             if group.meta_id == UNKNOWN_ID:
@@ -93,19 +99,19 @@ class ClientBalance:
                 self._refresh(group)
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
-        self._gate.admit(request.authInfo, produce=False)
+        self._access.admit(request.authInfo, produce=False)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
         required_text(Field.HOST_NAME, request.hostName, self._release)
         group = required_text(Field.GROUP_NAME, request.groupName, self._release)
         is_old = self._release is Release.V1_2
         if not is_old:
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
         topics = consumer_topics(request.topicList, None if is_old else self._lists.deployed)
         filters = topic_filters(request.topicCondition)
         if request.sourceCount > 0 and not 0 <= request.nodeId < request.sourceCount:
             raise bad_request("Request nodeId value must be between in [0, sourceCount-1]!")
         if is_old:
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
         reported = _reported(request.subRepInfo)
         check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
         member = Member(
@@ -123,10 +129,10 @@ class ClientBalance:
         return member, reported
 
     def _admit(self, auth: master_pb.MasterCertificateInfo, client_id: str, group: str) -> tuple[str, str]:
-        self._gate.admit(auth, produce=False)
+        self._access.admit(auth, produce=False)
         client_id = required_text(Field.CLIENT_ID, client_id, self._release)
         group = required_text(Field.GROUP_NAME, group, self._release)
-        self._gate.check_active(client_id)
+        self._access.check_active(client_id)
         return client_id, group
 
     def _find(self, group_name: str, client_id: str) -> tuple[ConsumerGroup, Member]:

@@ -13,7 +13,7 @@ from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.java import hash_order, map_text, set_text
-from tubemq_spark.testing.replies import DeclinedError
+from tubemq_spark.testing.reply_status import DeclinedError
 
 _DIFFERS = "is inconsistency with other consumers in the group"
 

@@ -12,24 +12,24 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.checks import Field, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import RefusalError, bad_shape
 from tubemq_spark.testing.java import hash_order, split
-from tubemq_spark.testing.master.access_check import Gate
-from tubemq_spark.testing.master.balance import Orders
+from tubemq_spark.testing.master.access_check import AccessCheck
+from tubemq_spark.testing.master.assignment import Orders
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.heartbeats import Heartbeats
-from tubemq_spark.testing.replies import DeclinedError, answering
+from tubemq_spark.testing.reply_status import DeclinedError, filling_status
+from tubemq_spark.testing.request_checks import Field, required_text
 
 Holding = dict[str, dict[Partition, Broker]]
 """What a member holds, by topic, and where it said the partition's broker is."""
 
 
 class ConsumerGroups:
-    def __init__(self, gate: Gate, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
-        self._gate = gate
+    def __init__(self, access: AccessCheck, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
+        self._access = access
         self._catalog = catalog
         self._config = config
         self._heartbeats = Heartbeats(clock, config.consumer_heartbeat_timeout)
@@ -85,11 +85,11 @@ class ConsumerGroups:
     def close(self, request: master_pb.CloseRequestC2M) -> master_pb.CloseResponseM2C:
         """Of members of either kind; succeeds for unknown ones too."""
         reply = master_pb.CloseResponseM2C()
-        with answering(reply):
-            self._gate.admit(request.authInfo, produce=False)
+        with filling_status(reply):
+            self._access.admit(request.authInfo, produce=False)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
             group = required_text(Field.GROUP_NAME, request.groupName, self._config.release)
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
             self._release(_key(group, client_id))
             self._heartbeats.stop(_key(group, client_id))
         return reply

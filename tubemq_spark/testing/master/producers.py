@@ -6,20 +6,22 @@ from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.checks import Field, producer_topics, required_text
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
-from tubemq_spark.testing.master.access_check import Gate
+from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.heartbeats import Heartbeats
-from tubemq_spark.testing.master.lists import Lists
-from tubemq_spark.testing.replies import DeclinedError, answering
+from tubemq_spark.testing.master.metadata_lists import MetadataLists
+from tubemq_spark.testing.reply_status import DeclinedError, filling_status
+from tubemq_spark.testing.request_checks import Field, producer_topics, required_text
 
 _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without a default flow rule
 
 
 class Producers:
-    def __init__(self, gate: Gate, lists: Lists, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
-        self._gate = gate
+    def __init__(
+        self, access: AccessCheck, lists: MetadataLists, catalog: Catalog, clock: Clock, config: ServerConfig
+    ) -> None:
+        self._access = access
         self._lists = lists
         self._catalog = catalog
         self._config = config
@@ -28,18 +30,18 @@ class Producers:
     def register(self, request: master_pb.RegisterRequestP2M, tls: bool) -> master_pb.RegisterResponseM2P:
         """Gives the brokers; topics come with the first heartbeat."""
         reply = master_pb.RegisterResponseM2P(brokerCheckSum=-1)
-        with answering(reply):
+        with filling_status(reply):
             client_id, _ = self._check(request)
             self._heartbeats.start(client_id)
             reply.brokerCheckSum, texts = self._lists.brokers(tls)
             reply.brokerInfos.extend(texts)
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
             reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestP2M, tls: bool) -> master_pb.HeartResponseM2P:
         reply = master_pb.HeartResponseM2P(brokerCheckSum=-1)
-        with answering(reply):
+        with filling_status(reply):
             client_id, topics = self._check(request)
             if unknown := self._heartbeats.beat(client_id):
                 raise DeclinedError(ErrCode.HB_NO_NODE, unknown)
@@ -47,17 +49,17 @@ class Producers:
             if reply.brokerCheckSum != request.brokerCheckSum:
                 reply.brokerInfos.extend(texts)
             reply.topicInfos.extend(self._lists.producer_topics(topics))
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
             reply.appdConfig.CopyFrom(self._settings(request.appdConfig))
         return reply
 
     def close(self, request: master_pb.CloseRequestP2M) -> master_pb.CloseResponseM2P:
         """Succeeds for unknown producers too."""
         reply = master_pb.CloseResponseM2P()
-        with answering(reply):
-            self._gate.admit(request.authInfo, produce=True)
+        with filling_status(reply):
+            self._access.admit(request.authInfo, produce=True)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
             self._heartbeats.stop(client_id)
         return reply
 
@@ -68,11 +70,11 @@ class Producers:
         self._heartbeats.clear()
 
     def _check(self, request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M) -> tuple[str, tuple[str, ...]]:
-        self._gate.admit(request.authInfo, produce=True)
+        self._access.admit(request.authInfo, produce=True)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
         required_text(Field.HOST_NAME, request.hostName, self._config.release)
         topics = producer_topics(request.topicList)
-        self._gate.check_active(client_id)
+        self._access.check_active(client_id)
         return client_id, topics
 
     def _settings(self, known: master_pb.ApprovedClientConfig) -> master_pb.ApprovedClientConfig:

@@ -13,7 +13,16 @@ from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.metadata import Partition, SubscribeInfo, parse_subscribe_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
-from tubemq_spark.testing.checks import (
+from tubemq_spark.testing.config import Release, ServerConfig
+from tubemq_spark.testing.dispatch import bad_shape
+from tubemq_spark.testing.java import hash_order, is_blank, trim
+from tubemq_spark.testing.master.access_check import AccessCheck
+from tubemq_spark.testing.master.assignment import Shares, bound_shares, change, first_shares, next_shares
+from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
+from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
+from tubemq_spark.testing.master.metadata_lists import MetadataLists
+from tubemq_spark.testing.reply_status import bad_request, filling_status
+from tubemq_spark.testing.request_checks import (
     Field,
     check_rules,
     consumer_topics,
@@ -21,24 +30,15 @@ from tubemq_spark.testing.checks import (
     required_text,
     topic_filters,
 )
-from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.dispatch import bad_shape
-from tubemq_spark.testing.java import hash_order, is_blank, trim
-from tubemq_spark.testing.master.access_check import Gate
-from tubemq_spark.testing.master.balance import Shares, bound_shares, change, first_shares, next_shares
-from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
-from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
-from tubemq_spark.testing.master.lists import Lists
-from tubemq_spark.testing.replies import answering, bad_request
 
 _MAX_DELAYS = 10  # rounds that a group may be left out for orders that its members do not report as done
 
 
 class ServerBalance:
     def __init__(
-        self, gate: Gate, groups: ConsumerGroups, lists: Lists, catalog: Catalog, config: ServerConfig
+        self, access: AccessCheck, groups: ConsumerGroups, lists: MetadataLists, catalog: Catalog, config: ServerConfig
     ) -> None:
-        self._gate = gate
+        self._access = access
         self._groups = groups
         self._lists = lists
         self._catalog = catalog
@@ -51,25 +51,25 @@ class ServerBalance:
     def register(self, request: master_pb.RegisterRequestC2M, tls: bool) -> master_pb.RegisterResponseM2C:
         """Gives no partitions: they come with heartbeats, after a round."""
         reply = master_pb.RegisterResponseM2C()
-        with answering(reply):
+        with filling_status(reply):
             member, held = self._check(request, tls)
             not_allocated = not held and (request.notAllocated or not request.HasField("notAllocated"))
             group = self._groups.join(member, not_allocated=not_allocated)
             if held:
                 self._groups.held[member.client_id] = _holding(held)
             self._add_flow_rules(request, reply, group.name)
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
             reply.notAllocated = group.not_allocated
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestC2M) -> master_pb.HeartResponseM2C:
         """Takes the report of what the member holds and has done, gives the next order that it was not yet told."""
         reply = master_pb.HeartResponseM2C()
-        with answering(reply):
-            self._gate.admit(request.authInfo, produce=False)
+        with filling_status(reply):
+            self._access.admit(request.authInfo, produce=False)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
             group_name = required_text(Field.GROUP_NAME, request.groupName, self._release)
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
             group = self._groups.find(group_name)
             self._groups.beat(group_name, client_id)
             self._groups.held.setdefault(client_id, {})
@@ -86,7 +86,7 @@ class ServerBalance:
                 reply.event.opType = order.op_type
                 reply.event.subscribeInfo.extend(order.subscribe_info)
             self._add_flow_rules(request, reply, group_name)
-            reply.authorizedInfo.CopyFrom(self._gate.authorized())
+            reply.authorizedInfo.CopyFrom(self._access.authorized())
             reply.notAllocated = group.not_allocated
         return reply
 
@@ -116,7 +116,7 @@ class ServerBalance:
         self._delays.clear()
 
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, list[SubscribeInfo]]:
-        self._gate.admit(request.authInfo, produce=False)
+        self._access.admit(request.authInfo, produce=False)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
         required_text(Field.HOST_NAME, request.hostName, self._release)
         group = required_text(Field.GROUP_NAME, request.groupName, self._release)
@@ -126,7 +126,7 @@ class ServerBalance:
             offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
             filters = topic_filters(request.topicCondition)
         else:
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
             topics = consumer_topics(request.topicList, self._lists.deployed)
             filters = topic_filters(request.topicCondition)
             offsets = required_partitions(request.requiredPartition, topics) if request.requireBound else {}
@@ -138,7 +138,7 @@ class ServerBalance:
             if source_count <= 0:
                 raise bad_request("[Parameter error] totalSourceCount must over zero!")
         if is_old:
-            self._gate.check_active(client_id)
+            self._access.check_active(client_id)
         check_rules(self._catalog.rules, self._release, group, client_id, topics, filters)
         member = Member(
             client_id,

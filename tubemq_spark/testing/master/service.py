@@ -14,10 +14,10 @@ from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Handler, Service, on_message
-from tubemq_spark.testing.master.access_check import Gate
+from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.client_balance import ClientBalance
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups
-from tubemq_spark.testing.master.lists import Lists
+from tubemq_spark.testing.master.metadata_lists import MetadataLists
 from tubemq_spark.testing.master.producers import Producers
 from tubemq_spark.testing.master.server_balance import ServerBalance
 
@@ -31,12 +31,12 @@ class MasterService:
     def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
         self._clock = clock
         self._config = config
-        self._gate = Gate(clock, config, tokens)
-        self._lists = Lists(catalog, clock, config)
-        self._producers = Producers(self._gate, self._lists, catalog, clock, config)
-        self._groups = ConsumerGroups(self._gate, catalog, clock, config)
-        self._client_balance = ClientBalance(self._gate, self._groups, self._lists, catalog, clock, config)
-        self._server_balance = ServerBalance(self._gate, self._groups, self._lists, catalog, config)
+        self._access = AccessCheck(clock, config, tokens)
+        self._lists = MetadataLists(catalog, clock, config)
+        self._producers = Producers(self._access, self._lists, catalog, clock, config)
+        self._groups = ConsumerGroups(self._access, catalog, clock, config)
+        self._client_balance = ClientBalance(self._access, self._groups, self._lists, catalog, clock, config)
+        self._server_balance = ServerBalance(self._access, self._groups, self._lists, catalog, config)
         self._round_at = self._first_round_at()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
@@ -44,20 +44,20 @@ class MasterService:
     @property
     def standby(self) -> bool:
         """Whether another master is the active one. Set, calls are refused once their parameters were found right."""
-        return self._gate.standby
+        return self._access.standby
 
     @standby.setter
     def standby(self, value: bool) -> None:
-        self._gate.standby = value
+        self._access.standby = value
 
     @property
     def address(self) -> str:
         """`host:port` of this master, which its refusals name; to be set by whoever listens for it."""
-        return self._gate.address
+        return self._access.address
 
     @address.setter
     def address(self, value: str) -> None:
-        self._gate.address = value
+        self._access.address = value
 
     def tick(self) -> None:
         """Once a second forgets clients that were silent for too long; holds a round of balance when one is due."""

@@ -6,15 +6,15 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from tests.testing.master_bench import StoppedClock
+from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.constants import NO_CHECK_SUM, Method, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.service import BrokerService
-from tubemq_spark.testing.calls import REPLIES, REQUESTS
-from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.config import Release, ServerConfig
-from tubemq_spark.testing.replies import DeclinedError
+from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.rpc_messages import REPLIES, REQUESTS
 
 _METHODS = {kind: method for method, kind in REQUESTS.items()}
 
@@ -28,9 +28,9 @@ class BrokerBench:
         self.catalog = Catalog(
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123)},
             topics={
-                "demo": {1: Layout(3, 1)},
-                "wide": {1: Layout(2, 2, max_msg_size=2000)},
-                "other": {2: Layout(1, 1)},
+                "demo": {1: TopicLayout(3, 1)},
+                "wide": {1: TopicLayout(2, 2, max_msg_size=2000)},
+                "other": {2: TopicLayout(1, 1)},
             },
         )
         self.refusal: DeclinedError | None = None

@@ -23,7 +23,7 @@ def bad_request(text: str) -> DeclinedError:
 
 
 @contextmanager
-def answering(reply: Any) -> Iterator[None]:
+def filling_status(reply: Any) -> Iterator[None]:
     """Fills `errCode`, `errMsg` and any `success` by how the block ends; a `DeclinedError` goes no further."""
     code, text = ErrCode.SUCCESS, "OK!"
     try:

@@ -9,7 +9,7 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
 from tubemq_spark.testing.clock import Clock
 
-__all__ = ["FIRST_READ", "DataLimit", "Pace", "parse_data_limits"]
+__all__ = ["FIRST_READ", "DataLimit", "ReadQuota", "parse_data_limits"]
 
 _NO_LIMIT = 1 << 62
 _UNLIMITED = DataLimit(0, 2400, 0, _NO_LIMIT, 0)
@@ -26,7 +26,7 @@ def parse_data_limits(text: str) -> list[DataLimit]:
         raise ValueError(str(error)) from error
 
 
-class Pace:
+class ReadQuota:
     """What one claim may read. It is counted from the claim's second read on."""
 
     def __init__(self, clock: Clock, transfer_size: int) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.testing.master_bench import NOTHING_KNOWN, MasterBench, register, register_v2
+from tests.testing.master.calls import NOTHING_KNOWN, MasterBench, register, register_v2
 from tubemq_spark.protocol.metadata import parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, Layout
+from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, TopicLayout
 from tubemq_spark.testing.config import Release
 
 BROKERS = ["1:10.0.0.1: ", "2:10.0.0.2:8200"]
@@ -73,7 +73,7 @@ def test_new_partitions_are_told_after_a_round() -> None:
     bench = MasterBench(consumer_balance_period=5.0)
     bench.register_v2()
     old = bench.meta()
-    bench.catalog.topics["a"][1] = Layout(4, 1)
+    bench.catalog.topics["a"][1] = TopicLayout(4, 1)
     assert bench.meta().topicMetaInfoId == old.topicMetaInfoId
     bench.wait(5)
     new = bench.meta(topicMetaInfoId=old.topicMetaInfoId)
@@ -343,7 +343,7 @@ def test_brokers_may_be_added_while_clients_live() -> None:
     bench.register_v2()
     known = bench.meta()
     bench.catalog.brokers[3] = BrokerEntry(3, "10.0.0.3", 8123)
-    bench.catalog.topics["a"][3] = Layout(1, 1)
+    bench.catalog.topics["a"][3] = TopicLayout(1, 1)
     bench.wait(1)
     reply = bench.meta(brokerConfigId=known.brokerConfigId, topicMetaInfoId=known.topicMetaInfoId)
     assert "3:10.0.0.3: " in reply.brokerConfigList

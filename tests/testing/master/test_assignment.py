@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.testing.master.balance import (
+from tubemq_spark.testing.master.assignment import (
     Change,
     EventType,
     Orders,

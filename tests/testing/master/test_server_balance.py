@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.testing.master_bench import Consumer, MasterBench, register
+from tests.testing.master.calls import Consumer, MasterBench, register
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, Layout
+from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, TopicLayout
 from tubemq_spark.testing.config import Release
 
 ALL_OF_A = {"1:a:0", "1:a:1", "1:a:2", "2:a:0", "2:a:1", "2:a:10000", "2:a:10001"}
@@ -134,7 +134,7 @@ def test_new_partitions_and_lost_brokers() -> None:
     one, two = Consumer(bench, "c1"), Consumer(bench, "c2")
     run(bench, [one, two])
     bench.catalog.brokers[3] = BrokerEntry(3, "10.0.0.3", 8123)
-    bench.catalog.topics["a"][3] = Layout(1, 1)
+    bench.catalog.topics["a"][3] = TopicLayout(1, 1)
     run(bench, [one, two])
     assert one.keys | two.keys == {*ALL_OF_A, "3:a:0"}
     assert len(one.keys) == len(two.keys) == 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.testing.master_bench import StoppedClock
+from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.testing.broker.store import NO_CODE, Found, Store
+from tubemq_spark.testing.broker.store import NO_CODE, ReadResult, Store
 from tubemq_spark.testing.config import ServerConfig
 
 CONFIG = ServerConfig()
@@ -41,18 +41,18 @@ def read(
     codes: Sequence[int] | None = None,
     policy: int = ALL,
     size_limit: int = NO_LIMIT,
-) -> Found:
+) -> ReadResult:
     wanted = None if codes is None else frozenset(codes)
     return store.read(position, partition, wanted, policy, size_limit, -2)
 
 
-def messages(found: Found) -> list[pb.TransferedMessage]:
+def messages(found: ReadResult) -> list[pb.TransferedMessage]:
     reply = pb.GetMessageResponseB2C()
     reply.MergeFromString(b"".join(found.chunks))
     return list(reply.messages)
 
 
-def ids(found: Found) -> list[int]:
+def ids(found: ReadResult) -> list[int]:
     return [message.messageId for message in messages(found)]
 
 

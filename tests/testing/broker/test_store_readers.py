@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.testing.master_bench import StoppedClock
-from tests.testing.stores import ALL, CONFIG, FILES, FLUSHING, append, ids, make_store
-from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tests.testing.broker.stores import ALL, CONFIG, FILES, FLUSHING, append, ids, make_store
+from tests.testing.master.calls import StoppedClock
+from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.store import NO_CODE, UNIT, Store
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.testing.master_bench import StoppedClock
-from tubemq_spark.testing.broker.flow import FIRST_READ, DataLimit, Pace, parse_data_limits
+from tests.testing.master.calls import StoppedClock
+from tubemq_spark.testing.broker.flow_control import FIRST_READ, DataLimit, ReadQuota, parse_data_limits
 
 KIBIBYTE, MEBIBYTE = 1024, 1024 * 1024
 TRANSFER_SIZE = 512 * KIBIBYTE
@@ -25,15 +25,15 @@ class Reader:
     def __init__(self, *limits: DataLimit, clock: StoppedClock | None = None) -> None:
         self.clock = clock or StoppedClock()
         self.limits = list(limits)
-        self.pace = Pace(self.clock, TRANSFER_SIZE)
-        self.pace.took(1, 0)
+        self.quota = ReadQuota(self.clock, TRANSFER_SIZE)
+        self.quota.took(1, 0)
 
     def allowed(self, lag: int = END, *, escape: bool = False) -> int:
-        return self.pace.allowed(self.limits, lag, escape)
+        return self.quota.allowed(self.limits, lag, escape)
 
     def read(self, size: int) -> None:
         assert self.allowed() > 0
-        self.pace.took(size, 0)
+        self.quota.took(size, 0)
 
 
 # -- rules
@@ -69,7 +69,7 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 
 
 def test_the_first_read_has_a_size_of_its_own_and_is_not_counted() -> None:
-    pace = Pace(StoppedClock(), TRANSFER_SIZE)
+    pace = ReadQuota(StoppedClock(), TRANSFER_SIZE)
     for escape in (False, True):
         assert pace.allowed([LIMIT], END, escape) == FIRST_READ
     pace.took(100 * MEBIBYTE, 0)
@@ -87,15 +87,15 @@ def test_without_a_rule_all_is_allowed() -> None:
 def test_a_rule_is_for_those_that_lag_by_more(lag: int, limited: bool) -> None:
     reader = Reader(LIMIT)
     assert reader.allowed(lag) == TRANSFER_SIZE
-    reader.pace.took(MEBIBYTE, 0)
+    reader.quota.took(MEBIBYTE, 0)
     assert reader.allowed(lag) == (-500 if limited else TRANSFER_SIZE)
 
 
 def test_the_lag_is_counted_from_the_end_of_the_last_read() -> None:
     reader = Reader(LIMIT)
-    reader.pace.took(1, 1000)
+    reader.quota.took(1, 1000)
     assert reader.allowed(1100) == TRANSFER_SIZE
-    reader.pace.took(MEBIBYTE, 1000)
+    reader.quota.took(MEBIBYTE, 1000)
     assert reader.allowed(1100) == TRANSFER_SIZE
 
 

@@ -18,10 +18,10 @@ from tubemq_spark.testing.clock import Clock
 T = TypeVar("T")
 
 
-class LoopThread:
+class EventLoopThread:
     """The thread on which all that the servers hold is touched, and the timers that run on their clock."""
 
-    running: ClassVar[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
+    running: ClassVar[weakref.WeakSet[EventLoopThread]] = weakref.WeakSet()
 
     def __init__(self, clock: Clock) -> None:
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that the servers have open
@@ -113,7 +113,7 @@ class LoopThread:
 
 
 def _forget_all() -> None:
-    for thread in list(LoopThread.running):
+    for thread in list(EventLoopThread.running):
         thread.forget()
 
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from tubemq_spark.cli.display import View
 from tubemq_spark.cli.stream import Batch, Reading
-from tubemq_spark.cli.view import View
 
 ROWS = [
     Reading(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.testing.master_bench import MasterBench
+from tests.testing.master.calls import MasterBench
 from tubemq_spark.protocol.metadata import parse_brokers, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, Layout
+from tubemq_spark.testing.catalog import BrokerEntry, FlowRule, TopicLayout
 from tubemq_spark.testing.config import Release
 
 BROKERS = ["1:10.0.0.1: ", "2:10.0.0.2:8200"]
@@ -33,7 +33,7 @@ def test_brokers_come_again_only_when_they_changed() -> None:
     known = bench.register_producer().brokerCheckSum
     assert not bench.producer_heartbeat(brokerCheckSum=known).brokerInfos
     assert list(bench.producer_heartbeat(brokerCheckSum=-1).brokerInfos) == BROKERS
-    bench.catalog.topics["c"] = {1: Layout(1, 1)}
+    bench.catalog.topics["c"] = {1: TopicLayout(1, 1)}
     assert bench.producer_heartbeat(brokerCheckSum=known).brokerCheckSum == known
     bench.catalog.brokers[3] = BrokerEntry(3, "10.0.0.3", 8123)
     reply = bench.producer_heartbeat(brokerCheckSum=known)

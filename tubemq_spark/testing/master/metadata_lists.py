@@ -18,7 +18,7 @@ from tubemq_spark.protocol.metadata import (
     format_consumer_topic,
     format_producer_topic,
 )
-from tubemq_spark.testing.catalog import OFFSET_HISTORY, BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order
@@ -26,12 +26,12 @@ from tubemq_spark.testing.java import hash_order
 _BROKER_TLS_PORT = 8124  # of brokers that name none
 
 
-class ListOfBrokers(NamedTuple):
+class BrokerList(NamedTuple):
     list_id: int
     texts: list[str]
 
 
-class Lists:
+class MetadataLists:
     """What is deployed as the masters tell it; of a master that has just taken over, the brokers come after a while."""
 
     def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
@@ -59,7 +59,7 @@ class Lists:
         """The topics that brokers are to have, whether they run or not."""
         return [OFFSET_HISTORY, *(topic for topic, layouts in self._catalog.topics.items() if layouts)]
 
-    def brokers(self, tls: bool) -> ListOfBrokers:
+    def brokers(self, tls: bool) -> BrokerList:
         """All configured brokers. One id serves both kinds of connection, and changes with either list."""
         entries = self._entries()
         blank_tls = BROKER_PORT if self._release is Release.V1_2 else _BROKER_TLS_PORT
@@ -70,7 +70,7 @@ class Lists:
         if lists != self._known:
             self._known = lists
             self._list_id = self.new_id(self._list_id)
-        return ListOfBrokers(self._list_id, list(lists[tls]))
+        return BrokerList(self._list_id, list(lists[tls]))
 
     def broker(self, broker_id: int, *, tls: bool = False) -> Broker | None:
         """A broker that runs, as clients reach it."""
@@ -124,12 +124,12 @@ class Lists:
         entry = self._catalog.brokers.get(broker_id)
         return entry if entry is not None and entry.online and self._clock.now() >= self._filled_at else None
 
-    def _on_running(self, topic: str) -> list[tuple[BrokerEntry, Layout]]:
+    def _on_running(self, topic: str) -> list[tuple[BrokerEntry, TopicLayout]]:
         layouts = self._catalog.layouts(topic)
         found = [(self._running(broker_id), layouts[broker_id]) for broker_id in hash_order(layouts)]
         return [(entry, layout) for entry, layout in found if entry is not None]
 
-    def _is_readable(self, broker_id: int, layout: Layout) -> bool:
+    def _is_readable(self, broker_id: int, layout: TopicLayout) -> bool:
         entry = self._running(broker_id)
         if entry is None or not layout.accept_subscribe:
             return False

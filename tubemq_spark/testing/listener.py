@@ -17,8 +17,8 @@ from tubemq_spark.protocol.constants import RPC_MAX_BUFFER_SIZE, Framing
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.testing.dispatch import Service, unreadable
+from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Effect, Fault, Faults
-from tubemq_spark.testing.loop import LoopThread
 from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ class Listener:
     """A port and the connections to it. Once opened it keeps the port, closed or not, until its thread ends."""
 
     def __init__(
-        self, node: Node, thread: LoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
+        self, node: Node, thread: EventLoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
     ) -> None:
         self.port = 0
         self.node = node

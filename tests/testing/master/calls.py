@@ -12,7 +12,7 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
 from tubemq_spark.protocol.metadata import parse_subscribe_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens
-from tubemq_spark.testing.catalog import BrokerEntry, Catalog, Layout
+from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.master.service import MasterService
@@ -49,7 +49,7 @@ class MasterBench:
         self.clock = StoppedClock()
         self.catalog = Catalog(
             brokers={1: BrokerEntry(1, "10.0.0.1", 8123), 2: BrokerEntry(2, "10.0.0.2", 8200, tls_port=8201)},
-            topics={"a": {1: Layout(3, 1), 2: Layout(2, 2)}, "b": {1: Layout(1, 1)}},
+            topics={"a": {1: TopicLayout(3, 1), 2: TopicLayout(2, 2)}, "b": {1: TopicLayout(1, 1)}},
         )
         self.config = ServerConfig(release=release, **settings)
         self.tokens = VisitTokens(self.clock, self.config)

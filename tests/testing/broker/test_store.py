@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.testing.master_bench import StoppedClock
-from tests.testing.stores import (
+from tests.testing.broker.stores import (
     ALL,
     CONFIG,
     FILES,
@@ -20,6 +19,7 @@ from tests.testing.stores import (
     messages,
     read,
 )
+from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.constants import STORE_DATA_HEADER_LEN as DATA_HEADER
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import filter_code

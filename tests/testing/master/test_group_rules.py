@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.testing.master_bench import MasterBench, register, register_v2
+from tests.testing.master.calls import MasterBench, register, register_v2
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.config import Release
 

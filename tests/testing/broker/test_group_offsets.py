@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.testing.master_bench import StoppedClock
+from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.testing.broker.offsets import GroupOffsets, Key
+from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
 from tubemq_spark.testing.broker.store import NO_CODE, Store
 from tubemq_spark.testing.config import Release, ServerConfig
 

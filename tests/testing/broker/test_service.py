@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.testing.broker_bench import BrokerBench, heartbeat, registration
+from tests.testing.broker.calls import BrokerBench, heartbeat, registration
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, OpType, ReadStatus
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, check_sum
 from tubemq_spark.testing.catalog import FlowRule
 from tubemq_spark.testing.config import Release
-from tubemq_spark.testing.replies import DeclinedError
+from tubemq_spark.testing.reply_status import DeclinedError
 
 UNIT = 28
 RECORD = 53  # bytes that a message of one byte takes in the data file
