@@ -172,7 +172,7 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
         tubemq.on("get_message", client="_p", nth=nth, times=1).run(lose) as fault,
         pytest.raises(
             DataLossError,
-            match=r"^1:one:0: messages that were to be read, in \[0, 1680\), are gone: the store lost its tail, ",
+            match=r"^1:one:0: messages of the range \[0, 1680\) are lost: the store lost its tail, ",
         ) as lost,
     ):
         query.run()
@@ -240,7 +240,7 @@ def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, 
         ) as fault,
         pytest.raises(
             DataLossError,
-            match=rf"^1:{topic}:0: messages that were to be read, in .*, are gone: retention removed \[0, ",
+            match=rf"^1:{topic}:0: messages of the range .* are lost: retention removed \[0, ",
         ) as lost,
     ):
         query.run()

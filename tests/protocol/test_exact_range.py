@@ -19,10 +19,13 @@ from hypothesis import strategies as st
 from tests.protocol.simulated_store import UNIT, Fetched, FilesEnd, Limits, Message, SimulatedStore, Sought
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol import exact_range
-from tubemq_spark.protocol.exact_range import MAX_EMPTY_ENTRIES, Action, Command, ExactRange, State
+from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
+from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.not_found import NotFound
+from tubemq_spark.protocol.range_commands import Action, Command
+from tubemq_spark.protocol.range_state import State
 
 OURS = 7
 PARTITION = Partition(3, "demo", OURS)
@@ -707,7 +710,7 @@ def test_a_group_moved_while_the_fence_is_looked_for_is_noticed() -> None:
     session.handle()
     session.handle()
     assert session.store.move_group(15)
-    with pytest.raises(PositionMovedError, match="a fetch began at 420, and the one before had come to 140"):
+    with pytest.raises(PositionMovedError, match="a fetch began at 420, but the one before it ended at 140"):
         session.run()
 
 
@@ -741,7 +744,7 @@ def test_messages_left_out_before_an_interruption_fail_the_range() -> None:
     while len(session.rows) < 8:
         session.exchange()
     session.interrupt()
-    with pytest.raises(PositionMovedError, match="not in the order"):
+    with pytest.raises(PositionMovedError, match="in another order"):
         session.run()
 
 
@@ -753,7 +756,7 @@ def test_what_was_given_out_last_is_found_again_in_smaller_answers() -> None:
     while len(session.rows) < 6:
         session.exchange()
     session.interrupt()
-    with pytest.raises(PositionMovedError, match="not in the order"):
+    with pytest.raises(PositionMovedError, match="in another order"):
         session.run()
 
 
@@ -768,7 +771,7 @@ def test_positions_given_out_before_an_interruption_must_still_be_right() -> Non
     session.exchange()
     assert [position for position, _ in session.rows] == [0, 28, 56, 84]
     session.interrupt()
-    with pytest.raises(PositionMovedError, match="at the positions"):
+    with pytest.raises(PositionMovedError, match="at other positions"):
         session.run()
 
 
@@ -888,7 +891,7 @@ ANSWERS: dict[str, Callable[[ExactRange], None]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_to_nothing_is_refused(name: str) -> None:
     reader = ExactRange(PARTITION, 0, 280, owns_store=False)
-    with pytest.raises(ProtocolError, match="not its turn"):
+    with pytest.raises(ProtocolError, match="out of turn"):
         ANSWERS[name](reader)
 
 
@@ -896,7 +899,7 @@ def test_an_answer_to_nothing_is_refused(name: str) -> None:
 def test_an_answer_to_another_command_is_refused(name: str) -> None:
     reader = ExactRange(PARTITION, 0, 280, owns_store=False)
     reader.commands()
-    with pytest.raises(ProtocolError, match="not its turn"):
+    with pytest.raises(ProtocolError, match="out of turn"):
         ANSWERS[name](reader)
 
 

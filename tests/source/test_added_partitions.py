@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.bench import PATIENT, Query, Row
 from tubemq_spark.client import forget_servers
-from tubemq_spark.protocol.exact_range import MAX_EMPTY_ENTRIES
+from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.offset import StreamOffset

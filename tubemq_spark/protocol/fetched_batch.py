@@ -1,8 +1,8 @@
-"""Batches of a range, and which of their messages were given out before.
+"""Fetched batches of a range, and deduplication: which of their messages were delivered before.
 
-A range is read again from its start after an interruption. `DeliveredLog` remembers the last message of each batch
-given out: each batch comes from one uninterrupted stretch, so a second reading that meets the same messages at the
-same counts has met all of them, and nothing between.
+After an interruption the range is read again from its start. `DeliveredLog` remembers the last message of each
+delivered batch. Each batch comes from one uninterrupted reading. So a second reading that meets the same last messages
+at the same counts has met all delivered messages, and no others between them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from tubemq_spark.errors import DataLossError, ProtocolError
-
 
 class StoredMessage(Protocol):
-    """What of a message tells it from all others of its store (the wire's TransferedMessage has it)."""
+    """The fields that distinguish a message from all others of its store (the wire's TransferedMessage has them)."""
 
     @property
     def messageId(self) -> int: ...  # noqa: N802
@@ -25,8 +23,11 @@ class StoredMessage(Protocol):
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """Consecutive messages of a range, all of them from the entries [begin, end); `positions` is one index position a
-    message, None where the protocol does not determine them (several partitions share the store)."""
+    """Consecutive messages of a range: all messages of the index entries [begin, end).
+
+    `positions` has one index position for each message. It is None where the protocol does not determine them: several
+    partitions share the store.
+    """
 
     messages: Sequence[StoredMessage]
     positions: Sequence[int] | None
@@ -34,7 +35,7 @@ class FetchedBatch:
     end: int
 
     def before(self, index: int) -> FetchedBatch:
-        """Without the message at `index` and those behind it."""
+        """Return the batch without the messages from `index` on."""
         return replace(
             self,
             messages=self.messages[:index],
@@ -42,9 +43,9 @@ class FetchedBatch:
         )
 
 
-class Mark(NamedTuple):
-    """The last message of a batch given out, to know it again: `total` counts the messages of the range up to it,
-    `ordinal` those at or behind `begin`."""
+class DeliveredBatch(NamedTuple):
+    """A delivered batch, as its last message: `total` counts the messages of the range up to it, `ordinal` those from
+    `begin` on."""
 
     key: tuple[int, int]
     position: int | None
@@ -55,68 +56,72 @@ class Mark(NamedTuple):
 
 
 class DeliveredLog:
-    """What of a range was given out, and how far the present reading has met it again."""
+    """The batches of a range that were delivered, and how many of them the current reading has met again."""
 
     def __init__(self) -> None:
-        self._marks: list[Mark] = []
-        self._met = 0  # marks that the present reading has met
-        self._seen = 0  # messages that the present reading has come to
+        self._batches: list[DeliveredBatch] = []
+        self._met = 0  # delivered batches that the current reading has met
+        self._read = 0  # messages that the current reading has read
+        self._ahead = 0  # messages up to the last delivered one, while `still_has_last` looks for it
 
-    def read_again(self) -> None:
+    def restart(self) -> None:
         """A new reading begins at the start of the range."""
-        self._met = self._seen = 0
+        self._met = self._read = 0
 
     @property
-    def awaited(self) -> Mark | None:
-        """The first mark that the present reading has not met, None when it has met all."""
-        return self._marks[self._met] if self._met < len(self._marks) else None
+    def awaited(self) -> DeliveredBatch | None:
+        """The first delivered batch that the current reading has not met, None when it has met all."""
+        return self._batches[self._met] if self._met < len(self._batches) else None
 
     @property
-    def last(self) -> Mark | None:
-        return self._marks[-1] if self._marks else None
+    def unmet(self) -> tuple[int, int]:
+        """The entries [begin, end) of the delivered batches that the current reading has not met."""
+        return self._batches[self._met].begin, self._batches[-1].end
+
+    @property
+    def last(self) -> DeliveredBatch | None:
+        return self._batches[-1] if self._batches else None
 
     def add(self, batch: FetchedBatch) -> list[FetchedBatch]:
-        """The part of the next `batch` of the present reading that is new, to be given out now; nothing without any.
+        """Return the new part of the next `batch` of the current reading, which is to be delivered now; empty if there
+        is none.
 
-        Raises `ValueError` when another message stands where `awaited` should, or that one at another position.
+        Raise `ValueError` if the message or the position differs from the delivered one that must be there.
         """
-        first, self._seen = self._seen, self._seen + len(batch.messages)
-        while (mark := self.awaited) is not None:
-            if mark.total > self._seen:
+        first, self._read = self._read, self._read + len(batch.messages)
+        while (delivered := self.awaited) is not None:
+            if delivered.total > self._read:
                 return []
-            index = mark.total - first - 1
-            if (key_of(batch.messages[index]), _position(batch, index)) != (mark.key, mark.position):
-                raise ValueError(f"message {mark.total} of the range is another one than before")
+            index = delivered.total - first - 1
+            if (key_of(batch.messages[index]), _position(batch, index)) != (delivered.key, delivered.position):
+                raise ValueError(f"message {delivered.total} of the range differs from the delivered one")
             self._met += 1
-        known = max(0, self._marks[-1].total - first) if self._marks else 0
+        known = max(0, self._batches[-1].total - first) if self._batches else 0
         if known == len(batch.messages):
             return []
         key, position = key_of(batch.messages[-1]), _position(batch, -1)
-        self._marks.append(Mark(key, position, self._seen, len(batch.messages), batch.begin, batch.end))
+        self._batches.append(DeliveredBatch(key, position, self._read, len(batch.messages), batch.begin, batch.end))
         self._met += 1
         if not known:
             return [batch]
         positions = None if batch.positions is None else batch.positions[known:]
         return [FetchedBatch(batch.messages[known:], positions, batch.begin, batch.end)]
 
+    def look_for_last(self) -> int:
+        """Begin to look for the last delivered message; return the position to fetch from."""
+        last = self._batches[-1]
+        self._ahead = last.ordinal
+        return last.begin
 
-def remaining_range(start: int, end: int, loss: DataLossError, given: DeliveredLog) -> tuple[int, int]:
-    """Return what of [start, end) is to be read after `loss`, when `given` was given out so far: a smaller range, maybe
-    an empty one. Positions are bytes of the index.
-
-    A store that lost a tail uses its positions for messages that came after the range was planned. These do not belong
-    to the range. Raise `ProtocolError` if the loss is no loss of this range, which a reader must not retry.
-    """
-    behind = given.last.end if given.last else start
-    if loss.offered > loss.asked:  # retention removed the beginning
-        left = max(loss.offered, behind), end
-    else:
-        left = behind, min(loss.offered, end)
-    if left[0] >= left[1]:
-        return end, end
-    if left == (start, end):
-        raise ProtocolError(f"[{start}, {end}) is whole although it is said to be lost: {loss}")
-    return left
+    def still_has_last(self, begin: int, messages: Sequence[StoredMessage]) -> bool | None:
+        """Return whether the store still has the last delivered message, None if the next reply must tell. `messages`
+        are those of the next reply, which began at `begin`.
+        """
+        last = self._batches[-1]
+        if len(messages) >= self._ahead:
+            return key_of(messages[self._ahead - 1]) == last.key
+        self._ahead -= len(messages)
+        return None if begin < last.end else False
 
 
 def _position(batch: FetchedBatch, index: int) -> int | None:
@@ -128,6 +133,6 @@ def key_of(message: StoredMessage) -> tuple[int, int]:
 
 
 def index_of(wanted: StoredMessage, messages: Sequence[StoredMessage]) -> int:
-    """The index of `wanted`, or how many there are when it is not among them."""
+    """Return the index of `wanted` in `messages`, or `len(messages)` if it is not there."""
     key = key_of(wanted)
     return next((index for index, message in enumerate(messages) if key_of(message) == key), len(messages))

@@ -45,6 +45,7 @@ from tubemq_spark.errors import (
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, READ_FILES
+from tubemq_spark.protocol.data_loss import remaining_range
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.errcode import (
     ErrCode,
@@ -54,11 +55,12 @@ from tubemq_spark.protocol.errcode import (
     is_about_visit_token,
     reaction_to,
 )
-from tubemq_spark.protocol.exact_range import Action, Command, ExactRange
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, remaining_range
+from tubemq_spark.protocol.exact_range import ExactRange
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.metadata import Broker, parse_failure_info
 from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.range_commands import Action, Command
 from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 
 _log = logging.getLogger(__name__)
@@ -195,7 +197,7 @@ class PartitionReader:
         """Compares a second reading with what was `given` out."""
         self._unsure = False
         self._range = self._new_range(self._range.start, self._range.end)
-        given.read_again()
+        given.restart()
         try:
             same = (
                 not [new for batch in self._read_what_stood_there() for new in given.add(batch)]

@@ -1,4 +1,4 @@
-"""What is left of a range after a loss."""
+"""Tests of the range that is left to read after a loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, remaining_range
+from tubemq_spark.protocol.data_loss import remaining_range
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 
 START, END = 280, 560
 POSITIONS = st.integers(min_value=0, max_value=30).map(lambda number: number * 28)
