@@ -101,8 +101,8 @@ class ExactRange:
         if (command := self._answered(Action.SEEK)) is None:
             return
         if curr_offset > command.position:
-            lost = f"[{self.start}, {min(curr_offset, self.end)})"
-            what = f"retention removed {lost}, the store begins at {curr_offset}"
+            end = min(curr_offset, self.end)
+            what = f"retention removed [{self.start}, {end}), the store begins at {curr_offset}"
             raise self._data_loss(self.start, curr_offset, what)
         if curr_offset < command.position or max_offset < self.end:
             end = min(curr_offset, max_offset) if curr_offset < command.position else max_offset
@@ -171,7 +171,7 @@ class ExactRange:
     # Sending
 
     def _seek(self, position: int, state: State, *, roll_back: bool = True, action: Action = Action.SEEK) -> None:
-        proof = [Command(Action.ROLL_BACK, self._cursor.sought)] if roll_back else []
+        proof = [Command(Action.ROLL_BACK, self._cursor.sought)] * roll_back
         self._queue.plan([*proof, Command(action, position)])
         self._cursor.seek(position)
         self._state = state
@@ -238,19 +238,16 @@ class ExactRange:
     def _cut_at(self, found: Reply) -> None:
         assert self._held is not None
         begin, messages, _, bound = self._held
+        end, entries = self._held.covered_to(self.end), self._entries
         if found.messages:
             cut = index_of(found.messages[0], messages)
-            if (
-                not self._entries.owns_store
-                or cut < len(messages)
-                or self._held.covered_to(self.end) <= self._entries.flushed_end
-            ):
+            if not entries.owns_store or cut < len(messages) or end <= entries.flushed_end:
                 self._complete(messages[:cut], begin, self.end)
             elif len(messages) == (self.end - begin) // UNIT:
                 # The first message at `end` may have been too long for the first reading, which then has later ones.
                 self._seek(self.end - UNIT, State.COUNTING)
             else:  # the first reading may have left out this message
-                self._await_flush(begin, self._held.covered_to(self.end))
+                self._await_flush(begin, end)
         elif found.begin >= bound:
             self._complete(messages, begin, self.end)
 
@@ -281,11 +278,8 @@ class ExactRange:
             self._search_on()
         else:
             positions = range(begin, end, UNIT) if self._entries.has_positions else None
-            batch = FetchedBatch(messages, positions, begin, end)
-            if end == self.end:
-                self._close(batch)
-            else:
-                self._deliver(batch)
+            finish = self._close if end == self.end else self._deliver
+            finish(FetchedBatch(messages, positions, begin, end))
 
     def _await_flush(self, begin: int, end: int) -> None:
         self._held, self._outcome = None, Outcome()
