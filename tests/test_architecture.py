@@ -1,5 +1,5 @@
 """Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing;
-errors <- compression <- source, sink.
+errors <- compression <- source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
 
 Every import statement counts, wherever it stands: inside a function, under `TYPE_CHECKING`, relative or not.
 """
@@ -35,12 +35,22 @@ ARROWS = {
     "": LEAVES | {"default_logging", "datasource", "sink"},
 }
 
+# What each folder of tubemq_spark/client may import of the others; `""` stands for the modules beside the folders.
+CLIENT_ARROWS = {
+    "": set[str](),
+    "net": {""},
+    "cluster": {"", "net"},
+    "consumer": {"", "net", "cluster"},
+    "producer": {"", "net", "cluster"},
+}
+
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # Who may import what is not everybody's: a module, or a package with all below it.
 SOCKET_USERS = (
     "tubemq_spark.client.net.connection",
     "tubemq_spark.client.net.tls_socket",
+    "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.testing.listener",
     "tubemq_spark.testing.tls",
@@ -94,6 +104,8 @@ def may_import(module: str, name: str) -> bool:
     top = name.split(".")[0]
     if top == "tubemq_spark":
         allowed = {"datasource"} if module == "pyspark_tubemq" else {part_of(module), *ARROWS[part_of(module)]}
+        if {part_of(module), part_of(name)} == {"client"}:
+            return folder_of(name) in {folder_of(module), *CLIENT_ARROWS[folder_of(module)]}
         return part_of(name) in allowed
     users = RESERVED.get(top)
     return users is None or any(f"{module}.".startswith(f"{user}.") for user in users)
@@ -102,6 +114,12 @@ def may_import(module: str, name: str) -> bool:
 def part_of(name: str) -> str:
     """`tubemq_spark.protocol.frame` is of part `protocol`, `tubemq_spark` itself of part `""`."""
     return [*name.split("."), ""][1]
+
+
+def folder_of(name: str) -> str:
+    """`tubemq_spark.client.net.pool` is in folder `net`, `tubemq_spark.client.settings` in folder `""`."""
+    folder = [*name.split("."), "", ""][2]
+    return folder if folder in CLIENT_ARROWS else ""
 
 
 def test_every_part_has_its_arrows() -> None:
@@ -129,6 +147,11 @@ def test_module_respects_the_arrows(module: str) -> None:
         ("tubemq_spark.client.net.pool", "try:\n    import pyspark.sql\nexcept ImportError: pass", "pyspark.sql"),
         ("tubemq_spark.client.net.pool", "from tubemq_spark import source", "tubemq_spark.source"),
         ("tubemq_spark.client.connection_pool", "import socket", "socket"),
+        ("tubemq_spark.client.settings", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
+        ("tubemq_spark.client.net.pool", "from ..cluster.x import A", "tubemq_spark.client.cluster.x.A"),
+        ("tubemq_spark.client.cluster.x", "from ..consumer.y import A", "tubemq_spark.client.consumer.y.A"),
+        ("tubemq_spark.client.consumer.y", "from ..producer import z", "tubemq_spark.client.producer.z"),
+        ("tubemq_spark.client.producer.z", "from ..consumer import y", "tubemq_spark.client.consumer.y"),
         ("tubemq_spark.source.stream", "from tubemq_spark.sink.commit import A", "tubemq_spark.sink.commit.A"),
         ("tubemq_spark.source.stream", "import socket", "socket"),
         (
@@ -161,6 +184,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
         ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
         ("tubemq_spark.client.net.connection", "import socket, ssl, time"),
         ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
+        ("tubemq_spark.client.producer.z", "from ..cluster import x\nfrom ..settings import ClientSettings"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),
         ("tubemq_spark.datasource", "from tubemq_spark.sink import stream"),
         ("pyspark_tubemq", "from tubemq_spark.datasource import TubeMQDataSource"),

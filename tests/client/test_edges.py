@@ -23,8 +23,8 @@ from tubemq_spark.client.net import pool as pool_module
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests
-from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response

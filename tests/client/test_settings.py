@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.certificates import Authority, Certificate
-from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Address
 

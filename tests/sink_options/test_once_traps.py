@@ -18,7 +18,6 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.sink_options.bench import Cells, Task, Writing, schema
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster import topic_partitions as whole_topic
 from tubemq_spark.client.consumer.bookmarks import bookmark_group
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.partition_scan import scan_group
@@ -268,7 +267,7 @@ def test_many_unknown_topics_are_found_out_soon(start: Start, monkeypatch: pytes
 
 def test_the_master_is_asked_for_partitions_now_and_then(start: Start) -> None:
     cluster = start()
-    whole_topic.forget()
+    forget_servers()
     asked = cluster.tubemq.on("consumer_register_v2").count()
     for _ in range(5):
         begin(cluster, rows("a", 1))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 
+from tubemq_spark.client.process_caches import empty_after_fork
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import TubeMQError
 
@@ -79,6 +79,5 @@ class Heartbeat:
 HEARTBEAT = Heartbeat()
 """The heartbeats of this process."""
 
-if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork, and the child does not own the parent's clients.
-    os.register_at_fork(after_in_child=HEARTBEAT._reset)
+# Threads do not survive a fork, and the child does not own the parent's clients.
+empty_after_fork(HEARTBEAT._reset)

@@ -6,7 +6,6 @@ The first warning comes when an outage has lasted 5 s, then one comes each minut
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
 
@@ -130,5 +130,5 @@ class Retries:
         return self._backoff.pause(at_least)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=OUTAGES.forget)
+empty_after_fork(OUTAGES.forget)
+close_with_servers(OUTAGES.forget)  # another server may get the port

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.net.tls import TlsSettings
-from tubemq_spark.client.net.tls_socket import tls_context
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
+from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import Option, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials

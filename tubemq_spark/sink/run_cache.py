@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 
+from tubemq_spark.client.process_caches import empty_after_fork
 from tubemq_spark.sink.stored_rows import StoredRows
 from tubemq_spark.sink.task_context import WriteTask
 
@@ -43,5 +43,4 @@ class RunCache:
 
 
 RUNS = RunCache()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=RUNS.forget)
+empty_after_fork(RUNS.forget)

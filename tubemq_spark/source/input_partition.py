@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from tubemq_spark.client.cluster.group_member import GroupMember
 from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS, Member
+from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -58,7 +59,7 @@ class TubeMQInputPartition(InputPartition):
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
     ) -> Iterator[pa.RecordBatch]:
-        member = Member(self.group, self.topics, self.filters)
+        member = GroupMember(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
             self.group,

@@ -16,8 +16,8 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, choose
-from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.metadata import Address

@@ -19,8 +19,8 @@ from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.connection import Connection, connect
-from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import Framing

@@ -24,14 +24,13 @@ from tests.faults.bench import Query, write
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client import tls as tls_module
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net import tls_socket
 from tubemq_spark.client.net.connection import Connection, connect, wait_for_any
 from tubemq_spark.client.net.pool import ConnectionPool
-from tubemq_spark.client.net.tls import TlsSettings
-from tubemq_spark.client.net.tls_socket import tls_context
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response
@@ -323,9 +322,9 @@ def test_the_systems_authorities_are_trusted(
     one_way: EmbeddedTubeMQ, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ssl.get_default_verify_paths().openssl_cafile_env, str(authority.own.cert))
-    tls_socket._context.cache_clear()
+    tls_module._context.cache_clear()
     connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings()).close()
-    tls_socket._context.cache_clear()
+    tls_module._context.cache_clear()
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])

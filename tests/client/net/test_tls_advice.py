@@ -15,12 +15,11 @@ import pytest
 from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3, trusting
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, answering, echo
-from tubemq_spark.client import forget_servers
+from tubemq_spark.client import forget_servers, tls
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.net import tls
 from tubemq_spark.client.net.connection import Connection, connect
-from tubemq_spark.client.net.tls import TlsSettings
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles

@@ -17,7 +17,7 @@ from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.connection import connect
-from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Address
 

@@ -99,14 +99,10 @@ class ConsumerSession(MasterSession):
                 "it taken out of the cluster, or is 'tubemq.master' another cluster's?"
             ) from None
 
-    def join_for_token(self) -> int:
-        """Join the group without a heartbeat and return the visit token.
-
-        Ask each master once at most. Raises as `register` does.
-        """
+    def register_once(self) -> None:
+        """Join the group without a heartbeat, for a moment. Ask each master once at most. Raises as `register` does."""
         with self._lock:
             self._register()
-            return self.visit_token
 
     def close(self) -> None:
         message = pb.CloseRequestC2M(clientId=self.client_id, groupName=self.group, authInfo=self._master.certificate())

@@ -15,8 +15,8 @@ from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import MasterClient
 from tubemq_spark.client.cluster.topic_registry import TopicRegistry
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.net.tls import warn_of_unverified_names
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.protocol.constants import Method
 from tubemq_spark.protocol.consumer_lifecycle import MemberState

@@ -1,29 +1,25 @@
-"""Where brokers are that cannot be reached where a plan says.
+"""A metadata refresh for readers: the new addresses of brokers that are not reachable where a plan says.
 
-A plan carries the addresses of the moment when it was made. A DataFrame may be used much later, and a broker may have
-moved to another host by then. A reader that cannot reach its broker asks the master.
+A plan has the addresses of the moment when it was made. A DataFrame may be read much later, and a broker may have moved
+to another host by then. A reader that cannot reach its broker asks the master.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.task_tokens import Member
+from tubemq_spark.client.cluster.group_member import GroupMember, joined
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.metadata import Broker
 
 _log = logging.getLogger(__name__)
 
-_AGAIN_AFTER = 10.0  # seconds between two questions of a process
-
 
 class MovedBrokers:
-    """What the master last said, for all readers of a process. Safe to use from several threads."""
+    """The master's last answers, for all readers of a process. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.forget()
@@ -32,35 +28,31 @@ class MovedBrokers:
         return f"<MovedBrokers {self._found}>"
 
     def forget(self) -> None:
-        """Begins empty."""
-        self._found: dict[tuple[ClientSettings, Member], tuple[float, dict[int, Broker]]] = {}
+        """Drop all answers."""
+        self._found: dict[tuple[ClientSettings, GroupMember], tuple[float, dict[int, Broker]]] = {}
         self._lock = threading.Lock()
 
-    def now(self, settings: ClientSettings, member: Member, broker: Broker) -> Broker:
-        """Where the master lists `broker` now; `broker` itself when it does not, or does not answer."""
+    def now(self, settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
+        """Return the address that the master lists now, or `broker` if the master does not list it or is silent."""
         with self._lock:
-            asked_at, listed = self._found.get((settings, member), (None, {}))
-            if asked_at is None or time.monotonic() - asked_at > _AGAIN_AFTER:
+            asked_at, listed = self._found.get((settings, member), (float("-inf"), {}))
+            if settings.clock.monotonic() - asked_at > settings.timings.moved_broker_ask_again:
                 listed = _ask(settings, member)
-                self._found[settings, member] = time.monotonic(), listed
+                self._found[settings, member] = settings.clock.monotonic(), listed
         return listed.get(broker.broker_id, broker)
 
 
-def _ask(settings: ClientSettings, member: Member) -> dict[int, Broker]:
-    """Joins the group for a moment, for the master answers its members only."""
-    session = ConsumerSession(settings, member.group, member.topics, member.filters)
+def _ask(settings: ClientSettings, member: GroupMember) -> dict[int, Broker]:
     try:
-        session.join_for_token()
-        return dict(session.cluster.brokers)
+        with joined(settings, member) as session:
+            return dict(session.cluster.brokers)
     except TubeMQError as error:
         _log.info("the master does not tell where brokers are: %s", error)
         return {}
-    finally:
-        session.close()
 
 
 MOVED_BROKERS = MovedBrokers()
-"""Those that this process knows of."""
+"""The answers that this process got."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=MOVED_BROKERS.forget)
+empty_after_fork(MOVED_BROKERS.forget)
+close_with_servers(MOVED_BROKERS.forget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
 from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 
@@ -145,6 +145,5 @@ def _kept_for(settings: ClientSettings) -> float:
 SESSIONS = ProducerSessions()
 """The producer sessions of this process: Spark's Python workers live across tasks and batches."""
 
-if hasattr(os, "register_at_fork"):
-    # The parent's heartbeats are not the child's, nor is its client id.
-    os.register_at_fork(after_in_child=SESSIONS.forget)
+empty_after_fork(SESSIONS.forget)  # the child has neither the parent's heartbeats nor its client id
+close_with_servers(SESSIONS.close)

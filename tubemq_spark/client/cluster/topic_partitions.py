@@ -13,6 +13,7 @@ from dataclasses import replace
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.process_caches import close_with_servers
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -38,10 +39,6 @@ def all_partitions(session: ProducerSession, group: str, topic: str, *, anew: bo
     return listed | _of_consumers(session.settings, group, topic, anew)
 
 
-def forget() -> None:
-    _answers.clear()
-
-
 def _of_consumers(settings: ClientSettings, group: str, topic: str, anew: bool) -> frozenset[Partition]:
     answered_at, known = _answers.get((settings, topic), (float("-inf"), frozenset[Partition]()))
     if time.monotonic() - answered_at < _FRESH and not anew:
@@ -65,3 +62,6 @@ def _of_consumers(settings: ClientSettings, group: str, topic: str, anew: bool) 
         session.close()
     _answers[settings, topic] = time.monotonic(), found
     return found
+
+
+close_with_servers(_answers.clear)

@@ -7,26 +7,15 @@ All tasks that were planned with the refused token then use the new one.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.group_member import GroupMember, joined
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import VisitToken
 
 _MOST = 100  # tokens; a process has few that are in use
-
-
-@dataclass(frozen=True)
-class Member:
-    """What a member of a group tells the master: plain values. `filters` are message types by topic."""
-
-    group: str
-    topics: tuple[str, ...]
-    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
 class TaskTokens:
@@ -40,10 +29,10 @@ class TaskTokens:
 
     def forget(self) -> None:
         """Begins empty."""
-        self._tokens: OrderedDict[tuple[ClientSettings, Member, int], VisitToken] = OrderedDict()
+        self._tokens: OrderedDict[tuple[ClientSettings, GroupMember, int], VisitToken] = OrderedDict()
         self._lock = threading.Lock()
 
-    def planned(self, settings: ClientSettings, member: Member, token: int) -> VisitToken:
+    def planned(self, settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
         """The token for a task whose plan has `token`."""
         key = settings, member, token
         with self._lock:
@@ -54,17 +43,13 @@ class TaskTokens:
             return found
 
 
-def _ask(settings: ClientSettings, member: Member) -> int:
-    """Joins the group for a moment, for the master answers its members only."""
-    session = ConsumerSession(settings, member.group, member.topics, member.filters)
-    try:
-        return session.join_for_token()
-    finally:
-        session.close()
+def _ask(settings: ClientSettings, member: GroupMember) -> int:
+    with joined(settings, member) as session:
+        return session.visit_token
 
 
 TASK_TOKENS = TaskTokens()
 """Those of this process: Spark's Python workers live across tasks."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TASK_TOKENS.forget)
+empty_after_fork(TASK_TOKENS.forget)
+close_with_servers(TASK_TOKENS.forget)

@@ -19,8 +19,9 @@ from contextlib import suppress
 from google.protobuf.message import Message
 
 from tubemq_spark.client.backoff import Deadline
-from tubemq_spark.client.net.tls import TlsSettings
-from tubemq_spark.client.net.tls_socket import TlsSocket, over_tls, tls_context
+from tubemq_spark.client.net.tls_socket import TlsSocket, over_tls
+from tubemq_spark.client.process_caches import close_with_servers
+from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
@@ -321,9 +322,7 @@ def connect(address: Address, framing: Framing | None, timeout: float, tls: TlsS
     return found
 
 
-def forget_framings() -> None:
-    """What listens at an address next may speak the other one."""
-    _framings.clear()
+close_with_servers(_framings.clear)  # the next server at an address may speak the other framing
 
 
 def _first_answer(probes: dict[Connection, int], seconds: float) -> Connection | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tubemq_spark.client.net.connection import Connection, connect
-from tubemq_spark.client.net.tls import TlsSettings
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address
 
@@ -106,6 +106,5 @@ def choose(idle: Idle, oldest: float) -> tuple[Idle, list[Connection]]:
 POOL = ConnectionPool()
 """The pool of this process: Spark's Python workers live across tasks and batches."""
 
-if hasattr(os, "register_at_fork"):
-    # A forked child must not talk over its parent's sockets.
-    os.register_at_fork(after_in_child=POOL.forget)
+empty_after_fork(POOL.forget)  # a child must not write to its parent's sockets
+close_with_servers(POOL.close)

@@ -1,7 +1,7 @@
-"""What to do about TLS that failed, by what OpenSSL said.
+"""Advice for TLS errors: what the user can do, derived from OpenSSL's reason.
 
-A server that refuses a client sends an alert, which has a number and no text. When it came tells more than the number:
-before the server has chosen a cipher, version and ciphers are all that it knows of the client.
+A server that refuses a client sends an alert, which has a number and no text. The moment of the alert tells more than
+its number: before the server has chosen a cipher, it knows only the versions and ciphers of the client.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _OF_CERTIFICATE: Mapping[int, str] = {
 }
 _OF_AUTHORITY = "name the file of the authority that signed it in option 'tubemq.tls.ca'"
 
-_COMMON = "have the server's operator enable TLS 1.2 or 1.3 with a cipher that this machine's OpenSSL has"
-_GIVE = "give a certificate that the server trusts in options 'tubemq.tls.cert' and 'tubemq.tls.key'"
+_ENABLE_COMMON = "have the server's operator enable TLS 1.2 or 1.3 with a cipher that this machine's OpenSSL has"
+_GIVE_CERTIFICATE = "give a certificate that the server trusts in options 'tubemq.tls.cert' and 'tubemq.tls.key'"
 
-# Words in the reasons that OpenSSL gives.
+# Words in OpenSSL's reasons.
 _ALERT = "ALERT"
 _MISMATCH = (
     "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "INSUFFICIENT_SECURITY", "NO_CIPHER", "NO_SHARED", "UNKNOWN_CIPHER",
@@ -39,7 +39,7 @@ _HANDSHAKE_FAILURE = "HANDSHAKE_FAILURE"
 
 
 def for_certificate(verify_code: int) -> str:
-    """What to do about a server's certificate that is not trusted."""
+    """Return what to do about a server's certificate that is not trusted."""
     return _OF_CERTIFICATE.get(verify_code, _OF_AUTHORITY)
 
 
@@ -48,31 +48,31 @@ def is_alert(reason: str) -> bool:
 
 
 def is_mismatch(reason: str, *, has_cipher: bool) -> bool:
-    """Whether both sides have no version or cipher in common; `has_cipher` when the server has chosen one."""
+    """Return True if both sides have no version or cipher in common. `has_cipher`: the server has chosen a cipher."""
     return any(word in reason for word in _MISMATCH) or (_HANDSHAKE_FAILURE in reason and not has_cipher)
 
 
 def mismatch(reason: str) -> str:
-    return f"the server and this client have no version or cipher of TLS in common ({said(reason)}); {_COMMON}"
+    return f"the server and this client have no version or cipher of TLS in common ({_words(reason)}); {_ENABLE_COMMON}"
 
 
 def refusal(reason: str, *, shows_certificate: bool) -> str:
-    """About an alert that is no mismatch; `shows_certificate` when this client has one to show."""
+    """Return a description of an alert that is no mismatch. `shows_certificate`: this client has a certificate."""
+    words = _words(reason)
     if not any(word in reason for word in _OF_OWN_CERTIFICATE):
-        return f"the server refuses TLS with this client ({said(reason)}); if it asks for a certificate, {_GIVE}"
+        return f"the server refuses TLS with this client ({words}); if it asks for a certificate, {_GIVE_CERTIFICATE}"
     if not shows_certificate:
-        return f"the server asks for this client's certificate, and there is none ({said(reason)}); {_GIVE}"
+        return f"the server asks for this client's certificate, and there is none ({words}); {_GIVE_CERTIFICATE}"
     if "EXPIRED" in reason:
         return (
-            f"the server refuses this client's certificate ({said(reason)}); renew the file of option "
-            "'tubemq.tls.cert', or set the clock that is wrong"
+            f"the server refuses this client's certificate ({words}); renew the file of option 'tubemq.tls.cert', or "
+            "set the clock that is wrong"
         )
     return (
-        f"the server refuses this client's certificate ({said(reason)}); have its operator trust the authority that "
-        "signed the file of option 'tubemq.tls.cert', or give another certificate"
+        f"the server refuses this client's certificate ({words}); have its operator trust the authority that signed "
+        "the file of option 'tubemq.tls.cert', or give another certificate"
     )
 
 
-def said(reason: str) -> str:
-    """OpenSSL's reason in words."""
+def _words(reason: str) -> str:
     return reason.lower().replace("_", " ")
