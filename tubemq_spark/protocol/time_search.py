@@ -1,29 +1,28 @@
-"""Finding the first message of a partition that is not earlier than a moment.
+"""Finds the first message of a partition that is not earlier than a moment, by binary search over the index.
 
-TubeMQ has no look-up by time for consumers: what a message carries is `$msgTime$`, and where it stands shows only when
-it is read. So the store's index is bisected by reading: a probe is a seek and a fetch or a few behind it, and what the
-first message with a time says halves the rest. A message without a time, or with a bad one, says nothing and is
-stepped over. What such a time is worth:
+TubeMQ cannot look up offsets by time. The only time that a message has is its attribute `$msgTime$`, which a client
+sees when it reads the message. So a search probes: a seek and one fetch or more at a position. The first message with a
+time decides in which half the search goes on. Messages without a time, or with an invalid one, are skipped. What such
+a time is worth:
 
-* It is the producer's, by the producer's clock, and knows minutes only: the moment is rounded down to its minute, and
-  all messages of that minute count as not earlier.
-* It names no zone. In a zone with summer time the hour that stands twice on the clock counts as the first of the two,
-  so the second one repeats the first one's times.
-* It need not grow. Where bisecting has come to, a neighbourhood of `NEIGHBOURHOOD` index entries before the last
-  message known to be earlier is read too, and the first message there that is not earlier is the answer. So the answer
-  is exact as long as no message that is not earlier stands more than `NEIGHBOURHOOD` entries before one that is.
-  Otherwise it is a message that is not earlier, with none such among the entries read before it; which one depends on
-  where the bisection went.
+* It is from the producer's clock, in whole minutes. So the moment is rounded down to its minute, and all messages of
+  that minute count as not earlier.
+* It has no time zone. In a zone with summer time one hour of the year is ambiguous and counts as the first of the two,
+  so the times of the second hour repeat those of the first.
+* It need not increase. So the search also reads `NEIGHBOURHOOD` index entries before the last message that it knows to
+  be earlier, and returns the first message there that is not earlier. The result is exact if no message that is not
+  earlier is more than `NEIGHBOURHOOD` entries before an earlier one. Otherwise it is some message that is not earlier,
+  and none of the entries that were read before it is; which one depends on the course of the search.
 
-A partition whose messages have no times at all would be read as a whole, and twice. So a search that has read
-`MOST_UNTIMED` messages and no time looks at `_SAMPLES` places all over the index, and gives up when no message there
-has a time.
+Without any times the search would read the whole partition twice. So after `MOST_UNTIMED` messages without a time it
+samples `_SAMPLES` positions all over the index, and gives up if no message there has a time.
 
-Several partitions may share the index. A fetch tells where it began but not where its messages stand: each has an entry
-of its own, hence bounds on both sides, and these meet where all entries hold messages of the partition. Elsewhere the
-position is bisected as well: it is the last one from which that message, or one known to stand before it, comes first.
+Several partitions may share the index. A reply tells at which entry the fetch began, but not where its messages are.
+Each message has its own entry, which gives bounds for its position on both sides; they meet where all entries belong to
+the partition. Elsewhere the search pinpoints the position by bisection too: it is the last position from which this
+message, or one known to be before it, comes first.
 
-`Search` knows no sockets: it says where to look next and is told what was found.
+`Search` does no I/O: it returns what to probe next, and receives what the probe found.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ MOST_UNTIMED = 100_000  # messages
 _SAMPLES = 32
 _MINUTE = 60_000_000  # microseconds
 
-# Fetches of a probe. A second one tells where the first ended; more are for stretches that say nothing, and still more
-# where these hold no messages of the partition, so that replies are small.
-_PLAIN, _BOUNDED, _PASSING, _PASSING_OTHERS = 1, 2, 4, 8
+# Fetches of a probe. The second one tells where the first ended. More of them pass stretches without times, and even
+# more pass stretches without messages of the partition, because the replies are small there.
+_ONE, _BOUNDED, _PASSING, _PASSING_OTHERS = 1, 2, 4, 8
 
 _PASSES_TO_END = 3  # a store has two memory blocks: see `exact_range`
 
 
 class Payload(StoredMessage, Protocol):
-    """A message with what it holds (the wire's TransferedMessage has it)."""
+    """A message with its contents (the wire's TransferedMessage has them)."""
 
     @property
     def payLoadData(self) -> bytes: ...  # noqa: N802
@@ -61,7 +60,7 @@ class Payload(StoredMessage, Protocol):
 
 
 def time_in(message: Payload, zone: tzinfo) -> int | None:
-    """The message's time in microseconds since the epoch, None when it has none or its bytes are damaged."""
+    """Return the message's time in microseconds since the epoch, or None if it has none or its bytes are damaged."""
     if check_sum(message.payLoadData) != message.checkSum:
         return None
     try:
@@ -72,30 +71,30 @@ def time_in(message: Payload, zone: tzinfo) -> int | None:
 
 
 class Probe(NamedTuple):
-    """A seek to `position` and so many fetches behind it."""
+    """A seek to `position`, and the number of fetches behind it."""
 
     position: int
     fetches: int
 
 
 class Reply(NamedTuple):
-    """What a fetch found from `begin` on, in order."""
+    """The messages that a fetch from `begin` on returned, in order."""
 
     begin: int
     messages: Sequence[StoredMessage]
 
 
 class State(Enum):
-    BISECTING = auto()  # which entries are read one after another?
+    BISECTING = auto()  # finds the entries that must be read one after another
     SCANNING = auto()  # reads them for the first message that is not earlier
-    PINPOINTING = auto()  # where does that one stand?
-    SAMPLING = auto()  # has any message a time?
+    PINPOINTING = auto()  # finds the position of that message
+    SAMPLING = auto()  # finds out whether any message has a time
     DONE = auto()
     HOPELESS = auto()
 
 
 class _Window(NamedTuple):
-    """A reply and a position that all its messages stand before."""
+    """A reply; all its messages are before position `end`."""
 
     begin: int
     end: int
@@ -103,12 +102,12 @@ class _Window(NamedTuple):
 
 
 class Search:
-    """Finds `position`: of the first message in [earliest, end) that is not earlier than `moment`, or `end`.
+    """Finds `position`: of the first message in [earliest, end) that is not earlier than `moment`, else `end`.
 
-    Positions are bytes of the index. `moment` is anything that messages reach one after another, such as a time, and
-    `time_of` tells it of a message (None: it has none). `neighbourhood` is in index entries, see the module.
+    Positions are bytes of the index. `moment` and the results of `time_of` may be any numbers that increase along the
+    log, such as times; `time_of` returns None for a message without. `neighbourhood` is in index entries, see above.
 
-    `untimed` counts the messages that were read until one had a time. The search `is_hopeless` when none has.
+    `untimed` counts the messages that were read before one had a time. The search `is_hopeless` if none has.
     """
 
     def __init__(
@@ -123,20 +122,20 @@ class Search:
         self.position: int | None = None
         self.untimed = 0
         self.has_times = False
-        self._samples: list[int] | None = None  # where to look yet, the next one last; None before that was needed
+        self._samples: list[int] | None = None  # positions still to sample, the next one last; None: not needed so far
         self._moment = moment
         self._earliest = earliest
         self._time_of = time_of
         self._neighbourhood = neighbourhood * UNIT
-        self._usual = _PLAIN  # fetches of the next look; two once it turned out that one may say nothing
-        self._known: Mapping[tuple[int, int], int] = {}  # messages up to the wanted one: how many entries before it
+        self._usual_fetches = _ONE  # `_BOUNDED` after a probe that found no time
+        self._distances: Mapping[tuple[int, int], int] = {}  # of messages before the wanted one, in entries
         self._bisect(end)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._state.name} in [{self._low}, {self._high}) at {self._at}>"
 
     def next_probe(self) -> Probe | None:
-        """Where to look next, None when the position is known, or never will be."""
+        """Return what to probe next, None if the position is known, or never will be."""
         return None if self._state in (State.DONE, State.HOPELESS) else Probe(self._at, self._fetches)
 
     @property
@@ -144,13 +143,13 @@ class Search:
         return self._state is State.HOPELESS
 
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
-        """The seek led to `begin`, each fetch to one of `outcomes`, and afterwards the store ended at `max_offset`.
+        """Process a probe: the seek led to `begin`, the fetches to `outcomes`, and the store ended at `max_offset`.
 
-        False when that brought nothing new: the same probe is to be tried again, a little later.
+        Return False if that told nothing new. The same probe should be repeated a little later.
         """
         before = self._progress()
         if max_offset < self._end:
-            self._bisect(max_offset)  # the store lost its tail: what was found there may not be there any more
+            self._bisect(max_offset)  # the store lost its tail, and maybe messages on which the search relies
             return True
         windows, over = _windows(begin, outcomes, max_offset)
         if windows or over or (self._state is State.SAMPLING and NotFound.PASSED in outcomes):
@@ -163,48 +162,48 @@ class Search:
     def _progress(self) -> tuple[object, ...]:
         return self._state, self._low, self._high, self._at, self._fetches
 
-    # Where to look
+    # What to probe next
 
     def _bisect(self, end: int) -> None:
         self._end = end
         self._state = State.BISECTING
-        self._low, self._high = self._earliest, end  # an earlier message stands at or behind low - UNIT, none at high
+        self._low, self._high = self._earliest, end  # an earlier message is at low - UNIT or behind; none is at high
         self._halve()
 
     def _halve(self) -> None:
         if self._high - self._low > self._neighbourhood:
-            self._look_from(_middle(self._low, self._high), self._high, self._usual)
+            self._read_from(_middle(self._low, self._high), self._high, self._usual_fetches)
         else:
             self._state = State.SCANNING
             begin = max(self._earliest, self._low - UNIT - self._neighbourhood)
-            self._look_from(begin, self._end, _BOUNDED)
+            self._read_from(begin, self._end, _BOUNDED)
             if begin >= self._end:
                 self._finish(self._end)
 
     def _pinpoint(self, low: int, high: int) -> None:
-        """The wanted message stands in [low, high)."""
+        """The wanted message is in [low, high)."""
         self._state = State.PINPOINTING
         self._low, self._high = low, high
         if high - low > UNIT:
-            self._look_from(_middle(low, high), high, self._usual)
+            self._read_from(_middle(low, high), high, self._usual_fetches)
         else:
             self._finish(min(low, self._end))
 
-    def _look_from(self, start: int, limit: int, fetches: int) -> None:
-        """What counts is what comes first from `start` on; that there is nothing before `limit` is an answer, too."""
+    def _read_from(self, start: int, limit: int, fetches: int) -> None:
+        """Read from `start` until a message decides. That there is none before `limit` decides too."""
         self._start = self._at = start
         self._limit = limit
         self._fetches = fetches
 
-    def _look_on(self, windows: Sequence[_Window]) -> None:
-        """What was looked for did not come yet."""
+    def _read_on(self, windows: Sequence[_Window]) -> None:
+        """No message of `windows` decides."""
         if not self.has_times and self.untimed >= MOST_UNTIMED and self._samples is None:
             entries = (self._end - self._earliest) // UNIT
-            places = {self._earliest + entries * number // _SAMPLES * UNIT for number in range(_SAMPLES)}
-            self._samples = sorted(places | {max(self._earliest, self._end - self._neighbourhood)})
+            positions = {self._earliest + entries * number // _SAMPLES * UNIT for number in range(_SAMPLES)}
+            self._samples = sorted(positions | {max(self._earliest, self._end - self._neighbourhood)})
             self._sample_next()
             return
-        self._usual = _BOUNDED
+        self._usual_fetches = _BOUNDED
         self._at = max(self._at, _reached(windows))
         self._fetches = _PASSING if any(window.messages for window in windows) else _PASSING_OTHERS
 
@@ -212,7 +211,7 @@ class Search:
         assert self._samples is not None
         if self._samples:
             self._state = State.SAMPLING
-            self._look_from(self._samples.pop(), self._end, _PLAIN)
+            self._read_from(self._samples.pop(), self._end, _ONE)
         else:
             self._state = State.HOPELESS
 
@@ -220,12 +219,12 @@ class Search:
         self._state = State.DONE
         self.position = position
 
-    # What was found
+    # What probes found
 
     def _narrow(self, windows: Sequence[_Window], over: bool) -> None:
         first = next(self._timed(windows), None)
         if first is None and not over:
-            self._look_on(windows)
+            self._read_on(windows)
             return
         if first is None or first[1] >= self._moment:
             self._high = self._start
@@ -238,7 +237,7 @@ class Search:
         self._halve()
 
     def _timed(self, windows: Sequence[_Window], *, backwards: bool = False) -> Iterator[tuple[int, int]]:
-        """The times of messages that have one, each with a position that the message does not stand before."""
+        """Yield (position, time) of the messages with a time. A message is at its position or behind it."""
         step = -1 if backwards else 1
         for window in windows[::step]:
             for index in range(len(window.messages))[::step]:
@@ -262,24 +261,25 @@ class Search:
         for begin, end, messages in windows:
             for index, message in enumerate(messages):
                 time = self._time(message)
-                if time is not None and time >= self._moment:
-                    self._known = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}
-                    # All that stands at the end or behind it counts as standing at the end.
-                    low = min(begin + index * UNIT, self._end)
-                    high = min(end - (len(messages) - index) * UNIT, self._end) + UNIT
-                    self._pinpoint(low, high)
-                    if self._state is State.PINPOINTING:
-                        # Where each entry is a message of the partition, another one stands next: one look settles it.
-                        self._look_from(low + UNIT, high, _PLAIN)
-                    return
+                if time is None or time < self._moment:
+                    continue
+                self._distances = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}
+                # Messages at the end or behind it count as being at the end.
+                low = min(begin + index * UNIT, self._end)
+                high = min(end - (len(messages) - index) * UNIT, self._end) + UNIT
+                self._pinpoint(low, high)
+                if self._state is State.PINPOINTING:
+                    # Where each entry is a message of the partition, another message comes next: one probe suffices.
+                    self._read_from(low + UNIT, high, _ONE)
+                return
         if over:
             self._finish(self._end)
         else:
-            self._look_on(windows)
+            self._read_on(windows)
 
     def _locate(self, windows: Sequence[_Window], over: bool) -> None:
         found = next((window for window in windows if window.messages), None)
-        distance = None if found is None else self._known.get(key_of(found.messages[0]))
+        distance = None if found is None else self._distances.get(key_of(found.messages[0]))
         if found is not None and distance is not None:
             behind = len(found.messages) - distance  # the wanted one and those after it, if the reply reaches that far
             high = min(self._high, found.end - behind * UNIT + UNIT) if behind > 0 else self._high
@@ -287,7 +287,7 @@ class Search:
         elif found is not None or over:
             self._pinpoint(self._low, self._start)
         else:
-            self._look_on(windows)
+            self._read_on(windows)
 
 
 _HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
@@ -299,7 +299,7 @@ _HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
 
 
 class TimeSearch(Search):
-    """A `Search` by time: `moment` and what `time_of` tells are in microseconds since the epoch."""
+    """A `Search` by time: `moment` and the results of `time_of` are in microseconds since the epoch."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class TimeSearch(Search):
 
 
 def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> tuple[list[_Window], bool]:
-    """The replies that follow each other from `begin` on, and whether there was nothing behind them."""
+    """Return the replies that follow each other from `begin` on, and whether the log ended behind them."""
     replies: list[Reply] = []
     passed = 0
     over = False
@@ -322,7 +322,7 @@ def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) 
         if isinstance(outcome, Reply):
             least = replies[-1].begin + len(replies[-1].messages) * UNIT if replies else begin
             if outcome.begin < least or (not replies and not passed and outcome.begin > begin):
-                break  # the cursor was moved by something else
+                break  # another client moved the cursor
             replies.append(outcome)
         elif outcome is NotFound.PASSED:
             passed += 1
@@ -334,7 +334,7 @@ def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) 
 
 
 def _reached(windows: Sequence[_Window]) -> int:
-    """All that stands before that position was read; each message has an entry of its own, at least."""
+    """Return a position before which everything was read. Each message has at least one entry of its own."""
     return windows[-1].begin + len(windows[-1].messages) * UNIT if windows else -1
 
 

@@ -87,7 +87,7 @@ class _SearchLoop:
         self._searches = searches
         self._what = what
         self._retry_for = settings.retry_for
-        self._retries = Retries(_log, f"looking for {what} in group {group}", settings.retry_for)
+        self._retries = Retries(_log, f"looking for {what} in group {group}", settings.retry_for, clock=settings.clock)
         self._refused: dict[Partition, _Refusal] = {}
         self._warned: set[Partition] = set()
 
