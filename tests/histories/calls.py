@@ -7,8 +7,6 @@ and not the worker of a task.
 from __future__ import annotations
 
 import itertools
-import json
-import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -17,7 +15,8 @@ from unittest import mock
 import pyarrow as pa
 
 from tests.histories.ledger import BrokenError, Output, Row, is_start_of, same_rows
-from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, READ, WRITTEN
+from tests.histories.script import COMMITTED, READ, WRITTEN
+from tests.without_spark.source import FOUND, GIVEN, Checkpoint, Run
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.pool import POOL
@@ -26,8 +25,6 @@ from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.micro_batch_planner import first_claim
 from tubemq_spark.source.offset import StreamOffset
-from tubemq_spark.source.schema import SPARK_SCHEMA
-from tubemq_spark.source.stream import TubeMQStreamReader
 
 ROWS_AT_ONCE = 10  # of an Arrow batch, so that a task has many places to die at
 
@@ -55,13 +52,6 @@ class _JobEndedError(Exception):
     """Another task has ended the job."""
 
 
-class Reader(TubeMQStreamReader):
-    """In this process, whose signals are not the reader's."""
-
-    def _stop_on_termination(self) -> None:
-        pass
-
-
 class Query:
     """`begins` is called with each partition that is new to the query.
 
@@ -83,48 +73,46 @@ class Query:
         self._scans = scans
         self._running: list[_Task] = []
         self._failure: BaseException | None = None  # of a task that went on while another one waited
-        self._reader: Reader | None = None
-        self._offsets: list[str] = []  # the offset log
-        self._committed = self._most_committed = 0  # entries of the commit log, now and ever
+        self._run: Run | None = None
+        self._checkpoint = Checkpoint()
+        self._most_committed = 0  # entries of the commit log that there ever were
         self._output: dict[int, Output] = {}
         self._losses_at: dict[int, int] = {}  # when the sink got that output
         self._parts: dict[tuple[int, Partition], tuple[int, list[Row]]] = {}
-        self._limit: Any = None
         self._attempts = itertools.count()
         self._stages = itertools.count()
-        self._confirmed = -1  # the last batch whose end the source was told to be committed
 
     # -- what outlives a run ----------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        return self._reader is not None
+        return self._run is not None
 
     @property
     def batches(self) -> int:
-        return self._committed
+        return self._checkpoint.committed
 
     @property
     def pending(self) -> bool:
         """Whether a micro-batch is logged that is not committed."""
-        return len(self._offsets) > self._committed
+        return self._checkpoint.is_pending
 
     @property
     def logged(self) -> dict[Partition, int]:
         """Where the last logged micro-batch ends."""
-        return self._positions(len(self._offsets) - 1)
+        return self._checkpoint.positions(len(self._checkpoint.offsets) - 1)
 
     @property
     def ends(self) -> dict[Partition, int]:
         """Where the last committed micro-batch ends."""
-        return self._positions(self._committed - 1)
+        return self._checkpoint.positions(self.batches - 1)
 
     @property
     def starts(self) -> dict[Partition, int]:
         """Where each partition was begun with."""
         found: dict[Partition, int] = {}
-        for number in range(len(self._offsets)):
-            offset = StreamOffset.from_json(self._offsets[number])
+        for number in range(len(self._checkpoint.offsets)):
+            offset = self._checkpoint.offset(number)
             for partition, position in {**offset.positions, **(offset.initial or {})}.items():
                 found.setdefault(partition, position)
         return found
@@ -133,46 +121,43 @@ class Query:
     def rows(self) -> Output:
         """Of committed micro-batches."""
         found: dict[Partition, list[Row]] = defaultdict(list)
-        for number in range(self._committed):
+        for number in range(self.batches):
             for partition, rows in self._output.get(number, {}).items():
                 found[partition] += rows
         return found
 
     def forget_commit(self) -> bool:
         """The last entry of the commit log goes, as in a crash."""
-        if self.running or self.pending or not self._committed:
+        if self.running or self.pending or not self.batches:
             return False
-        self._committed -= 1
+        self._checkpoint.committed -= 1
         return True
 
     def forget_offset(self) -> bool:
         """The last entry of the offset log goes, as in a crash; a committed one never does."""
-        if self.running or not self.pending or self._most_committed == len(self._offsets):
+        if self.running or not self.pending or self._most_committed == len(self._checkpoint.offsets):
             return False
-        self._offsets.pop()
-        self._forget_output(len(self._offsets))
+        self._checkpoint.offsets.pop()
+        self._forget_output(len(self._checkpoint.offsets))
         return True
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
     def start(self, available_now: bool = False) -> None:
-        assert self._reader is None
-        self._reader = Reader(self.options, SPARK_SCHEMA)
-        if available_now:
-            self._reader.prepareForTriggerAvailableNow()
-        self._limit = self._reader.getDefaultReadLimit()
+        assert self._run is None
+        trigger = "availableNow" if available_now else "processingTime"
+        self._run = Run(self._checkpoint, self.options, trigger, point=self._come_to)
         self._attempts = itertools.count()
-        self._confirmed = -1
 
     def stop(self) -> None:
         """In peace."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.stop()
+        run, self._run = self._run, None
+        if run is not None:
+            run.stop()
 
     def kill(self) -> None:
         """The driver's process ends, and tells nobody."""
-        self._reader = None
+        self._run = None
         with HEARTBEAT._changed:
             HEARTBEAT._beats.clear()
             HEARTBEAT._changed.notify_all()
@@ -180,9 +165,9 @@ class Query:
 
     def step(self) -> bool:
         """One micro-batch, if there is one. Whatever it raises, the run is over."""
-        assert self._reader is not None
+        assert self._run is not None
         try:
-            return self._step(self._reader)
+            return self._step(self._run)
         except KilledError:
             self.kill()
             raise
@@ -190,26 +175,18 @@ class Query:
             self.stop()
             raise
 
-    def _step(self, reader: Reader) -> bool:
+    def _step(self, run: Run) -> bool:
         with mock.patch("tubemq_spark.source.micro_batch_planner.first_claim", self._first_claim):
-            return self._next_batch(reader)
+            return self._next_batch(run)
 
     def _first_claim(self, query: str, now: float) -> ClaimId:
         return first_claim(query, now + self.clock)
 
-    def _next_batch(self, reader: Reader) -> bool:
-        number = self._committed
-        if not self.pending and not self._find_next(reader, number):
+    def _next_batch(self, run: Run) -> bool:
+        number = self.batches
+        if not run.find_next():
             return False
-        if number == 0:
-            start = self._json(reader.initialOffset())
-        else:
-            start = self._offsets[number - 1]
-        scans = []
-        for _ in range(self._scans):
-            partitions = reader.partitions(json.loads(start), json.loads(self._offsets[number]))
-            scans.append(pickle.loads(pickle.dumps(partitions)))
-        self.point(PLANNED)
+        scans = run.plan(self._scans)
         losses = len(self.lost_at)
         output, *others = self._run_tasks(number, scans)
         if losses == len(self.lost_at) and not all(same_rows(output, other) for other in others):
@@ -217,26 +194,16 @@ class Query:
         self.point(READ)
         self._write(number, output, losses)
         self.point(WRITTEN)
-        self._committed += 1
-        self._most_committed = max(self._most_committed, self._committed)
+        self._checkpoint.committed += 1
+        self._most_committed = max(self._most_committed, self.batches)
         self.point(COMMITTED)
         return True
 
-    def _find_next(self, reader: Reader, number: int) -> bool:
-        start = self._offsets[number - 1] if number else self._json(reader.initialOffset())
-        end = self._json(reader.latestOffset(json.loads(start), self._limit))
-        reader.reportLatestOffset()
-        if end == start:
-            return False
-        self._tell_beginnings(StreamOffset.from_json(end))
-        self.point(FOUND)
-        self._offsets.append(end)
-        self._forget_output(number)
-        if number and self._confirmed < number - 1:
-            reader.commit(json.loads(start))
-            self._confirmed = number - 1
-        self.point(LOGGED)
-        return True
+    def _come_to(self, point: str) -> None:
+        if point == FOUND:
+            assert self._run is not None
+            self._tell_beginnings(StreamOffset.from_json(self._run.end))
+        self.point(point)
 
     def _tell_beginnings(self, end: StreamOffset) -> None:
         known = self.starts
@@ -353,12 +320,6 @@ class Query:
         self._output.pop(number, None)
         for key in [key for key in self._parts if key[0] == number]:
             del self._parts[key]
-
-    def _positions(self, number: int) -> dict[Partition, int]:
-        return dict(StreamOffset.from_json(self._offsets[number]).positions) if number >= 0 else {}
-
-    def _json(self, offset: Any) -> str:
-        return json.dumps(offset)
 
 
 class _Task:

@@ -8,20 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.histories.script import (
-    COMMITTED,
-    FOUND,
-    GIVEN,
-    LOGGED,
-    PLANNED,
-    POINTS,
-    READ,
-    WRITTEN,
-    Event,
-    History,
-    Setting,
-    TopicShape,
-)
+from tests.histories.script import COMMITTED, POINTS, READ, WRITTEN, Event, History, Setting, TopicShape
+from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]

@@ -16,8 +16,9 @@ from unittest import mock
 from tests.histories.calls import KilledError, StoppedError, WorkerKilledError
 from tests.histories.frame import Frame
 from tests.histories.ledger import BrokenError, Extent, Filters, Output, Positions, store_of
-from tests.histories.script import GIVEN, TYPES, Event, History
+from tests.histories.script import TYPES, Event, History
 from tests.histories.world import RIVAL, World
+from tests.without_spark.source import GIVEN
 from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.errors import (

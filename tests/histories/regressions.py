@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, Event, History, Setting, TopicShape
+from tests.histories.script import COMMITTED, Event, History, Setting, TopicShape
+from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
 
 
 def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:

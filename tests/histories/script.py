@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-# The moments of a micro-batch at which an event may come about, in their order.
-FOUND = "found"  # its end is known, and not yet in the offset log
-LOGGED = "logged"  # it is in the offset log
-PLANNED = "planned"  # its tasks are known
-GIVEN = "given"  # a task has given out some rows
+from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
+
+# The moments of a micro-batch at which an event may happen, in their order; the first four are the engine's.
 READ = "read"  # all tasks have ended
 WRITTEN = "written"  # the sink has the rows, the commit log does not know
 COMMITTED = "committed"  # it is in the commit log

@@ -20,7 +20,8 @@ from typing import IO, Any
 
 from tests.histories.calls import KilledError, StoppedError, WorkerKilledError
 from tests.histories.ledger import BrokenError, Output, Row, same_rows
-from tests.histories.script import COMMITTED, FOUND, GIVEN, LOGGED, PLANNED, READ, WRITTEN
+from tests.histories.script import COMMITTED, READ, WRITTEN
+from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
 from tubemq_spark import errors
 from tubemq_spark.errors import DataLossError, PartitionOccupiedError, ServerError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition

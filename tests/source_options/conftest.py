@@ -10,7 +10,6 @@ import pytest
 
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.source.stream import TubeMQStreamReader
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.broker.service import BrokerService
 
@@ -31,12 +30,6 @@ def start() -> Iterator[Start]:
         for tubemq in started:
             tubemq.clear_faults()
         forget_servers()
-
-
-@pytest.fixture(autouse=True)
-def _this_process_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader would make SIGTERM end the process it is in, which is the tests' own here."""
-    monkeypatch.setattr(TubeMQStreamReader, "_stop_on_termination", lambda reader: None)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from tests.source_options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tests.source_options.conftest import Start
+from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol import time_search
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig

@@ -14,9 +14,9 @@ import pytest
 
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import refused_address
-from tests.source_options.bench import Stream, bodies, fill, options, read, read_batch
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
+from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.net import connection, pool
 from tubemq_spark.client.net.connection import Connection

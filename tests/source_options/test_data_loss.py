@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.source_options.bench import UNIT, Stream, bodies, fill, read_batch, stored, where
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
+from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition

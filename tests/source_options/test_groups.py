@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
-from tests.source_options.bench import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
 from tests.source_options.conftest import Start
 from tests.spark.rivals import ServerBalanced, foreign_claim
 from tests.waiting import wait_until
+from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
@@ -107,7 +107,7 @@ def test_a_partition_that_somebody_keeps_is_waited_for_so_long(
             tubemq.on("partition_register", partition=1).count() as tries,
             monkeypatch.context() as patched,
         ):
-            slow = SimpleNamespace(monotonic=lambda: 10.0 * (tries.fired > 1), sleep=time.sleep)
+            slow = SimpleNamespace(monotonic=lambda: 10.0 * (tries.fired > 1), time=time.time, sleep=time.sleep)
             patched.setattr(backoff, "time", slow)
             with pytest.raises(PartitionOccupiedError) as caught:
                 Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)

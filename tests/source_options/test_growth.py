@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.source_options.bench import Run, Stream, bodies, fill, stored
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
+from tests.without_spark.source import Stream, StreamRun, bodies, fill, stored
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 Grow = Callable[[EmbeddedTubeMQ], object]
@@ -27,7 +27,7 @@ GROWTHS: dict[str, Grow] = {
 growing = pytest.mark.parametrize("grow", GROWTHS.values(), ids=GROWTHS)
 
 
-def all_came(tubemq: EmbeddedTubeMQ, stream: Stream, run: Run) -> bool:
+def all_came(tubemq: EmbeddedTubeMQ, stream: Stream, run: StreamRun) -> bool:
     run.next()
     return sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
 

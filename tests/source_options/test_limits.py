@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from tests.source_options.bench import UNIT, Stream, bodies, fill, ranges_of, stored
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
+from tests.without_spark.source import UNIT, Stream, bodies, fill, ranges_of, stored
 from tubemq_spark.source.offset import StreamOffset
 
 
@@ -207,7 +207,7 @@ def test_the_lag_is_in_what_spark_reports(start: Start) -> None:
             latest = StreamOffset.from_json(run.reported)
             assert sum(latest.positions.values()) == 50 * UNIT
             assert sum(stream.end.values()) == read * UNIT
-            assert latest.query == StreamOffset.from_json(stream.offset_log[-1]).query
+            assert latest.query == StreamOffset.from_json(stream.checkpoint.offsets[-1]).query
         fill(tubemq, "t", 7)
         run.latest()
         assert sum(StreamOffset.from_json(run.reported).positions.values()) == 57 * UNIT

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.inlong_packs import pack_3, pack_grouped
-from tests.source_options.bench import Stream, bodies, fill, options, read_batch
 from tests.source_options.conftest import Start
+from tests.without_spark.source import Stream, bodies, fill, options, read_batch
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.source_options.bench import Stream, fill
 from tests.source_options.conftest import Start
+from tests.without_spark.source import Stream, fill
 
 OPTIONS: dict[str, dict[str, object]] = {
     "plain": {},

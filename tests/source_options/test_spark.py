@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, spark_partition_id
 
-from tests.source_options.bench import GROUP, UNIT, fill, options, stored
 from tests.source_options.conftest import Start
 from tests.spark.queries import Batches, Queries, run_to_the_end, wait_for
+from tests.without_spark.source import GROUP, UNIT, fill, options, stored
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 

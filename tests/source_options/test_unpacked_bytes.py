@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.inlong_packs import pack_grouped
-from tests.source_options.bench import bodies, read_batch
 from tests.source_options.conftest import Start
+from tests.without_spark.source import bodies, read_batch
 from tubemq_spark.compression import CODECS, compress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import message
