@@ -75,7 +75,7 @@ class EmbeddedCluster:
 
     def segments(self, partition: Partition) -> tuple[int, ...]:
         broker = self.tubemq._servers.broker(partition.broker_id).service
-        store = broker.store(partition.topic, partition.store_id)
+        store = broker.stores.get(partition.topic, partition.store_id)
         return tuple(self.tubemq._on_thread(lambda: store.segments if store else []))
 
     def wait_for_expiry(self, is_over: Callable[[], bool], beating: Collection[str]) -> None:

@@ -320,7 +320,7 @@ class EmbeddedWorld:
         lost = False
         for broker_id, server in self.tubemq._servers.brokers.items():
             for topic in self.topics:
-                for number, store in server.service.stores_of(topic).items():
+                for number, store in server.service.stores.of_topic(topic).items():
                     key = Store(broker_id, topic, number)
                     known = self.ledger.extents.get(key, Extent(0, 0)).end
                     lost |= self.ledger.stands(key, Extent(store.min_offset, store.max_offset), how, seen)
@@ -394,14 +394,14 @@ class EmbeddedWorld:
         self.tubemq.clock.advance(seconds)
 
     def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
-        def book() -> None:
+        def advance() -> None:
             for server in self.tubemq._servers.brokers.values():
                 for key, claim in server.service.claims.items():
                     holder = ClaimId.parse(claim.client_id)
                     if holder is not None and (holder.stage, holder.attempt) == (stage, attempt):
-                        server.service.offsets.book_late(key, _FETCHED * UNIT, late)
+                        server.service.offsets.advance_later(key, _FETCHED * UNIT, late)
 
-        self.tubemq._on_thread(book)
+        self.tubemq._on_thread(advance)
 
     def _settings(self) -> ClientSettings:
         return ClientSettings(

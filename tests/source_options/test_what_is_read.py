@@ -205,13 +205,13 @@ def damage(tubemq: EmbeddedTubeMQ, topic: str, body: bytes) -> None:
     tubemq.send(topic, body)
 
     def change() -> None:
-        store = tubemq._servers.broker(1).service.store(topic, 0)
+        store = tubemq._servers.broker(1).service.stores.get(topic, 0)
         assert store is not None
-        entry = store._block[-1]
+        entry = store._block.entries[-1]
         reply = broker_pb.GetMessageResponseB2C()
         reply.MergeFromString(b"" if entry.wire is None else entry.wire)
         reply.messages[0].checkSum = 12345
-        store._block[-1] = entry._replace(wire=reply.SerializePartialToString())
+        store._block.entries[-1] = entry._replace(wire=reply.SerializePartialToString())
 
     tubemq._on_thread(change)
 

@@ -21,7 +21,7 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "unknown master of a fault": (lambda t: t.on("producer_register", master=2), "no master 2; there are 1"),
     "broker and master of a fault": (lambda t: t.on("get_message", broker=1, master=1), "name one of them"),
     "master zero": (lambda t: t.stop_master(0), "no master 0"),
-    "unknown topic": (lambda t: t.messages("other"), "no topic 'other': make it with create_topic"),
+    "unknown topic": (lambda t: t.messages("other"), "no topic 'other': create it with create_topic"),
     "unknown topic deleted": (lambda t: t.delete_topic("other"), "no topic 'other'"),
     "unknown topic closed": (lambda t: t.close_topic("other"), "no topic 'other'"),
     "unknown topic authorized": (lambda t: t.authorize("other", "g"), "no topic 'other'"),
@@ -29,15 +29,15 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
     "unknown topic flushed": (lambda t: t.flush("other"), "no topic 'other'"),
     "unknown broker flushed": (lambda t: t.flush("demo", broker_id=9), "no broker 9"),
     "unknown partition": (lambda t: t.send("demo", b"x", partition=7), "no partition 7; it has 1:0, 1:1, 1:2, 2:0"),
-    "no partition": (lambda t: t.send("demo", b"x", partition="one"), "'one' is no partition id"),
+    "no partition": (lambda t: t.send("demo", b"x", partition="one"), "'one' is neither a partition id"),
     "group on an unknown partition": (lambda t: t.group_offset("g", "demo", 1, 7), "no partition '1:7'"),
     "group on an unknown topic": (lambda t: t.group_offset("g", "other", 1, 0), "no topic 'other'"),
     "empty body": (lambda t: t.send("demo", b""), "was refused: data length is zero!"),
     "text for a body": (lambda t: t.send("demo", "x"), "a message's body is bytes, not str"),  # type: ignore[arg-type]
     "bad attribute": (lambda t: t.send("demo", b"x", attributes={"a": "b,c"}), "attribute a"),
     "bad topic name": (lambda t: t.create_topic("a-b"), "must start with a letter"),
-    "no partitions": (lambda t: t.create_topic("new", 0), "a partition and a store at least"),
-    "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs a broker"),
+    "no partitions": (lambda t: t.create_topic("new", 0), "at least one partition and one store"),
+    "nowhere": (lambda t: t.create_topic("new", brokers=[]), "needs at least one broker"),
     "to keep less than nothing": (lambda t: t.expire("demo", keep=-1), "0 messages or more"),
     "restriction of an open topic": (lambda t: t.restrict("demo", "g", "a"), "not under authorisation"),
     "no flow rule": (lambda t: t.set_flow_rule("[{}]"), "no flow rule"),
@@ -56,7 +56,7 @@ def test_a_mistake_is_named(mistake: str) -> None:
 
 @pytest.mark.parametrize(("masters", "brokers"), [(0, 1), (1, 0)])
 def test_a_cluster_has_both_kinds_of_server(masters: int, brokers: int) -> None:
-    with pytest.raises(ConfigError, match="a master and a broker at least"):
+    with pytest.raises(ConfigError, match="at least one master and one broker"):
         EmbeddedTubeMQ(masters=masters, brokers=brokers)
 
 
@@ -113,7 +113,7 @@ def test_messages_go_round_all_partitions_of_the_brokers_that_run() -> None:
         everywhere = {(m.broker_id, m.partition) for m in [tubemq.send("demo", b"x") for _ in range(4)]}
         tubemq.crash_broker(1)
         there = {(m.broker_id, m.partition) for m in [tubemq.send("demo", b"x") for _ in range(4)]}
-        with pytest.raises(ConfigError, match=r"broker 1 is down: bring it back with start_broker\(1\)"):
+        with pytest.raises(ConfigError, match=r"broker 1 is down: start it with start_broker\(1\)"):
             tubemq.send("demo", b"x", "1:0")
         tubemq.stop_broker(2)
         with pytest.raises(ConfigError, match="all brokers of topic demo are down"):

@@ -26,14 +26,14 @@ class Reader:
         self.clock = clock or StoppedClock()
         self.limits = list(limits)
         self.quota = ReadQuota(self.clock, TRANSFER_SIZE)
-        self.quota.took(1, 0)
+        self.quota.count(1, 0)
 
     def allowed(self, lag: int = END, *, escape: bool = False) -> int:
         return self.quota.allowed(self.limits, lag, escape)
 
     def read(self, size: int) -> None:
         assert self.allowed() > 0
-        self.quota.took(size, 0)
+        self.quota.count(size, 0)
 
 
 # -- rules
@@ -65,15 +65,15 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
         parse_data_limits(text)
 
 
-# -- pace
+# -- quota
 
 
 def test_the_first_read_has_a_size_of_its_own_and_is_not_counted() -> None:
-    pace = ReadQuota(StoppedClock(), TRANSFER_SIZE)
+    quota = ReadQuota(StoppedClock(), TRANSFER_SIZE)
     for escape in (False, True):
-        assert pace.allowed([LIMIT], END, escape) == FIRST_READ
-    pace.took(100 * MEBIBYTE, 0)
-    assert pace.allowed([LIMIT], END, False) == TRANSFER_SIZE
+        assert quota.allowed([LIMIT], END, escape) == FIRST_READ
+    quota.count(100 * MEBIBYTE, 0)
+    assert quota.allowed([LIMIT], END, False) == TRANSFER_SIZE
 
 
 def test_without_a_rule_all_is_allowed() -> None:
@@ -87,15 +87,15 @@ def test_without_a_rule_all_is_allowed() -> None:
 def test_a_rule_is_for_those_that_lag_by_more(lag: int, limited: bool) -> None:
     reader = Reader(LIMIT)
     assert reader.allowed(lag) == TRANSFER_SIZE
-    reader.quota.took(MEBIBYTE, 0)
+    reader.quota.count(MEBIBYTE, 0)
     assert reader.allowed(lag) == (-500 if limited else TRANSFER_SIZE)
 
 
 def test_the_lag_is_counted_from_the_end_of_the_last_read() -> None:
     reader = Reader(LIMIT)
-    reader.quota.took(1, 1000)
+    reader.quota.count(1, 1000)
     assert reader.allowed(1100) == TRANSFER_SIZE
-    reader.quota.took(MEBIBYTE, 1000)
+    reader.quota.count(MEBIBYTE, 1000)
     assert reader.allowed(1100) == TRANSFER_SIZE
 
 

@@ -38,8 +38,8 @@ class Bench:
     def next_read(self, *, manual: bool, consumed: bool = True) -> int | None:
         return self.offsets.next_read(KEY, self.store, manual, consumed)
 
-    def book(self, advance: int, *, manual: bool, empty: bool = False) -> None:
-        self.offsets.book(KEY, advance, manual, empty)
+    def advance(self, advance: int, *, manual: bool, empty: bool = False) -> None:
+        self.offsets.advance(KEY, advance, manual, empty)
 
     def pass_time(self, seconds: float) -> None:
         """In steps as a broker's timers look at it."""
@@ -82,7 +82,7 @@ def test_where_a_register_puts_a_group(stored: int | None, status: int, asked: i
 def test_a_register_forgets_what_is_in_flight() -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=True)
+    bench.advance(56, manual=True)
     assert bench.next_read(manual=True) == MIN + 56
     assert bench.load() == MIN
     assert bench.next_read(manual=True) == MIN
@@ -101,7 +101,7 @@ def test_manual_reads_move_on_and_confirm_nothing() -> None:
     bench.load(asked=MIN)
     for n in range(3):
         assert bench.next_read(manual=True) == MIN + 28 * n
-        bench.book(28, manual=True)
+        bench.advance(28, manual=True)
     assert bench.confirmed() == MIN
     assert bench.offsets.commit(KEY, True) == MIN + 84 == bench.confirmed()
     assert bench.next_read(manual=True) == MIN + 84
@@ -110,7 +110,7 @@ def test_manual_reads_move_on_and_confirm_nothing() -> None:
 def test_a_commit_that_consumed_nothing_rolls_back() -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=True)
+    bench.advance(56, manual=True)
     assert bench.offsets.commit(KEY, False) == MIN
     assert bench.next_read(manual=True) == MIN
 
@@ -119,16 +119,16 @@ def test_a_commit_that_consumed_nothing_rolls_back() -> None:
 def test_an_automatic_get_confirms_the_one_before(consumed: bool, position: int) -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=False)
+    bench.advance(56, manual=False)
     assert bench.next_read(manual=False, consumed=consumed) == position == bench.confirmed()
 
 
 def test_an_automatic_read_again_replaces_what_was_in_flight() -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=False)
+    bench.advance(56, manual=False)
     assert bench.next_read(manual=False, consumed=False) == MIN
-    bench.book(28, manual=False)
+    bench.advance(28, manual=False)
     assert bench.next_read(manual=False) == MIN + 28
 
 
@@ -136,7 +136,7 @@ def test_an_automatic_read_again_replaces_what_was_in_flight() -> None:
 def test_an_empty_read_is_confirmed_at_once_unless_the_reader_does_that(manual: bool, confirmed: int) -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=manual, empty=True)
+    bench.advance(56, manual=manual, empty=True)
     assert bench.confirmed() == confirmed
     assert bench.next_read(manual=manual) == MIN + 56
 
@@ -186,7 +186,7 @@ def test_a_reader_that_retention_overtook_goes_on_at_the_minimum(manual: bool) -
 def test_what_was_in_flight_counts_twice_for_a_manual_reader_that_was_overtaken() -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=True)
+    bench.advance(56, manual=True)
     bench.store.keep(5)
     assert bench.next_read(manual=True) == MIN + 84  # 56 bytes below the minimum, and so is the cursor
 
@@ -194,7 +194,7 @@ def test_what_was_in_flight_counts_twice_for_a_manual_reader_that_was_overtaken(
 def test_an_administrator_moves_a_group() -> None:
     bench = Bench()
     bench.load(asked=MIN)
-    bench.book(56, manual=True)
+    bench.advance(56, manual=True)
     bench.offsets.move(KEY, 363)
     assert bench.confirmed() == 336
     assert bench.next_read(manual=True) == 336
@@ -216,7 +216,7 @@ def test_groups_topics_and_partitions_do_not_meet() -> None:
     keys = [KEY, Key("h", "demo", 0), Key("g", "other", 0), Key("g", "demo", 1)]
     for n, key in enumerate(keys):
         bench.offsets.load(key, bench.store, NORMAL, MIN + 28 * n)
-        bench.offsets.book(key, 28 * n, True, False)
+        bench.offsets.advance(key, 28 * n, True, False)
     assert [bench.offsets.commit(key, True) for key in keys] == [MIN + 56 * n for n in range(4)]
     bench.offsets.remove("h")
     assert [bench.offsets.confirmed(key) is None for key in keys] == [False, True, False, False]
@@ -257,7 +257,7 @@ def test_a_crash_brings_an_older_position_back() -> None:
 def test_an_orderly_stop_confirms_what_is_in_flight(release: Release, manual: bool) -> None:
     bench = Bench(release)
     bench.load(asked=MIN)
-    bench.book(56, manual=manual)
+    bench.advance(56, manual=manual)
     bench.offsets.stop()
     bench.offsets.restart()
     assert bench.confirmed() == MIN + 56
@@ -305,7 +305,7 @@ def test_commits_keep_a_group() -> None:
     bench.load(asked=MIN)
     for _ in range(8):
         bench.pass_time(600)
-        bench.book(28, manual=True)
+        bench.advance(28, manual=True)
         bench.offsets.commit(KEY, True)
     assert bench.confirmed() == MIN + 8 * 28
 

@@ -93,7 +93,7 @@ def test_sends_that_are_refused(fields: Fields, code: int, text: str) -> None:
     assert (reply.success, reply.errCode) == (False, code)
     assert reply.errMsg.startswith(text)
     assert present(reply) == {"success", "errCode", "errMsg"}
-    assert not bench.broker.stores_of("demo")
+    assert not bench.broker.stores.of_topic("demo")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_without_credentials_that_do_nothing_happens() -> None:
     for reply in (bench.send(clientId=""), bench.register(clientId=""), bench.heartbeat("nonsense", clientId="")):
         assert outcome(reply) == (415, "who are you?")
     assert not bench.broker.claims
-    assert not bench.broker.stores_of("demo")
+    assert not bench.broker.stores.of_topic("demo")
 
 
 # -- claims
@@ -438,7 +438,7 @@ def test_what_a_reader_of_files_does_not_find_in_memory(policy: int, text: str) 
     bench.register(qryPriorityId=policy)
     for _ in range(2):
         assert outcome(bench.get(manualCommitOffset=True)) == (404, text)
-    bench.broker.stores_of("demo")[0].flush()
+    bench.broker.stores.of_topic("demo")[0].flush()
     assert payloads(bench.get(manualCommitOffset=True)) == [b"x"]
 
 
@@ -532,7 +532,7 @@ def test_commits_that_are_refused(fields: Fields, code: int, text: str) -> None:
 def test_what_a_stop_and_a_crash_leave(orderly: bool, left: list[bytes]) -> None:
     bench = BrokerBench()
     bench.send(data=b"0")
-    bench.broker.stores_of("demo")[0].flush()
+    bench.broker.stores.of_topic("demo")[0].flush()
     last = bench.send(data=b"1").messageId
     bench.register()
     if orderly:
@@ -541,7 +541,7 @@ def test_what_a_stop_and_a_crash_leave(orderly: bool, left: list[bytes]) -> None
         bench.broker.crash()
     assert bench.get().errCode == 411
     assert bench.register("c2").currOffset == 0
-    bench.broker.stores_of("demo")[0].flush()
+    bench.broker.stores.of_topic("demo")[0].flush()
     seen = [one for _ in range(3) for one in payloads(bench.get("c2", manualCommitOffset=True))]
     assert seen == left
     assert bench.send().messageId != last

@@ -31,7 +31,7 @@ class Reader:
         if position is None:
             return False
         found = self._store.read(position, self._key.partition_id, self._codes, self._policy, 500, -2)
-        self._offsets.book(self._key, found.advance, self._manual, not found.chunks)
+        self._offsets.advance(self._key, found.advance, self._manual, not found.chunks)
         self.seen += ids(found)
         if self._manual:
             self._offsets.commit(self._key, True)

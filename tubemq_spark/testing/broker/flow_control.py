@@ -1,23 +1,25 @@
-"""How fast a broker lets a claim read, by the data limits of the default flow rule (wire: ConsumerNodeInfo).
+"""Rate limit of reads: the data limits of the default flow rule, and how far into a store a claim may read.
 
-The other types of rules, and all rules of groups, are the clients' business.
+Clients apply the other types of rules, and all rules of groups. wire: ConsumerNodeInfo.
 """
 
 from __future__ import annotations
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.flow_rules import LIMIT_PERIOD, SHARE_PERIOD, DataLimit, Limits, time_of_day
+from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
 
-__all__ = ["FIRST_READ", "DataLimit", "ReadQuota", "parse_data_limits"]
+__all__ = ["FIRST_READ", "DataLimit", "FlowControl", "ReadQuota", "parse_data_limits"]
 
 _NO_LIMIT = 1 << 62
 _UNLIMITED = DataLimit(0, 2400, 0, _NO_LIMIT, 0)
+_DEFAULT_READ_POLICY = 300
 FIRST_READ = 327_680  # bytes of the first read of a claim
 
 
 def parse_data_limits(text: str) -> list[DataLimit]:
-    """The data limits in `text`; `ValueError` when the admin API would refuse it."""
+    """Return the data limits in `text`; `ValueError` when the admin API would refuse it."""
     if not text.strip():
         raise ValueError("a flow rule is a JSON list, not blank")
     try:
@@ -26,8 +28,30 @@ def parse_data_limits(text: str) -> list[DataLimit]:
         raise ValueError(str(error)) from error
 
 
+class FlowControl:
+    """The default flow rule as a broker applies it."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._parsed: tuple[str, list[DataLimit]] = ("", [])
+
+    def read_policy(self, qry_priority_id: int) -> int:
+        """Return the policy of a claim: its own, else that of the default rule, else the broker's."""
+        if qry_priority_id > 0:
+            return qry_priority_id
+        rule = self._catalog.default_flow
+        return rule.qry_priority_id if rule is not None and rule.qry_priority_id > 0 else _DEFAULT_READ_POLICY
+
+    def data_limits(self) -> list[DataLimit]:
+        rule = self._catalog.default_flow
+        text = rule.info if rule is not None else ""
+        if text != self._parsed[0]:
+            self._parsed = text, parse_data_limits(text) if text else []
+        return self._parsed[1]
+
+
 class ReadQuota:
-    """What one claim may read. It is counted from the claim's second read on."""
+    """How many bytes one claim may read. Counting starts with the claim's second read."""
 
     def __init__(self, clock: Clock, transfer_size: int) -> None:
         self._clock = clock
@@ -36,33 +60,34 @@ class ReadQuota:
         self._limit_ends = self._share_ends = float("-inf")
         self._read_of_share = self._read_of_limit = 0
         self._share = 0
-        self._unit = FIRST_READ
+        self._read_size = FIRST_READ
         self.read_to = -2  # end of the last read in the data file
 
     def allowed(self, limits: list[DataLimit], max_data_offset: int, escape: bool) -> int:
-        """Bytes the next read may have; 0 or less: wait so many milliseconds."""
+        """Return the bytes that the next read may return; 0 or less: wait that many milliseconds."""
         if self.read_to < 0:
-            return self._unit
+            return self._read_size
         now = self._clock.now()
         if now > self._limit_ends:
-            self._limit = self._look_up(limits, max_data_offset - self.read_to)
+            self._limit = self._limit_for(limits, max_data_offset - self.read_to)
             self._read_of_share = self._read_of_limit = 0
             self._limit_ends, self._share_ends = now + LIMIT_PERIOD, now + SHARE_PERIOD
             self._share = self._limit.per_share
-            self._unit = min(self._share, self._transfer_size)
+            self._read_size = min(self._share, self._transfer_size)
         elif now > self._share_ends:
             self._read_of_share = 0
             self._share_ends = now + SHARE_PERIOD
         if escape or (self._share > self._read_of_share and self._limit.per_minute > self._read_of_limit):
-            return self._unit
+            return self._read_size
         return -self._limit.wait_ms
 
-    def took(self, size: int, read_to: int) -> None:
+    def count(self, size: int, read_to: int) -> None:
+        """Add a read of `size` bytes that ended at `read_to` in the data file."""
         self.read_to = read_to
         self._read_of_share += size
         self._read_of_limit += size
 
-    def _look_up(self, limits: list[DataLimit], lag: int) -> DataLimit:
+    def _limit_for(self, limits: list[DataLimit], lag: int) -> DataLimit:
         at = time_of_day(self._clock.wall_ms() / 1000)
         fitting = (limit for limit in limits if lag > limit.lag and limit.start <= at <= limit.end)
         return next(fitting, _UNLIMITED)

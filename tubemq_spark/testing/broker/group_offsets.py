@@ -1,4 +1,5 @@
-"""Where groups stand on a broker: confirmed positions, what is in flight beyond them, and what a crash leaves of both.
+"""Offsets of the consumer groups on a broker: confirmed positions (commits), what is in flight beyond them, and what
+remains of both after a crash.
 
 wire: DefaultOffsetManager, OffsetStorageInfo, FileOffsetStorage, ZkOffsetStorage.
 """
@@ -14,11 +15,11 @@ from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import Release, ServerConfig
 
 _EXPIRY_CHECK_PERIOD = 600.0
-_SLOWEST = 20.0  # seconds
+_LONGEST_DELAY = 20.0  # seconds that a get may take: a claim lives longer
 
 
 class Key(NamedTuple):
-    """A group on a partition; `str()` is how the broker names it."""
+    """A group on a partition; `str()` gives the broker's name for it."""
 
     group: str
     topic: str
@@ -32,12 +33,12 @@ class Key(NamedTuple):
 class _Record:
     confirmed: int
     changed_at: float
-    fresh: bool = True  # nothing was confirmed yet: the first commit counts as a change even when it moves nothing
+    fresh: bool = True  # nothing was confirmed yet; the first commit counts as a change even if it moves nothing
 
 
 @dataclass
-class _Late:
-    """What a get advances the cursor by when so many more gets have begun, if they do until then."""
+class _DelayedAdvance:
+    """The advance of a slow get: applied when `gets` more gets have begun, unless that happens after `until`."""
 
     advance: int
     gets: int
@@ -52,15 +53,16 @@ class GroupOffsets:
         self._clock = clock
         self._records: dict[Key, _Record] = {}
         self._in_flight: dict[Key, int] = {}
-        self._late: dict[Key, list[_Late]] = {}
-        self._table: dict[Key, _Record] = {}
-        self._durable: dict[Key, _Record] = {}
+        self._delayed: dict[Key, list[_DelayedAdvance]] = {}
+        self._delay_next_get: int | None = None
+        self._table: dict[Key, _Record] = {}  # what the flush timer has copied from the records
+        self._durable: dict[Key, _Record] = {}  # what a crash does not lose
         self._table_due = Period(clock, config.offset_flush_interval)
         self._file_due = Period(clock, config.offset_file_interval)
         self._expiry_due = Period(clock, _EXPIRY_CHECK_PERIOD)
 
     def load(self, key: Key, store: Store, read_status: int, asked: int) -> int:
-        """What a register does; gives the confirmed position after it."""
+        """Apply a register and return the confirmed position after it."""
         start = store.min_offset if read_status == ReadStatus.NORMAL else store.max_offset
         record = self._record(key, start)
         self._in_flight[key] = 0
@@ -71,10 +73,9 @@ class GroupOffsets:
         return record.confirmed
 
     def next_read(self, key: Key, store: Store, manual: bool, last_consumed: bool) -> int | None:
-        """Where a get reads; None at the end of the store, which the broker does not notice in an empty one.
+        """Return where a get reads; None at the end of the store, except for an empty one, as on the broker.
 
-        What is gone is stepped over as the broker does it: the answer may be below the minimum then, and so may the
-        cursor stay.
+        The broker skips deleted messages in its own way: the result, and the cursor, may stay below the minimum.
         """
         record = self._record(key, 0)
         position = record.confirmed
@@ -88,15 +89,15 @@ class GroupOffsets:
                 self._in_flight[key] = high - position
                 if not manual:
                     self.commit(key, True)
-            return None if position > 0 else 0  # told as a negative number, and there is no -0
+            return None if position > 0 else 0  # the broker returns the end as a negative number; there is no -0
         if position < low:
-            # In manual mode this counts what was in flight twice, and the next gets repeat themselves.
+            # In manual mode this counts twice what was in flight, and the next gets repeat messages.
             self._in_flight[key] = low - position
             return self.commit(key, True)
         return position
 
-    def book(self, key: Key, advance: int, manual: bool, empty: bool) -> None:
-        """Takes a read of `advance` bytes into the cursor."""
+    def advance(self, key: Key, advance: int, manual: bool, empty: bool) -> None:
+        """Move the cursor by a read of `advance` bytes."""
         if advance == 0:
             return
         if manual:
@@ -106,20 +107,29 @@ class GroupOffsets:
             if empty:
                 self.commit(key, True)
 
-    def book_late(self, key: Key, advance: int, gets: int) -> None:
-        """As `book` in manual mode, but when so many more gets have begun: a worker of the broker is slow, and nothing
-        orders its booking and what others do meanwhile. None is slow for as long as a claim lives."""
-        self._late.setdefault(key, []).append(_Late(advance, gets, self._clock.now() + _SLOWEST))
+    def advance_later(self, key: Key, advance: int, gets: int) -> None:
+        """Move the cursor as `advance` in manual mode, but only when `gets` more gets have begun.
 
-    def begin_get(self, key: Key) -> None:
-        """Books what is due by now."""
-        for late in self._late.get(key, []):
-            late.gets -= 1
-            if late.gets == 0 and self._clock.now() < late.until:
-                self.book(key, late.advance, True, False)
+        This is a slow worker of the broker: nothing orders its update and the requests of others meanwhile.
+        """
+        delayed = _DelayedAdvance(advance, gets, self._clock.now() + _LONGEST_DELAY)
+        self._delayed.setdefault(key, []).append(delayed)
+
+    def delay_next_get(self, gets: int) -> None:
+        """Let the next get of the broker move its cursor when `gets` more gets of the group have begun."""
+        self._delay_next_get = gets
+
+    def begin_get(self, key: Key) -> int | None:
+        """Apply the delayed advances that are due; return by how many gets the advance of this one is delayed."""
+        for delayed in self._delayed.get(key, []):
+            delayed.gets -= 1
+            if delayed.gets == 0 and self._clock.now() < delayed.until:
+                self.advance(key, delayed.advance, True, False)
+        delay, self._delay_next_get = self._delay_next_get, None
+        return delay
 
     def commit(self, key: Key, consumed: bool) -> int:
-        """Confirms what is in flight, or drops it; gives the confirmed position."""
+        """Confirm what is in flight, or drop it; return the confirmed position."""
         in_flight = self._in_flight.get(key, 0) if consumed else 0
         self._in_flight[key] = 0
         record = self._record(key, 0)
@@ -128,17 +138,17 @@ class GroupOffsets:
         return record.confirmed
 
     def confirmed(self, key: Key) -> int | None:
-        """None without a record."""
+        """Return the confirmed position; None without a record."""
         record = self._records.get(key) or self._table.get(key)
         return None if record is None else record.confirmed
 
     def move(self, key: Key, position: int) -> None:
-        """Sets the confirmed position, as `admin_set_offset` does; what was in flight is forgotten."""
+        """Set the confirmed position and drop what is in flight, as `admin_set_offset` does."""
         self._in_flight[key] = 0
         self._set(self._record(key, 0), position)
 
     def remove(self, group: str) -> None:
-        """Forgets a group altogether, as `admin_rmv_offset` does."""
+        """Delete all records of a group, as `admin_rmv_offset` does."""
         for records in (self._records, self._table, self._durable):
             for key in [key for key in records if key.group == group]:
                 del records[key]
@@ -146,8 +156,11 @@ class GroupOffsets:
             del self._in_flight[key]
 
     def tick(self) -> None:
-        """What the broker's timers do: write positions down, and drop groups that nobody has used for long."""
-        has_file = self._config.release is Release.V2_5  # 1.2 keeps them in ZooKeeper alone, and for ever
+        """Run the broker's timers: write positions, and expire groups that were unused for long.
+
+        Release 1.2 keeps positions in ZooKeeper only and never expires them; 2.5 has a file as well.
+        """
+        has_file = self._config.release is Release.V2_5
         if self._table_due.is_due():
             self._write_table()
             if not has_file:
@@ -158,9 +171,9 @@ class GroupOffsets:
             self._expire()
 
     def stop(self) -> None:
-        """An orderly stop confirms all that is in flight, and writes everything down."""
+        """Confirm all that is in flight and write everything, as an orderly stop does."""
         if any(key.partition_id < 0 for key in self._in_flight):
-            return  # the broker meets an exception at such a key and writes nothing
+            return  # such a key raises an exception in the broker, which then writes nothing
         for key, in_flight in list(self._in_flight.items()):
             if in_flight:
                 self.commit(key, True)
@@ -168,10 +181,10 @@ class GroupOffsets:
         self._durable = dict(self._table)
 
     def restart(self) -> None:
-        """What a start finds: the positions that were written down."""
+        """Start with the positions that were written."""
         self._records = {}
         self._in_flight = {}
-        self._late = {}
+        self._delayed = {}
         self._table = dict(self._durable)
 
     def _record(self, key: Key, start: int) -> _Record:

@@ -1,5 +1,5 @@
-"""Message ids as a broker makes them (wire: IdWorker): nanoseconds of its monotonic clock, shifted left by 22 bits in a
-signed number of 64, of which the sign is dropped. So they rise for 36.6 minutes and fall for as long.
+"""Message ids as a broker creates them (wire: IdWorker): nanoseconds of its monotonic clock, shifted left by 22 bits in
+a signed 64-bit number, without the sign. So ids rise for 36.6 minutes and then fall for as long.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from tubemq_spark.testing.clock import Clock
 
 _SECOND = 1_000_000_000
 _WAVE = 1 << 42  # nanoseconds
-_RESTART = _SECOND * 6 // 5  # nanoseconds, what a process needs at the least to begin
+_RESTART = _SECOND * 6 // 5  # nanoseconds, the least that a process needs to start
 
 
 class MessageIds:
-    """Each one is used once in a process."""
+    """A generator of ids. No id comes twice from one process."""
 
     def __init__(self, clock: Clock, phase: float) -> None:
-        """`phase` is how many seconds of the wave have gone by."""
+        """`phase` is the number of seconds of the wave that have passed."""
         self._clock = clock
         self._offset = int((phase - clock.now()) * _SECOND)
         self._last = -1
@@ -26,5 +26,5 @@ class MessageIds:
         return min(nanoseconds, _WAVE - nanoseconds) << 22
 
     def restart(self) -> None:
-        """A new process goes on, on the same machine."""
+        """Continue as a new process on the same machine does."""
         self._offset += _RESTART

@@ -1,11 +1,11 @@
-"""A store: the message log that the partitions of one store of a topic share on a broker.
+"""A store: the log and index that all partitions of one store of a topic share on a broker.
 
     min ........... committed ... file end ........ max
     |  flushed files            |  memory block    |
 
 Positions are bytes of the index, 28 an entry. A message is acknowledged when it is in the memory block; a crash loses
-that block. Reads come from the files or from the block, never from both, and their limits differ: so do the edges of
-what they give. wire: MessageStore, MsgFileStore, MsgMemStore.
+that block. One read returns messages from the files or from the block, never from both, and each has its own limits.
+wire: MessageStore, MsgFileStore, MsgMemStore.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tubemq_spark.testing.clock import Clock, Period
 from tubemq_spark.testing.config import ServerConfig
 
 UNIT = INDEX_MSG_UNIT_SIZE
-ENTRY_BYTES = 150  # of this process's memory that a message takes besides those, measured
+ENTRY_BYTES = 150  # memory of this process that a message takes besides its bytes, measured
 NO_CODE = -1  # the filter code of a message without a type
 
-_SEGMENTS_KEPT = 8  # of a store that is full
-_MEMORY_FLUSH_PERIOD = 10.0  # seconds between two looks for a block that is old enough to be flushed
+_SEGMENTS_KEPT = 8  # in a full store
+_MEMORY_FLUSH_PERIOD = 10.0  # seconds between two checks whether the block is old enough for a flush
 _DISK_FLUSH_PERIOD = 20.0
 _UNFLUSH_INTERVAL = 10.0
 _UNFLUSH_THRESHOLD = 1000
@@ -40,11 +40,11 @@ class Entry(NamedTuple):
     code: int
     size: int  # bytes in the data file
     data_end: int  # its end in the data file
-    wire: bytes | None  # as a field of GetMessageResponseB2C; None when the broker never gives it out
+    wire: bytes | None  # encoded as a field of GetMessageResponseB2C; None when the broker never returns it
 
 
 class ReadResult(NamedTuple):
-    """What a read gave, as the broker answers it: `advance` is how far the cursor moves, in bytes, success or not."""
+    """The result of a read. The cursor moves by `advance` bytes, whether the read succeeds or not."""
 
     code: int
     text: str
@@ -58,7 +58,7 @@ class ReadResult(NamedTuple):
 
 @dataclass
 class _Segment:
-    """An index segment and its messages: what retention removes in one piece."""
+    """An index segment and its messages, the unit that retention deletes."""
 
     first: int  # number of its first entry
     entries: list[Entry] = field(default_factory=list)
@@ -70,13 +70,42 @@ class _Segment:
 
     @property
     def held_bytes(self) -> int:
-        """Of memory, about."""
+        """Memory that the segment takes, approximately."""
         return self.size + len(self.entries) * ENTRY_BYTES
 
 
+@dataclass
+class _MemoryBlock:
+    """Messages that are not in the files yet."""
+
+    begun: float
+    data_start: int  # where it begins in the data file
+    data_end: int
+    entries: list[Entry] = field(default_factory=list)
+    last_of_partition: dict[int, int] = field(default_factory=dict)  # number of the last entry, by partition id
+    last_of_code: dict[int, int] = field(default_factory=dict)  # and by filter code
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data."""
+        return self.data_end - self.data_start
+
+    @property
+    def held_bytes(self) -> int:
+        return self.size + len(self.entries) * ENTRY_BYTES
+
+    def append(self, number: int, partition_id: int, code: int, size: int, wire: bytes | None) -> None:
+        self.data_end += size
+        self.entries.append(Entry(partition_id, code, size, self.data_end, wire))
+        self.last_of_partition[partition_id] = number
+        self.last_of_code[code] = number
+
+
 class Store:
-    """One store of a topic with `partitions` partitions. All times are the clock's. When it takes more than `max_bytes`
-    of memory, the oldest segments go; a block and a segment are full with an eighth of that at the latest.
+    """One store of a topic with `partitions` partitions.
+
+    It deletes its oldest segments when it takes more than `max_bytes` of memory. A block or a segment is full with an
+    eighth of that at the latest.
     """
 
     def __init__(self, partitions: int, max_bytes: int, config: ServerConfig, clock: Clock) -> None:
@@ -84,22 +113,20 @@ class Store:
         self._config = config
         self._clock = clock
         self._segments = [_Segment(0)]
-        self._file_data_end = 0
         self._committed = 0
         self._last_commit = clock.now()
         self._memory_due = Period(clock, _MEMORY_FLUSH_PERIOD)
         self._disk_due = Period(clock, _DISK_FLUSH_PERIOD)
-        self._begin_block()
+        self._block = _MemoryBlock(clock.now(), 0, 0)
         self.set_limits(partitions, max_bytes)
 
     def set_limits(self, partitions: int, max_bytes: int) -> None:
-        """As of a store that was made with them."""
+        """Behave from now on as a store that was created with these arguments."""
         entries = 1000 * partitions
         self._memory_scan = min(max(entries, 6000), 10_000)
         self._file_scan = min(max(entries, 8000), 13_500)
         self._max_bytes = max_bytes
-        self._part_bytes = max_bytes // _SEGMENTS_KEPT
-        if self._block_held_bytes > self._part_bytes:
+        if self._block.held_bytes > self._part_bytes:
             self._flush_block()
         self._drop_surplus()
 
@@ -109,16 +136,16 @@ class Store:
 
     @property
     def committed_offset(self) -> int:
-        """The end of what a reader sees that reads flushed files only."""
+        """The end of the log for a reader that reads flushed files only."""
         return self._committed * UNIT
 
     @property
     def max_offset(self) -> int:
-        return (self._file_end + len(self._block)) * UNIT
+        return (self._file_end + len(self._block.entries)) * UNIT
 
     @property
     def max_data_offset(self) -> int:
-        return self._block_data_end
+        return self._block.data_end
 
     @property
     def segments(self) -> list[int]:
@@ -130,29 +157,26 @@ class Store:
         return self._segments[-1].end
 
     @property
-    def _block_held_bytes(self) -> int:
-        return self._block_size + len(self._block) * ENTRY_BYTES
+    def _part_bytes(self) -> int:
+        """Memory of a full block or segment."""
+        return self._max_bytes // _SEGMENTS_KEPT
 
     def append(self, partition_id: int, code: int, message_id: int, check_sum: int, flag: int, payload: bytes) -> int:
-        """Takes a message; gives its position."""
+        """Append a message and return its position."""
         size = STORE_DATA_HEADER_LEN + len(payload)
         config = self._config
         if (
-            self._block_size + size > config.mem_cache_msg_size
-            or len(self._block) >= config.mem_cache_msg_count
-            or self._block_held_bytes + size + ENTRY_BYTES > self._part_bytes
+            self._block.size + size > config.mem_cache_msg_size
+            or len(self._block.entries) >= config.mem_cache_msg_count
+            or self._block.held_bytes + size + ENTRY_BYTES > self._part_bytes
         ):
             self._flush_block()
-        number = self._file_end + len(self._block)
-        self._block_data_end += size
-        self._block_size += size
+        number = self._file_end + len(self._block.entries)
         wire = None
         if _is_readable(payload, flag):
             message = pb.TransferedMessage(messageId=message_id, checkSum=check_sum, flag=flag, payLoadData=payload)
             wire = pb.GetMessageResponseB2C(messages=[message]).SerializePartialToString()
-        self._block.append(Entry(partition_id, code, size, self._block_data_end, wire))
-        self._last_of_partition[partition_id] = number
-        self._last_of_code[code] = number
+        self._block.append(number, partition_id, code, size, wire)
         self._stored_bytes += size + ENTRY_BYTES
         self._drop_surplus()
         return number * UNIT
@@ -160,10 +184,10 @@ class Store:
     def read(
         self, position: int, partition_id: int, codes: frozenset[int] | None, policy: int, size_limit: int, read_to: int
     ) -> ReadResult:
-        """What a broker gives a reader whose cursor is at `position`; below the minimum it begins there.
+        """Read for a cursor at `position`; a position below the minimum starts at the minimum.
 
-        `codes` are those of its filters, `policy` says how far it sees (1 files, 2 what is being flushed, 3 all),
-        `size_limit` is in bytes, and `read_to` is the end of its last read in the data file.
+        `codes` are the reader's filter codes. `policy` limits what it sees: 1 files, 2 what is being flushed, 3 all.
+        `size_limit` is in bytes; `read_to` is the end of the reader's last read in the data file.
         """
         number = max(position // UNIT, self._segments[0].first)
         if policy > 1 and number >= self._file_end:
@@ -175,22 +199,23 @@ class Store:
         return self._read_files(number, partition_id, codes, policy, size_limit, read_to)
 
     def _read_block(self, number: int, partition_id: int, codes: frozenset[int] | None) -> ReadResult:
+        block = self._block
         start = number - self._file_end
-        if start >= len(self._block):
+        if start >= len(block.entries):
             return ReadResult(ErrCode.NOT_FOUND, "Request offset reached cache maxOffset")
         if codes is None:
-            has_any = self._last_of_partition.get(partition_id, -1) >= number
+            has_any = block.last_of_partition.get(partition_id, -1) >= number
         else:
-            # Of whatever partition: a filtered reader may find its type, yet nothing for itself.
-            has_any = any(self._last_of_code.get(code, -1) >= number for code in codes)
+            # The broker does not check the partition: a filtered reader may find its type and get no message.
+            has_any = any(block.last_of_code.get(code, -1) >= number for code in codes)
         if not has_any:
-            return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(self._block) - start) * UNIT)
-        # The broker compares the whole record with the limit of the payload.
+            return ReadResult(ErrCode.NOT_FOUND, "Can't found Message by index!", (len(block.entries) - start) * UNIT)
+        # The broker compares the size of the whole record with the limit for the payload.
         too_long = self._config.max_msg_size + MESSAGE_SIZE_SLACK
         chunks: list[bytes] = []
         scanned = size = 0
-        read_to = self._block_data_end
-        for entry in self._block[start : start + self._memory_scan]:
+        read_to = block.data_end
+        for entry in block.entries[start : start + self._memory_scan]:
             scanned += 1
             if entry.partition_id != partition_id or entry.size > too_long:
                 continue
@@ -210,7 +235,7 @@ class Store:
         segment = self._segments[bisect_right(self._segments, number, key=lambda s: s.first) - 1]
         start = number - segment.first
         limit = self._file_scan * (1 if codes is None else 3)
-        # The broker's loop compares how far it came with what is left, and so ends half way.
+        # The broker's loop compares the entries it has read with those left, so it ends half way.
         half = (min(limit, len(segment.entries) - start) + 1) // 2
         chunks: list[bytes] = []
         scanned = size = ended = 0
@@ -238,30 +263,30 @@ class Store:
         )
 
     def tick(self) -> None:
-        """What the broker's timers do: flush a block that has waited long enough, and commit what is in the files."""
+        """Run the broker's timers: flush a block that is old enough, and make the files' content visible to all."""
         now = self._clock.now()
         if (
             self._memory_due.is_due()
-            and self._block
-            and now - self._block_begun >= self._config.mem_cache_flush_interval
+            and self._block.entries
+            and now - self._block.begun >= self._config.mem_cache_flush_interval
         ):
             self._flush_block()
         if self._disk_due.is_due() and now - self._last_commit >= _UNFLUSH_INTERVAL:
             self._commit()
 
     def flush(self) -> None:
-        """All that is in memory goes into the files, for good."""
+        """Write all messages into the files."""
         self._flush_block()
         self._commit()
 
     def crash(self) -> None:
-        """The memory block is lost."""
-        self._stored_bytes -= self._block_held_bytes
-        self._begin_block()
+        """Lose the memory block."""
+        self._stored_bytes -= self._block.held_bytes
+        self._begin_block(self._block.data_start)
         self._commit()
 
     def keep(self, entries: int) -> None:
-        """Moves the minimum so that the last `entries` entries stay."""
+        """Delete all but the last `entries` entries."""
         self.flush()
         first = max(self._file_end - entries, self._segments[0].first)
         while self._segments[0].end <= first and self._drop_segment():
@@ -275,11 +300,11 @@ class Store:
         self._stored_bytes -= size + len(gone) * ENTRY_BYTES
 
     def entries(self) -> Iterator[tuple[int, Entry]]:
-        """All that is stored, with positions, oldest first."""
+        """Yield position and entry of all that is stored, oldest first."""
         for segment in self._segments:
             for number, entry in enumerate(segment.entries, segment.first):
                 yield number * UNIT, entry
-        for number, entry in enumerate(self._block, self._file_end):
+        for number, entry in enumerate(self._block.entries, self._file_end):
             yield number * UNIT, entry
 
     def _drop_surplus(self) -> None:
@@ -287,29 +312,24 @@ class Store:
             pass
 
     def _drop_segment(self) -> bool:
-        """Removes the oldest segment, as retention does; False when only the one that is written to is left."""
+        """Delete the oldest segment, as retention does; return False if only the one in use is left."""
         if len(self._segments) == 1:
             return False
         self._stored_bytes -= self._segments.pop(0).held_bytes
         return True
 
-    def _begin_block(self) -> None:
-        self._block: list[Entry] = []
-        self._block_size = 0
-        self._block_begun = self._clock.now()
-        self._block_data_end = self._file_data_end
-        self._last_of_partition: dict[int, int] = {}
-        self._last_of_code: dict[int, int] = {}
+    def _begin_block(self, data_start: int) -> None:
+        self._block = _MemoryBlock(self._clock.now(), data_start, data_start)
 
     def _flush_block(self) -> None:
-        count = len(self._block)
+        block = self._block
+        count = len(block.entries)
         segment = self._segments[-1]
-        segment.entries += self._block
-        segment.size += self._block_size
-        self._file_data_end = self._block_data_end
+        segment.entries += block.entries
+        segment.size += block.size
         full = segment.held_bytes >= self._part_bytes or segment.size >= self._config.max_segment_size
         rolls = full or len(segment.entries) >= self._config.max_index_segment_entries
-        self._begin_block()
+        self._begin_block(block.data_end)
         if rolls:
             self._segments.append(_Segment(segment.end))
         if rolls or count >= _UNFLUSH_THRESHOLD or self._clock.now() - self._last_commit >= _UNFLUSH_INTERVAL:
@@ -321,7 +341,7 @@ class Store:
 
 
 def _is_readable(payload: bytes, flag: int) -> bool:
-    """Whether a get ever returns it: attributes that are announced must fit (wire: DataStoreUtils.getTransferMsg)."""
+    """Return True if a get can return it: announced attributes must fit (wire: DataStoreUtils.getTransferMsg)."""
     if not flag & ATTRIBUTES_FLAG:
         return True
     return len(payload) >= 4 and int.from_bytes(payload[:4], "big", signed=True) <= len(payload) - 4

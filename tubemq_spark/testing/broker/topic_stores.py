@@ -1,0 +1,103 @@
+"""The topics and stores of one broker: look-ups by the names and numbers in requests, with the broker's error texts."""
+
+from __future__ import annotations
+
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
+from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.testing.broker.store import Store
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, TopicLayout
+from tubemq_spark.testing.clock import Clock
+from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.reply_status import DeclinedError
+from tubemq_spark.testing.request_checks import Field, required_text
+
+
+class WrongPartitionError(Exception):
+    """A partition id out of range, met when its store is opened; the callers answer it with a 500."""
+
+
+class TopicStores:
+    """Stores by topic and store number. A store is created when a request first reaches it."""
+
+    def __init__(self, broker_id: int, catalog: Catalog, config: ServerConfig, clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._catalog = catalog
+        self._config = config
+        self._clock = clock
+        self._stores: dict[tuple[str, int], Store] = {}
+
+    def get(self, topic: str, store_id: int) -> Store | None:
+        return self._stores.get((topic, store_id))
+
+    def of_topic(self, topic: str) -> dict[int, Store]:
+        """Return the topic's stores by number."""
+        return {store_id: store for (name, store_id), store in self._stores.items() if name == topic}
+
+    def resize(self, topic: str, layout: TopicLayout) -> None:
+        """Apply the topic's new number of partitions or stores."""
+        for store in self.of_topic(topic).values():
+            store.set_limits(layout.partitions, self._max_bytes(layout))
+
+    def drop_topic(self, topic: str) -> None:
+        """Delete the topic's files."""
+        for key in [key for key in self._stores if key[0] == topic]:
+            del self._stores[key]
+
+    def crash(self) -> None:
+        for store in self._stores.values():
+            store.crash()
+
+    def flush(self) -> None:
+        for store in self._stores.values():
+            store.flush()
+
+    def tick(self) -> None:
+        for store in self._stores.values():
+            store.tick()
+
+    # -- look-ups for requests -----------------------------------------------------------------------------------
+
+    def layout(self, name: str) -> tuple[str, TopicLayout]:
+        """Return the trimmed topic name and its layout; `DeclinedError` when the broker does not have the topic."""
+        topic = required_text(Field.TOPIC_NAME, name, self._config.release)
+        layout = self._catalog.layout(topic, self._broker_id)
+        if layout is None:
+            raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {topic} not existed, please check your configure")
+        return topic, layout
+
+    def layout_with(self, partition_id: int, name: str, *, produces: bool) -> tuple[str, TopicLayout]:
+        """Return the same for a request that is declined unless the partition exists too."""
+        if produces and name.strip() == OFFSET_HISTORY:
+            raise DeclinedError(ErrCode.FORBIDDEN, f"topicName {OFFSET_HISTORY} does not allow producers to send data!")
+        topic, layout = self.layout(name)
+        if not _is_partition(partition_id, layout):
+            raise DeclinedError(
+                ErrCode.FORBIDDEN, f"partitionId {topic}-{partition_id} not existed, please check your configure"
+            )
+        return topic, layout
+
+    def open(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
+        """Return the partition's store. Its number is not checked: a store that no list shows is created as well."""
+        key = topic, max(partition_id, 0) // STORE_PARTITION_BASE
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = Store(layout.partitions, self._max_bytes(layout), self._config, self._clock)
+        return store
+
+    def open_checked(self, topic: str, layout: TopicLayout, partition_id: int) -> Store:
+        """Return the partition's store; `WrongPartitionError` when it has no such partition."""
+        if not _is_partition(partition_id, layout):
+            raise WrongPartitionError(
+                f"Wrong partition value {partition_id},valid partitions in (0,{layout.partitions - 1})"
+            )
+        return self.open(topic, layout, partition_id)
+
+    def _max_bytes(self, layout: TopicLayout) -> int:
+        """Return the limit of one store."""
+        return self._config.topic_max_bytes // layout.stores
+
+
+def _is_partition(partition_id: int, layout: TopicLayout) -> bool:
+    """Return True if a store has the partition; the broker checks its number within the store only."""
+    within = partition_id if partition_id < STORE_PARTITION_BASE else partition_id % STORE_PARTITION_BASE
+    return 0 <= within < layout.partitions
