@@ -45,7 +45,7 @@ class Timings:
     claim_max_pause: float = 0.5
     claim_wait_first_log: float = 10.0  # time after which waiting for a sibling is logged
     claim_wait_next_log: float = 60.0
-    claim_loss_log_again: float = 3600.0  # between two warnings that a group was moved
+    claim_again_after: float = 3600.0  # the driver repeats its claims, because servers drop groups that are idle
     all_partitions_check: float = 60.0  # between two checks of the group's position in all partitions of a store
     bookmark_first_pause: tuple[float, float] = (0.02, 0.08)  # random in this range, so that two clients part
 

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.net.rpc import ServerRequest
+from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _WITH_TOKEN = frozenset({Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT})
+
+
+Exchange = tuple[ServerRequest, Outcome]
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,14 @@ class GroupRequests:
     def _call(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
         token = self.token if method in _WITH_TOKEN else None
         return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
+
+
+def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
+    """Return the reply to a register of a held partition. Raise `TransportError` if the broker refused it: for a
+    partition that is held this is temporary, or the claim was lost.
+    """
+    request, outcome = exchange
+    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
+    if reply.errCode != ErrCode.SUCCESS:
+        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+    return reply

@@ -1,73 +1,70 @@
-"""What to do about a partition that somebody else holds: take it over, wait for it, or give up.
+"""Claim conflicts: another client holds a partition, and this module decides whether to fence it, wait, or give up.
 
-Tasks and drivers decide this in the same way. A broker's 410 names the holder, and `ClaimId.relation` tells what the
-holder is to the client that asks.
+Tasks and drivers decide in the same way. A broker's reply 410 names the holder, and `ClaimId.relation` says what the
+holder is to the client that wants the partition:
 
-* A predecessor is told to go. That does not cancel a fetch which the broker handles at that moment: the fetch moves the
-  cursor of the next owner, who skips messages and cannot know (wire: DefaultOffsetManager.bookOffset). So whoever reads
-  after a takeover reads twice and compares, see `RangeToRead.verify`.
-* A sibling, another scan of the same micro-batch or application, gives the partition back when it has read its range.
-  The wait for it has no limit; a dead one's claim expires at the broker. Who waits for a sibling must hold nothing that
-  a sibling may wait for.
-* Anybody else is waited for up to `tubemq.claim.timeoutMs`.
+* A predecessor is fenced: its claim is released. This does not cancel a fetch that the broker is already running. Such
+  a fetch advances the next owner's cursor, and that owner skips messages without notice (wire:
+  DefaultOffsetManager.bookOffset). So the reader that follows reads twice and compares, see `PartitionSnapshot.verify`.
+* A sibling is another scan of the same micro-batch or application. It releases the partition when it has read its
+  range. The wait for it has no limit; a dead sibling's claim expires at the broker. A client that waits for a sibling
+  must hold nothing that a sibling may wait for.
+* Any other holder is waited for up to option `tubemq.claim.timeoutMs`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
-import time
 from collections import Counter
 
 from tubemq_spark.client.backoff import Deadline, delays
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, Relation
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE = 0.02  # seconds: a sibling may need no longer for a short range
-_LONGEST_PAUSE = 0.5  # seconds
-_SIBLING_SAID_AFTER = 10.0  # seconds: to take turns is nothing to tell of
-_SAID_AGAIN_AFTER = 60.0  # seconds
+_SHORTEST_PAUSE = 0.01  # seconds
 
 
 class ClaimConflict:
-    """One wait of `claim` for one partition or several. It begins when it is made and ends when they are had."""
+    """The wait of `claim` for one or more partitions. It starts when the object is created."""
 
-    def __init__(self, claim: ClaimId, group: str, claim_timeout: float, retry_for: float) -> None:
-        """`claim_timeout` is how many seconds to wait for others than siblings, `retry_for` for how many seconds a
-        broker may go on naming predecessors that were told to go."""
-        self._claim = claim
+    def __init__(self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float) -> None:
+        """`claim_timeout` limits the wait for holders that are no siblings, in seconds. A broker may go on naming fenced
+        predecessors for the settings' `retry_for`."""
+        self._settings = settings
         self._group = group
+        self._claim = claim
         self._claim_timeout = claim_timeout
-        self._retry_for = retry_for
-        self._began = time.monotonic()
-        self._occupied: Deadline | None = None  # since the first holder that is no sibling
-        self._fencing: Deadline | None = None  # since the first predecessor
-        self._fenced: Counter[str] = Counter()  # how many holders were told to go, by place
-        self._delays = delays(_FIRST_PAUSE, _LONGEST_PAUSE)
-        self._unsure: set[str] = set()
-        self._must_pause = False
-        self._limits: list[float] = []  # seconds that may still be waited for holders of this round
-        self._say_at: dict[str, float] = {}  # when the next line about a holder is due
+        self._started = settings.clock.monotonic()
+        self._wait_ends: Deadline | None = None  # set by the first holder that is neither sibling nor predecessor
+        self._fencing_ends: Deadline | None = None  # set by the first predecessor
+        self._fenced: Counter[str] = Counter()  # how many holders were fenced, by `where`
+        self._doubtful: set[str] = set()
+        self._delays = delays(settings.timings.claim_first_pause, settings.timings.claim_max_pause)
+        self._longest_pause = 0.0  # seconds; 0 if no holder of this attempt must be waited for
+        self._next_log: dict[str, float] = {}  # by holder, on the monotonic clock
 
     def __repr__(self) -> str:
-        return f"<Waiting of {self._claim} since {time.monotonic() - self._began:.1f} s>"
+        return f"<ClaimConflict of {self._claim} for {self._settings.clock.monotonic() - self._started:.1f} s>"
 
-    def meet(self, where: str, holder: str, *, was_ours: bool = False) -> bool:
-        """The partition at `where` is held by the client `holder`. True when the caller has to take it from that one
-        now; False when the caller has to try again, after a `pause` in either case. `was_ours` says that the caller's
-        run had the partition before: then a run that looks newer is no dead one.
+    def must_fence(self, where: str, holder: str, *, was_ours: bool = False) -> bool:
+        """Return True if the caller must release the claim of `holder` on the partition at `where` now, False if it must
+        wait. Either way it calls `pause` and tries again. With `was_ours` this run held the partition before, so a run
+        that looks newer cannot be a dead one.
 
-        `FencedError` when the holder replaces the caller, or a run that looks newer keeps the partition for too long.
-        `PartitionOccupiedError` when any other does, but for siblings.
+        Raise `FencedError` if the holder replaces the caller, or a run that looks newer holds the partition for too
+        long. Raise `PartitionOccupiedError` if any other holder but a sibling does.
         """
-        held_by = ClaimId.parse(holder)
-        relation = Relation.FOREIGN if held_by is None else self._claim.relation(held_by)
+        holder_id = ClaimId.parse(holder)
+        relation = Relation.FOREIGN if holder_id is None else self._claim.relation(holder_id)
         if relation is not Relation.SIBLING:
-            self._unsure.add(where)
+            self._doubtful.add(where)
         if relation is Relation.PREDECESSOR:
-            self._fence(where, holder)
+            self._count_fenced(where, holder)
             return True
         if relation is Relation.UNCLEAR and was_ours:
             raise FencedError(
@@ -77,49 +74,56 @@ class ClaimConflict:
             )
         if relation is Relation.SUCCESSOR:
             raise FencedError(
-                f"{where}: {self._claim} is too late, the newer attempt {holder} has the partition", holder=holder
+                f"{where}: {self._claim} is too late, the newer attempt {holder} holds the partition", holder=holder
             )
+        limit = math.inf
         if relation is not Relation.SIBLING:
-            self._occupied = self._occupied or Deadline(self._claim_timeout)
-            if self._occupied.passed:
-                raise self._gave_up(where, holder, relation)
-            self._limits.append(self._occupied.left)
-        self._must_pause = True
-        self._say(where, holder, relation)
+            self._wait_ends = self._wait_ends or Deadline(self._claim_timeout, self._settings.clock)
+            if self._wait_ends.passed:
+                raise self._timeout_error(where, holder, relation)
+            limit = self._wait_ends.left
+        self._limit_pause(limit)
+        self._log_wait(where, holder, relation)
         return False
 
-    def is_unsure(self, where: str) -> bool:
-        """Whether a holder was met at `where` who may have gone with fetches under way: anybody but a sibling, which
-        gives a partition back when all its fetches are answered, or never."""
-        return where in self._unsure
+    def is_doubtful(self, where: str) -> bool:
+        """Return True if a holder at `where` may have left while a fetch of it was running. Any holder but a sibling may
+        do so: a sibling releases a partition only after all its fetches were answered."""
+        return where in self._doubtful
 
     def pause(self) -> None:
-        """Sleeps before the next try, if that is to wait at all. The pauses of two who wait differ, so that each of
-        them has its turn some time."""
-        if not self._must_pause:
+        """Sleep before the next attempt, if a holder must be waited for. The length is random, so that each of two
+        waiting clients gets its turn."""
+        if not self._longest_pause:
             return
-        seconds = min([next(self._delays) * random.uniform(0.5, 1.0), *self._limits])
-        self._must_pause, self._limits = False, []
-        time.sleep(max(seconds, 0.01))
+        seconds = min(next(self._delays) * random.uniform(0.5, 1.0), self._longest_pause)
+        self._longest_pause = 0.0
+        self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
 
-    def _fence(self, where: str, holder: str) -> None:
-        told = self._fenced[where]
-        self._fencing = self._fencing or Deadline(self._retry_for)
-        if told == 0:
+    def _limit_pause(self, seconds: float) -> None:
+        seconds = max(seconds, _SHORTEST_PAUSE)
+        self._longest_pause = min(seconds, self._longest_pause) if self._longest_pause else seconds
+
+    def _count_fenced(self, where: str, holder: str) -> None:
+        count = self._fenced[where]
+        self._fencing_ends = self._fencing_ends or Deadline(self._settings.retry_for, self._settings.clock)
+        if count == 0:
             _log.info("%s: taking over from the earlier attempt %s", where, holder)
-        elif self._fencing.passed:
+        elif self._fencing_ends.passed:
             raise PartitionOccupiedError(
-                f"{where}: an earlier attempt holds the partition, although the broker was told {told} times in "
-                f"{self._retry_for:g} s to end such claims: {holder}. Check the broker's log for what it refuses",
+                f"{where}: an earlier attempt holds the partition, although the broker was told {count} times in "
+                f"{self._settings.retry_for:g} s to end such claims: {holder}. Check the broker's log for what it "
+                "refuses",
                 holder=holder,
             )
+        else:
+            self._limit_pause(math.inf)
         self._fenced[where] += 1
-        self._must_pause = told > 0
 
-    def _gave_up(self, where: str, holder: str, relation: Relation) -> TubeMQError:
+    def _timeout_error(self, where: str, holder: str, relation: Relation) -> TubeMQError:
         if relation is Relation.UNCLEAR:
             return FencedError(
-                f"{where}: a run of this query that began later, {holder}, keeps the partition for more than "
+                f"{where}: a run of this query that began later, {holder}, holds the partition for more than "
                 f"{self._claim_timeout:g} s. Check that the query does not run twice",
                 holder=holder,
             )
@@ -132,32 +136,32 @@ class ClaimConflict:
             )
         return PartitionOccupiedError(
             f"{where}: another consumer of group {self._group} holds the partition for more than "
-            f"{self._claim_timeout:g} s: {_named(holder)}. Stop it, or use another tubemq.group",
+            f"{self._claim_timeout:g} s: {_described(holder)}. Stop it, or use another tubemq.group",
             holder=holder,
         )
 
-    def _say(self, where: str, holder: str, relation: Relation) -> None:
-        """A line at times, so that nobody wonders why nothing happens. A holder may be dead: its claim ends soon."""
-        now = time.monotonic()
-        due = self._say_at.get(holder, self._began + _SIBLING_SAID_AFTER if relation is Relation.SIBLING else 0.0)
-        if now < due:
+    def _log_wait(self, where: str, holder: str, relation: Relation) -> None:
+        """Log now and then what the client waits for. Siblings take turns all the time, so only a long turn is logged."""
+        timings, now = self._settings.timings, self._settings.clock.monotonic()
+        first = self._started + timings.claim_wait_first_log if relation is Relation.SIBLING else now
+        if now < self._next_log.get(holder, first):
             return
-        self._say_at[holder] = now + _SAID_AGAIN_AFTER
+        self._next_log[holder] = now + timings.claim_wait_next_log
         if relation is Relation.SIBLING:
             _log.warning(
-                "%s: another scan of the same data reads the partition, %s; waiting for its end, for %.0f s now",
-                where, _named(holder), now - self._began,
+                "%s: another scan of the same data reads the partition, %s; this one has waited for it for %.0f s",
+                where, _described(holder), now - self._started,
             )  # fmt: skip
         else:
             _log.warning(
                 "%s: another consumer of group %s holds the partition, %s; waiting for it up to %g s",
-                where, self._group, _named(holder), self._claim_timeout,
+                where, self._group, _described(holder), self._claim_timeout,
             )  # fmt: skip
 
 
-def _named(holder: str) -> str:
-    """The client id, and what it tells people."""
-    held_by = ClaimId.parse(holder)
-    if held_by is None or not held_by.label:
+def _described(holder: str) -> str:
+    """Return the client id, with the host and application that it names."""
+    holder_id = ClaimId.parse(holder)
+    if holder_id is None or not holder_id.label:
         return holder
-    return f"{holder} (of a Spark query on {', '.join(held_by.label.split('+'))})"
+    return f"{holder} (of a Spark query on {', '.join(holder_id.label.split('+'))})"
