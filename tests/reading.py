@@ -11,7 +11,7 @@ from tests import messages
 from tests.clusters import Cluster
 from tests.messages import Sent
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +13,8 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer import partition_reader as consumer
+from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -92,14 +91,16 @@ def shelf(filled: Shelf, group: str) -> Shelf:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens in place of a reader's pauses while it waits for a partition, one after another."""
+    """Actions that replace the pauses of a reader that waits for a partition, in this order."""
     actions: list[Callable[[], object]] = []
 
-    def sleep(seconds: float) -> None:
-        assert actions, "the reader waits"
-        actions.pop(0)()
+    def pause(conflict: ClaimConflict) -> None:
+        if conflict._longest_pause:
+            conflict._longest_pause = 0.0
+            assert actions, "the reader waits"
+            actions.pop(0)()
 
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(ClaimConflict, "pause", pause)
     return actions
 
 

@@ -14,7 +14,8 @@ from tests.clusters import Cluster
 from tests.clusters.servers import EACH_FRAMING
 from tests.reading import UNIT
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE, ReadStatus
@@ -181,7 +182,7 @@ def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, capl
         for _ in scene.partitions:  # which have one store at each broker, so that they are asked in turn
             claims.ask(time.monotonic())
         assert claims.standing(moved).group == 20 * UNIT
-        assert f"{moved}: somebody moved group {scene.group} to {position}" in caplog.text
+        assert f"{moved}: another client moved group {scene.group} to {position}" in caplog.text
     assert scene.positions() == scene.all_at(20 * UNIT)
 
 

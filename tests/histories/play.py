@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from unittest import mock
 
@@ -19,8 +19,9 @@ from tests.histories.ledger import BrokenError, Extent, Filters, Output, Positio
 from tests.histories.script import TYPES, Event, History
 from tests.histories.world import RIVAL, World
 from tests.without_spark.source import GIVEN
-from tubemq_spark.client.consumer import claim_conflict as waiting
-from tubemq_spark.client.consumer import driver_claims as claims
+from tubemq_spark.client.clock import SystemClock
+from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,
@@ -35,6 +36,7 @@ from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 
 PATIENCE = 120.0  # seconds that an operation is tried for at the end, when everything is in service
+FULL_CHECK = "_is_full_check_due"  # of `DriverClaims`
 SLOW = 10.0  # seconds that an answer is waited for, where none are lost
 HASTE = 1000.0  # of the servers' clock while a query waits for its own earlier run
 SILENT = ("drop_reply", "drop_request", "silence")
@@ -158,7 +160,11 @@ class Player:
     def play(self) -> None:
         """Raises `BrokenError`, or what should not have come up."""
         try:
-            with self._listening(), self._waiting(), mock.patch.object(claims, "_ASK_ALL_AFTER", claims._ASK_ALL_AFTER):
+            with (
+                self._listening(),
+                self._waiting(),
+                mock.patch.object(DriverClaims, FULL_CHECK, getattr(DriverClaims, FULL_CHECK)),
+            ):
                 while self._queue:
                     self._act(self._queue.popleft())
                 self._finish()
@@ -183,7 +189,7 @@ class Player:
         what = args["what"] if event.kind == "during" else event.kind
         self._troubles |= _TROUBLES.get(what, set())
         if what == "move_group":
-            claims._ASK_ALL_AFTER = 0.0  # a minute in which a query need not notice that
+            setattr(DriverClaims, FULL_CHECK, lambda *_: True)  # else a query may notice that a minute later
         if args.get("empty_for"):
             self._troubles.add("empty master")
         if event.kind == "run":
@@ -287,7 +293,7 @@ class Player:
         if "visit token" in str(error) and "master" not in troubles:
             raise BrokenError(f"no new visit token was got from a master that is there: {error}") from error
         allowed = next((causes for kind, causes in _EXPLAINS.items() if isinstance(error, kind)), set[str]())
-        if isinstance(error, FencedError) and "keeps the partition for more than" in str(error):
+        if isinstance(error, FencedError) and "holds the partition for more than" in str(error):
             allowed = allowed | {"clock"}  # a dead run by a clock that was ahead was waited for, though not long enough
         if not allowed & troubles:
             raise BrokenError(f"the query failed and nothing explains it: {name}: {error}") from error
@@ -418,7 +424,17 @@ class Player:
             if "clock" in self._troubles or self.history.setting.scans > 1:
                 self._world.pass_time(seconds * HASTE)
 
-        with mock.patch.object(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic)):
+        class Turns(SystemClock):
+            def sleep(self, seconds: float) -> None:
+                sleep(seconds)
+
+        original = ClaimConflict.pause
+
+        def pause(conflict: ClaimConflict) -> None:
+            conflict._settings = replace(conflict._settings, clock=Turns())
+            original(conflict)
+
+        with mock.patch.object(ClaimConflict, "pause", pause):
             yield
 
     @contextmanager

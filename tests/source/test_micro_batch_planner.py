@@ -11,7 +11,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.settings import ClientSettings

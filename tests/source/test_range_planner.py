@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.options import EARLIEST, LATEST

@@ -40,7 +40,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
     claims = DriverClaims(session, planner_claim(), options.claim_timeout)
-    waiting = claims.new_waiting()
+    acquirer = claims.new_acquirer()
     to_read: dict[Partition, tuple[int, int]] = {}
     group_positions: dict[Partition, int] = {}
     doubtful: set[Partition] = set()
@@ -49,7 +49,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         _check_bounds(options, partitions)
         left = set(partitions)
         while left:
-            taken = claims.take_some(left, waiting, read_status(options))
+            taken = claims.take_some(left, acquirer, read_status(options))
             to_read |= _ranges_of(taken, options, session, claims, narrowing)
             group_positions |= {partition: claims.standing(partition).group for partition in taken}
             doubtful |= {partition for partition in taken if claims.is_doubtful(partition)}

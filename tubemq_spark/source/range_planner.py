@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions

@@ -1,16 +1,15 @@
-"""What is done about the holder of a partition, and for how long."""
+"""Which holder of a partition is fenced, which is waited for, and for how long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from tubemq_spark.client import clock as backoff
-from tubemq_spark.client.consumer import claim_conflict as waiting
+from tests.clocks import ManualClock
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 
@@ -19,22 +18,14 @@ SIBLING = str(replace(TASK, stage=6, attempt=9, label=label_of("host-7", "app-1"
 NEWER_RUN = str(replace(TASK, run=6))
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`now` moves with the pauses, which take no time."""
-    clock = SimpleNamespace(now=1000.0)
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
-    monkeypatch.setattr(waiting, "time", fake)
-    monkeypatch.setattr(backoff, "time", fake)
-    return clock
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
 
 
-def new_waiting() -> ClaimConflict:
-    return ClaimConflict(TASK, "g", claim_timeout=45.0, retry_for=60.0)
+@pytest.fixture
+def conflict(clock: ManualClock) -> ClaimConflict:
+    return ClaimConflict(ClientSettings((), retry_for=60.0, clock=clock), "g", TASK, claim_timeout=45.0)
 
 
 def predecessors() -> Iterator[str]:
@@ -44,15 +35,17 @@ def predecessors() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("newest", [False, True], ids=["the same", "ever newer ones"])
-def test_a_broker_that_goes_on_naming_predecessors_ends_the_wait(clock: SimpleNamespace, newest: bool) -> None:
-    waits, named = new_waiting(), predecessors()
+def test_a_broker_that_goes_on_naming_predecessors_ends_the_wait(
+    conflict: ClaimConflict, clock: ManualClock, newest: bool
+) -> None:
+    named = predecessors()
     holder = next(named)
 
     def go_on() -> None:
         nonlocal holder
         for _ in range(1000):
-            assert waits.meet("here", holder)
-            waits.pause()
+            assert conflict.must_fence("here", holder)
+            conflict.pause()
             holder = next(named) if newest else holder
 
     with pytest.raises(PartitionOccupiedError, match=r"was told \d+ times in 60 s to end such claims: s") as raised:
@@ -61,29 +54,26 @@ def test_a_broker_that_goes_on_naming_predecessors_ends_the_wait(clock: SimpleNa
     assert 1060 <= clock.now < 1062
 
 
-def test_the_first_predecessor_costs_no_time(clock: SimpleNamespace) -> None:
-    waits = new_waiting()
-    assert waits.meet("here", next(predecessors()))
-    assert waits.meet("there", next(predecessors()))
-    waits.pause()
-    assert clock.now == 1000.0
-    assert waits.is_unsure("here")
+def test_fencing_the_first_predecessor_takes_no_pause(conflict: ClaimConflict, clock: ManualClock) -> None:
+    assert conflict.must_fence("here", next(predecessors()))
+    assert conflict.must_fence("there", next(predecessors()))
+    conflict.pause()
+    assert clock.pauses == []
+    assert conflict.is_doubtful("here")
 
 
-def test_a_sibling_is_waited_for_without_limit_and_named_once_a_minute(
-    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+def test_the_wait_for_a_sibling_has_no_limit_and_is_logged_once_a_minute(
+    conflict: ClaimConflict, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waits = new_waiting()
     while clock.now < 1000 + 3600:
-        assert not waits.meet("here", SIBLING)
-        before = clock.now
-        waits.pause()
-        assert 0.01 <= clock.now - before <= 0.5
+        assert not conflict.must_fence("here", SIBLING)
+        conflict.pause()
+        assert 0.01 <= clock.pauses[-1] <= 0.5
     assert 58 <= len(caplog.records) <= 60
-    said = caplog.records[0].getMessage()
-    assert said.startswith("here: another scan of the same data reads the partition, spark_q_r5_b5_s6_p5_a9_n5_w")
-    assert said.endswith("(of a Spark query on host-7, app-1, my-report); waiting for its end, for 10 s now")
-    assert not waits.is_unsure("here")
+    text = caplog.records[0].getMessage()
+    assert text.startswith("here: another scan of the same data reads the partition, spark_q_r5_b5_s6_p5_a9_n5_w")
+    assert text.endswith("(of a Spark query on host-7, app-1, my-report); this one has waited for it for 10 s")
+    assert not conflict.is_doubtful("here")
 
 
 @pytest.mark.parametrize(
@@ -94,36 +84,34 @@ def test_a_sibling_is_waited_for_without_limit_and_named_once_a_minute(
         (str(replace(TASK, reader="6")), PartitionOccupiedError, r"waits for itself; call cache\(\) on one side$"),
     ],
 )
-def test_others_are_waited_for_up_to_the_claim_timeout(
-    clock: SimpleNamespace, holder: str, error: type[Exception], words: str
+def test_the_wait_for_other_holders_ends_after_the_claim_timeout(
+    conflict: ClaimConflict, clock: ManualClock, holder: str, error: type[Exception], words: str
 ) -> None:
-    waits = new_waiting()
     for _ in range(20):  # the time that siblings take does not count
-        assert not waits.meet("here", SIBLING)
-        clock.now += 60
+        assert not conflict.must_fence("here", SIBLING)
+        clock.advance(60)
     begun = clock.now
 
     def go_on() -> None:
         while True:
-            assert not waits.meet("here", holder)
-            waits.pause()
+            assert not conflict.must_fence("here", holder)
+            conflict.pause()
 
     with pytest.raises(error, match=words):
         go_on()
     assert begun + 45 <= clock.now < begun + 46
-    assert waits.is_unsure("here")
+    assert conflict.is_doubtful("here")
 
 
-def test_a_newer_run_that_took_a_claim_of_ours_is_not_waited_for() -> None:
+def test_a_newer_run_that_took_our_claim_over_ends_the_wait_at_once(conflict: ClaimConflict) -> None:
     with pytest.raises(FencedError, match=r"here: a newer run of this query, spark_q_r6_.*, has taken the partition"):
-        new_waiting().meet("here", NEWER_RUN, was_ours=True)
+        conflict.must_fence("here", NEWER_RUN, was_ours=True)
 
 
-def test_a_holder_says_on_which_host_and_for_what_it_reads(clock: SimpleNamespace) -> None:
-    waits = new_waiting()
+def test_the_error_names_the_holders_host_and_application(conflict: ClaimConflict, clock: ManualClock) -> None:
     other = replace(TASK, query="r", label=label_of("host_3", "application_17_0001", "Nightly: copy", "clicks"))
-    assert not waits.meet("here", str(other))
-    clock.now += 46
-    said = r"\(of a Spark query on host-3, application-17-0001, Nightly-copy, clicks\)\. Stop it"
-    with pytest.raises(PartitionOccupiedError, match=said):
-        waits.meet("here", str(other))
+    assert not conflict.must_fence("here", str(other))
+    clock.advance(46)
+    words = r"\(of a Spark query on host-3, application-17-0001, Nightly-copy, clicks\)\. Stop it"
+    with pytest.raises(PartitionOccupiedError, match=words):
+        conflict.must_fence("here", str(other))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
 from tests import messages, reading
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT, Row
 from tests.real.topics import TopicSpec
 from tests.sending import settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer import claim_conflict as waiting
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.net.rpc import send_requests
@@ -41,6 +39,7 @@ class Scene:
     cluster: EmbeddedCluster
     rows: list[Row]
     ends: ExitStack
+    clock: SkippingClock
     start: int = 30 * UNIT
     end: int = (COUNT - 30) * UNIT
 
@@ -58,11 +57,17 @@ class Scene:
         snapshot = reading.snapshot(self.cluster, HERE, previous)
         snapshot = replace(snapshot, group_position=group_position, verify=verify)
         return PartitionReader(
-            settings(self.cluster), GROUP, claim, wanted, snapshot, claim_timeout=0.0, is_first=is_first
+            settings(self.cluster, clock=self.clock),
+            GROUP,
+            claim,
+            wanted,
+            snapshot,
+            claim_timeout=0.0,
+            is_first=is_first,
         ).batches()
 
     def driver(self, claim: ClaimId, claim_timeout: float = 0.0, retry_for: float = 30.0) -> DriverClaims:
-        session = ConsumerSession(settings(self.cluster, retry_for=retry_for), GROUP, ["demo"])
+        session = ConsumerSession(settings(self.cluster, retry_for=retry_for, clock=self.clock), GROUP, ["demo"])
         session.register()
         self.ends.callback(session.close)
         return DriverClaims(session, claim, claim_timeout)
@@ -82,25 +87,22 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
+def waits() -> list[Callable[[], object]]:
+    """Actions that replace the pauses of a client that waits for a partition, in this order."""
+    return []
+
+
+@pytest.fixture
+def scene(waits: list[Callable[[], object]]) -> Iterator[Scene]:
+    def act(seconds: float) -> None:
+        assert waits, "somebody waits"
+        waits.pop(0)()
+
     config = ServerConfig(transfer_size=512)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1, config=config) as cluster:
         sent = messages.send(cluster, messages.numbered(PARTITIONS, COUNT))[HERE]
         with ExitStack() as ends:
-            yield Scene(cluster, reading.expected(sent, Scene.start, Scene.end, sole=False), ends)
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens in place of the pauses of one who waits for a partition, one after another."""
-    actions: list[Callable[[], object]] = []
-
-    def sleep(seconds: float) -> None:
-        assert actions, "somebody waits"
-        actions.pop(0)()
-
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    return actions
+            yield Scene(cluster, reading.expected(sent, Scene.start, Scene.end, sole=False), ends, SkippingClock(act))
 
 
 def nothing() -> None:
@@ -140,7 +142,7 @@ def test_a_finished_batch_is_fenced_and_a_later_one_not(scene: Scene, waits: lis
     scene.hold(replace(TASK, batch=4, stage=4, attempt=9))
     assert reading.rows_of(scene.reader()) == scene.rows
     scene.hold(replace(TASK, batch=6, stage=4, attempt=1))
-    with pytest.raises(FencedError, match="is too late, the newer attempt spark_query_r5_b6_s4_p5_a1_n5 has"):
+    with pytest.raises(FencedError, match="is too late, the newer attempt spark_query_r5_b6_s4_p5_a1_n5 holds"):
         next(scene.reader())
 
 
@@ -168,11 +170,11 @@ def test_a_plan_takes_what_it_can_have_and_waits_with_empty_hands(
     planner = replace(TASK, task=PLANNER, stage=-1)
     one, other = scene.driver(planner), scene.driver(replace(planner, reader="6"))
     scene.hold(replace(TASK, stage=7), HERE)
-    wait = one.new_waiting()
+    wait = one.new_acquirer()
     assert one.take_some(PARTITIONS, wait) == set(PARTITIONS) - {HERE}
     waits += [nothing, lambda: scene.free(replace(TASK, stage=7)), one.release]
-    assert other.take_some({HERE}, other.new_waiting()) == {HERE}
-    assert other.take_some({PARTITIONS[0]}, other.new_waiting()) == {PARTITIONS[0]}
+    assert other.take_some({HERE}, other.new_acquirer()) == {HERE}
+    assert other.take_some({PARTITIONS[0]}, other.new_acquirer()) == {PARTITIONS[0]}
     assert waits == []
     waits += [nothing, other.release]
     assert one.take_some({HERE}, wait) == {HERE}
@@ -180,7 +182,8 @@ def test_a_plan_takes_what_it_can_have_and_waits_with_empty_hands(
 
 
 @pytest.mark.parametrize("side", ["driver", "reader"])
-def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str) -> None:
+def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str, waits: list[Callable[[], object]]) -> None:
+    waits += [nothing] * 100
     named = f"[Duplicated Register] Partition x has been registered by {replace(TASK, batch=3)}"
     scene.cluster.tubemq.on("partition_register").fail(410, named)
     driver = scene.driver(TASK, 45.0, retry_for=0.3)

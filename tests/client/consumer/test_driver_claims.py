@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import unregister
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import driver_claims as claims
-from tubemq_spark.client.consumer.driver_claims import DriverClaims, GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
@@ -42,23 +42,18 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def driver(cluster: EmbeddedCluster) -> Iterator[DriverClaims]:
-    session = ConsumerSession(settings(cluster), GROUP, ["demo", "wide"])
+def clock() -> SkippingClock:
+    return SkippingClock()
+
+
+@pytest.fixture
+def driver(cluster: EmbeddedCluster, clock: SkippingClock) -> Iterator[DriverClaims]:
+    session = ConsumerSession(settings(cluster, clock=clock), GROUP, ["demo", "wide"])
     session.register()
     driver = DriverClaims(session, CLAIM, claim_timeout=0.0)
     yield driver
     driver.release()
     session.close()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`advance` is how many seconds the driver's clocks are ahead."""
-    ahead = SimpleNamespace(advance=0.0)
-    fake = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead.advance, sleep=time.sleep)
-    monkeypatch.setattr(claims, "time", fake)
-    monkeypatch.setattr(backoff, "time", fake)
-    return ahead
 
 
 def holder(cluster: EmbeddedCluster) -> str | None:
@@ -124,7 +119,7 @@ def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverCla
         cluster.move_group(GROUP, PARTITION, MIN)
     elif fault == "moved group":
         cluster.move_group(GROUP, PARTITION, 60 * UNIT)
-    driver.ask(time.monotonic())
+    driver.ask(math.inf)
     assert holder(cluster) == str(CLAIM)
     assert driver.standing(PARTITION) == GroupPosition(HERE, END + UNIT)
     assert position(cluster) == HERE
@@ -135,7 +130,7 @@ def test_one_partition_of_a_store_is_asked_for_all(cluster: EmbeddedCluster, dri
     asked = counted(cluster, "commit_offset")
     for number in range(1, 4):
         cluster.tubemq.send("wide", b"new", 3)
-        driver.ask(time.monotonic())
+        driver.ask(math.inf)
         assert {driver.standing(partition) for partition in WIDE} == {GroupPosition(0, number * UNIT)}
     assert asked.fired == 3
 
@@ -148,23 +143,23 @@ def test_the_beginning_of_a_store_is_asked_for_once(cluster: EmbeddedCluster, dr
 
 
 def test_a_group_that_is_moved_in_one_partition_is_noticed_in_a_minute(
-    cluster: EmbeddedCluster, driver: DriverClaims, clock: SimpleNamespace
+    cluster: EmbeddedCluster, driver: DriverClaims, clock: SkippingClock
 ) -> None:
     cluster.tubemq.send("wide", b"new", 3)
     driver.take(dict.fromkeys(WIDE, 0))
     cluster.move_group(GROUP, WIDE[7], UNIT)
-    driver.ask(time.monotonic())
+    driver.ask(math.inf)
     assert cluster.group_offset(GROUP, "wide", 1, 7) == UNIT
-    clock.advance = 61.0
-    driver.ask(time.monotonic() + clock.advance)
+    clock.advance(61.0)
+    driver.ask(clock.monotonic())
     assert cluster.group_offset(GROUP, "wide", 1, 7) == 0
 
 
 def test_a_claim_that_a_heartbeat_does_not_find_is_made_again(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take(dict.fromkeys(WIDE, 0))
     assert unregister(cluster, GROUP, WIDE[7], str(driver.claim)).errCode == 200
-    driver._beat()
-    driver.ask(time.monotonic())
+    driver._send_heartbeats()
+    driver.ask(math.inf)
     assert cluster.tubemq.claims().get((GROUP, "wide", 1, 7)) == str(driver.claim)
 
 
@@ -172,18 +167,18 @@ def test_a_broker_that_forgot_one_claim_is_asked_for_all(cluster: EmbeddedCluste
     driver.take(dict.fromkeys(WIDE, 0))
     for partition in WIDE:
         assert unregister(cluster, GROUP, partition, str(driver.claim)).errCode == 200
-    driver.ask(time.monotonic())
+    driver.ask(math.inf)
     assert set(cluster.tubemq.claims().values()) == {str(driver.claim)}
 
 
 def test_positions_are_said_again_once_an_hour(
-    cluster: EmbeddedCluster, driver: DriverClaims, clock: SimpleNamespace
+    cluster: EmbeddedCluster, driver: DriverClaims, clock: SkippingClock
 ) -> None:
     registers = counted(cluster, "partition_register")
     driver.take({PARTITION: HERE})
-    for hours, times in [(0.9, 1), (1.1, 2), (1.9, 2), (2.2, 3)]:
-        clock.advance = hours * 3600
-        driver.ask(time.monotonic() + clock.advance)
+    for hours, times in [(0.9, 1), (0.2, 2), (0.8, 2), (0.3, 3)]:
+        clock.advance(hours * 3600)
+        driver.ask(clock.monotonic())
         assert registers.fired == times
 
 
@@ -210,9 +205,9 @@ def test_lent_claims_beat_until_a_task_has_them(cluster: EmbeddedCluster, driver
     """A task may begin long after it was planned. When the driver leaves, lent ones are the tasks'."""
     beats, leaves = counted(cluster, "partition_heartbeat"), counted(cluster, "partition_unregister")
     driver.take({PARTITION: HERE})
-    driver._beat()
+    driver._send_heartbeats()
     driver.lend([PARTITION])
-    driver._beat()
+    driver._send_heartbeats()
     assert beats.fired == 2
     driver.release()
     assert leaves.fired == 0

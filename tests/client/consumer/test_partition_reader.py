@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         passed.advance += seconds
         time.sleep(0.001)
 
-    fake = SimpleNamespace(monotonic=lambda: 1000.0 + passed.advance, sleep=sleep)
+    fake = SimpleNamespace(monotonic=lambda: 1000.0 + passed.advance, time=time.time, sleep=sleep)
     monkeypatch.setattr(consumer, "time", fake)
     monkeypatch.setattr(backoff, "time", fake)
     return passed

@@ -54,7 +54,7 @@ from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.master_session import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.driver_claims import GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import TransportError

@@ -72,8 +72,11 @@ class ClaimAnswer(NamedTuple):
 
 
 def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) -> list[ClaimAnswer]:
-    """Send one claim for each target, in one write for each broker, and return the answers in this order. Raise nothing.
-    Brokers handle the requests in this order, too. `timeout` is in seconds, by default that of the settings."""
+    """Send one claim for each target, in one write for each broker, and return the answers in the targets' order.
+
+    Brokers handle the requests in this order, too. `timeout` is in seconds, by default that of the settings. Errors are
+    in the answers.
+    """
     if not targets:
         return []
     requests: list[ServerRequest] = []

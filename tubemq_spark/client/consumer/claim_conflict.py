@@ -33,8 +33,8 @@ class ClaimConflict:
     """The wait of `claim` for one or more partitions. It starts when the object is created."""
 
     def __init__(self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float) -> None:
-        """`claim_timeout` limits the wait for holders that are no siblings, in seconds. A broker may go on naming fenced
-        predecessors for the settings' `retry_for`."""
+        """`claim_timeout` limits the wait for holders that are no siblings, in seconds. A broker may name fenced
+        predecessors again for the settings' `retry_for`."""
         self._settings = settings
         self._group = group
         self._claim = claim
@@ -52,9 +52,10 @@ class ClaimConflict:
         return f"<ClaimConflict of {self._claim} for {self._settings.clock.monotonic() - self._started:.1f} s>"
 
     def must_fence(self, where: str, holder: str, *, was_ours: bool = False) -> bool:
-        """Return True if the caller must release the claim of `holder` on the partition at `where` now, False if it must
-        wait. Either way it calls `pause` and tries again. With `was_ours` this run held the partition before, so a run
-        that looks newer cannot be a dead one.
+        """Return True if the caller must release the claim of `holder` on the partition at `where` now, False to wait.
+
+        Either way the caller calls `pause` and tries again. With `was_ours` this run held the partition before, so a
+        run that looks newer cannot be a dead one.
 
         Raise `FencedError` if the holder replaces the caller, or a run that looks newer holds the partition for too
         long. Raise `PartitionOccupiedError` if any other holder but a sibling does.
@@ -87,8 +88,10 @@ class ClaimConflict:
         return False
 
     def is_doubtful(self, where: str) -> bool:
-        """Return True if a holder at `where` may have left while a fetch of it was running. Any holder but a sibling may
-        do so: a sibling releases a partition only after all its fetches were answered."""
+        """Return True if a holder at `where` may have left while one of its fetches was running.
+
+        Any holder but a sibling may do so: a sibling releases a partition only after all its fetches were answered.
+        """
         return where in self._doubtful
 
     def pause(self) -> None:
@@ -141,7 +144,7 @@ class ClaimConflict:
         )
 
     def _log_wait(self, where: str, holder: str, relation: Relation) -> None:
-        """Log now and then what the client waits for. Siblings take turns all the time, so only a long turn is logged."""
+        """Log at times what the client waits for. Siblings take turns all the time, so only a long turn is logged."""
         timings, now = self._settings.timings, self._settings.clock.monotonic()
         first = self._started + timings.claim_wait_first_log if relation is Relation.SIBLING else now
         if now < self._next_log.get(holder, first):

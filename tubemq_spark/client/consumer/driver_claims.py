@@ -242,7 +242,7 @@ class DriverClaims:
         suspects = {partition for partition in held if self._claims[partition].is_suspect}
         for claim in self._claims.values():
             claim.is_suspect = False
-        if now - self._all_checked_at >= self._session.settings.timings.all_partitions_check:
+        if self._is_full_check_due(now):
             self._all_checked_at = now
             return set(held)
         stores: defaultdict[Store, list[Partition]] = defaultdict(list)
@@ -250,6 +250,9 @@ class DriverClaims:
             stores[partition.store].append(partition)
         self._checks += 1
         return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
+
+    def _is_full_check_due(self, now: float) -> bool:
+        return now - self._all_checked_at >= self._session.settings.timings.all_partitions_check
 
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""

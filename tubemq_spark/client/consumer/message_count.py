@@ -10,7 +10,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.probe import Exchange, Prober, write_batches
+from tubemq_spark.client.consumer.broker_requests import Exchange
+from tubemq_spark.client.consumer.probe import Prober, write_batches
 from tubemq_spark.client.net.rpc import unwrap_reply
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.errcode import ErrCode

@@ -523,15 +523,15 @@ class PartitionReader:
         """The partition is held by somebody, who is told to go or waited for."""
         holder = holder_in(message)
         if self._waiting is None:
-            self._waiting = ClaimConflict(self._claim, self._group, self._claim_timeout, self._settings.retry_for)
-        if self._waiting.meet(self._where, holder):
+            self._waiting = ClaimConflict(self._settings, self._group, self._claim, self._claim_timeout)
+        if self._waiting.must_fence(self._where, holder):
             # Its last fetch may be under way. It has most likely ended when some of ours have, which are not used.
             claim = self._calls.register(self._broker, self._wanted.partition, self._client_id)
             fetch = self._calls.fetch(self._broker, self._wanted.partition, self._client_id)
             for serial_no in [self._submit(connection, call) for call in (self._release(holder), claim, fetch, fetch)]:
                 connection.reply(serial_no)
             self._may_be_moved = True
-        self._unsure = self._unsure or self._waiting.is_unsure(self._where)
+        self._unsure = self._unsure or self._waiting.is_doubtful(self._where)
         self._waiting.pause()
         self._stamina.progress()  # the broker answers
 

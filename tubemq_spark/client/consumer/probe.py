@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, unwrap_seek
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode
@@ -31,7 +31,6 @@ _FETCHES = (1, 4, 16)  # of the first, second and later attempts: other partitio
 _ATTEMPTS = 6
 
 PartitionPosition = tuple[Partition, int]
-Exchange = tuple[ServerRequest, Outcome]
 
 
 class ProbeResult(NamedTuple):
@@ -215,17 +214,6 @@ def write_batches(partitions: Sequence[T]) -> list[Sequence[T]]:
     return [
         partitions[first : first + _PARTITIONS_PER_WRITE] for first in range(0, len(partitions), _PARTITIONS_PER_WRITE)
     ]
-
-
-def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
-    """Return the reply to a register of a held partition. Raise `TransportError` if the broker refused it: for a
-    partition that is held this is temporary, or the claim was lost.
-    """
-    request, outcome = exchange
-    reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
-    if reply.errCode != ErrCode.SUCCESS:
-        raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
-    return reply
 
 
 def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:

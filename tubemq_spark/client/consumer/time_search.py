@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple, cast
 
-from tubemq_spark.client.consumer.probe import Exchange, Prober, write_batches
+from tubemq_spark.client.consumer.broker_requests import Exchange
+from tubemq_spark.client.consumer.probe import Prober, write_batches
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
