@@ -1,4 +1,4 @@
-"""Bookmarks at servers that fail."""
+"""Bookmarks at brokers that fail."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.metadata import Partition
 
 TOPIC = "demo"
+QUICK = Timings(slow_peer_grace=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def held(cluster: EmbeddedCluster, group: str) -> list[object]:
 
 @pytest.mark.parametrize(("call", "nth"), [("register", 1), ("register", 6), ("unregister", 1), ("unregister", 6)])
 @pytest.mark.parametrize("how", ["close_connection", "close_mid_frame", "drop_request", "drop_reply"])
-def test_calls_that_get_lost_are_made_again(
+def test_lost_requests_are_repeated(
     cluster: EmbeddedCluster,
     session: ProducerSession,
     partitions: list[Partition],
@@ -65,9 +67,9 @@ def test_calls_that_get_lost_are_made_again(
     nth: int,
     how: str,
 ) -> None:
-    """A read makes 6 calls of each kind at a broker, a commit 3."""
+    """A read sends 6 requests of each kind to a broker, a commit 3."""
     if how.startswith("drop"):
-        session.settings = replace(session.settings, rpc_timeout=0.3)
+        session.settings = replace(session.settings, rpc_timeout=0.2, timings=QUICK)
     begin = ends(cluster, partitions)
     with getattr(cluster.tubemq.on(f"partition_{call}", broker=1, nth=nth, times=1), how)() as fault:
         first = read_bookmarks(session, group, partitions)
@@ -84,13 +86,13 @@ def test_calls_that_get_lost_are_made_again(
 
 
 @pytest.mark.parametrize("code", [403, 410, 500, 503])
-def test_what_may_pass_is_waited_for(
+def test_a_temporary_refusal_is_waited_for(
     cluster: EmbeddedCluster, session: ProducerSession, partitions: list[Partition], group: str, code: int
 ) -> None:
     with cluster.tubemq.on("partition_register", nth=3, times=2).fail(code, "just now") as fault:
-        marks = read_bookmarks(session, group, partitions)
+        bookmarks = read_bookmarks(session, group, partitions)
     assert fault.fired == 2
-    assert marks == {p: Bookmark(end, end, end) for p, end in ends(cluster, partitions).items()}
+    assert bookmarks == {p: Bookmark(end, end, end) for p, end in ends(cluster, partitions).items()}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_what_may_pass_is_waited_for(
         (400, ServerError, "failed with 400 BAD_REQUEST: no"),
     ],
 )
-def test_what_does_not_pass_is_an_error_at_once(
+def test_a_permanent_refusal_is_an_error_at_once(
     cluster: EmbeddedCluster,
     session: ProducerSession,
     partitions: list[Partition],
@@ -119,10 +121,10 @@ def test_what_does_not_pass_is_an_error_at_once(
     assert held(cluster, group) == []
 
 
-def test_a_broker_that_does_not_answer_is_given_up(
+def test_a_broker_that_does_not_answer_is_given_up_after_the_others_were_moved(
     cluster: EmbeddedCluster, partitions: list[Partition], group: str
 ) -> None:
-    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.2, retry_for=0.3))
+    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.1, retry_for=0.3, timings=QUICK))
     session.add_topics([TOPIC])
     with (
         cluster.tubemq.on("partition_register", broker=2).drop_request(),

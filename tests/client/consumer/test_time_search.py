@@ -1,24 +1,22 @@
-"""Looking for times at a broker that fails at chosen moments, and what becomes of the group meanwhile."""
+"""Time searches at a broker that fails at chosen moments, and the group's position afterwards."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from tests import reading
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.messages import partitions
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import probe
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
@@ -39,7 +37,7 @@ GROUP = "g"
 FIRST_MINUTE = datetime(2026, 3, 1, tzinfo=timezone.utc)
 PARTITION = Partition(1, "sole", 0)
 MESSAGES, A_MINUTE, EXPIRED = 6000, 100, 50
-HERE = 400 * UNIT
+HERE = 400 * UNIT  # the group's position
 
 
 def minute(number: int) -> datetime:
@@ -52,8 +50,7 @@ def moment(number: int) -> int:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """A topic of one partition, with `A_MINUTE` messages each minute, of which every third has no time and the oldest
-    have expired."""
+    """One partition with `A_MINUTE` messages each minute. Every third has no time, and the oldest have expired."""
     with embedded_cluster(topics={"sole": TopicSpec(partitions=1)}, brokers=1) as running:
         for number in range(MESSAGES):
             text = format_msg_time(minute(number // A_MINUTE)) if number % 3 else None
@@ -79,7 +76,7 @@ class Driver:
     def find_minute(self, number: int) -> int:
         return self.find({PARTITION: moment(number)})[PARTITION]
 
-    def position(self) -> int | None:
+    def group_position(self) -> int | None:
         return self.cluster.group_offset(GROUP, PARTITION.topic, 1, 0)
 
 
@@ -91,7 +88,7 @@ def driver(cluster: EmbeddedCluster) -> Iterator[Driver]:
 
 
 class driving:  # noqa: N801
-    """A driver that holds all of these, and stands at `HERE`."""
+    """A driver that holds these partitions; its group is at `HERE`."""
 
     def __init__(self, cluster: EmbeddedCluster, held: list[Partition], retry_for: float = 30.0) -> None:
         topics = sorted({partition.topic for partition in held})
@@ -110,28 +107,30 @@ class driving:  # noqa: N801
 
 
 @pytest.mark.parametrize("number", [-5, 0, 1, 17, 30, 59, 60, 1000])
-def test_the_first_message_that_is_not_earlier(cluster: EmbeddedCluster, driver: Driver, number: int) -> None:
+def test_a_search_finds_the_first_message_that_is_not_earlier(
+    cluster: EmbeddedCluster, driver: Driver, number: int
+) -> None:
     fetches = counted(cluster, "get_message")
     assert driver.find_minute(number) == expected(number)
-    assert driver.position() == HERE
+    assert driver.group_position() == HERE
     assert fetches.fired < 20
     assert driver.claims.holds(PARTITION)
 
 
-def test_a_moment_counts_from_its_minute_on(driver: Driver) -> None:
+def test_a_moment_is_rounded_down_to_its_minute(driver: Driver) -> None:
     assert driver.find({PARTITION: moment(17) + 59_999_999}) == {PARTITION: expected(17)}
 
 
-def test_times_are_in_the_zone_of_the_producer(driver: Driver) -> None:
-    """Where the clock is ahead, the same text means an earlier moment."""
+def test_times_are_in_the_given_zone(driver: Driver) -> None:
+    """In a zone whose clock is ahead, the same text means an earlier moment."""
     zone = ZoneInfo("Asia/Kolkata")
     ahead = FIRST_MINUTE - timedelta(hours=5, minutes=30)
     wanted = int((ahead + timedelta(minutes=17)).timestamp()) * 1_000_000
     assert driver.find({PARTITION: wanted}, zone) == {PARTITION: expected(17)}
 
 
-def test_many_partitions_at_once(cluster: EmbeddedCluster) -> None:
-    """More than go into one write, several of them to a store, at different times."""
+def test_many_partitions_are_searched_at_once(cluster: EmbeddedCluster) -> None:
+    """More than one write takes; several share a store; each looks for another time."""
     rng = random.Random(7)
     cluster.create("many", TopicSpec(partitions=5, stores=8))
     held = partitions(cluster, "many")
@@ -152,11 +151,11 @@ def test_many_partitions_at_once(cluster: EmbeddedCluster) -> None:
             for partition, number in wanted.items()
         }
         for partition in held:
-            stands = cluster.group_offset(GROUP, "many", 1, partition.partition_id)
-            assert stands == driver.claims.standing(partition).group
+            group_position = cluster.group_offset(GROUP, "many", 1, partition.partition_id)
+            assert group_position == driver.claims.standing(partition).group
 
 
-def test_no_partitions(driver: Driver) -> None:
+def test_a_search_without_partitions_finds_nothing(driver: Driver) -> None:
     assert driver.find({}) == {}
 
 
@@ -172,46 +171,48 @@ FAULTS: dict[str, Callable[[Calls], Fault]] = {
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fetch_that_fails_is_made_again(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
+def test_a_fetch_that_fails_is_repeated(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
     fired = FAULTS[fault](cluster.tubemq.on("get_message", nth=nth, times=1))
     assert driver.find_minute(31) == expected(31)
     assert fired.fired == 1
-    assert driver.position() == HERE
+    assert driver.group_position() == HERE
 
 
 @pytest.mark.parametrize("nth", [3, 4, 5, 6], ids=["there", "back", "there again", "back again"])
 @pytest.mark.parametrize("fault", ["closed", "reply lost", "503"])
-def test_a_seek_that_fails_is_made_again(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
-    """The first two look for the earliest position."""
+def test_a_seek_that_fails_is_repeated(cluster: EmbeddedCluster, driver: Driver, nth: int, fault: str) -> None:
+    """The first two seeks read the earliest position."""
     fired = FAULTS[fault](cluster.tubemq.on("partition_register", nth=nth, times=1))
     assert driver.find_minute(31) == expected(31)
     assert fired.fired == 1
-    assert driver.position() == HERE
+    assert driver.group_position() == HERE
 
 
 @pytest.mark.parametrize("code", [411, 412])
-def test_a_lost_claim_is_said_at_once(cluster: EmbeddedCluster, driver: Driver, code: int) -> None:
-    lost = cluster.tubemq.on("get_message", nth=2).fail(code, "the broker's words")
+def test_a_lost_claim_ends_the_search(cluster: EmbeddedCluster, driver: Driver, code: int) -> None:
+    lost = cluster.tubemq.on("get_message", nth=2).fail(code, "the broker's text")
     with pytest.raises(
         TransportError, match=rf"reading {PARTITION} at broker 1.* claim was lost \({code} the broker's"
     ):
         driver.find_minute(31)
-    assert lost.fired <= 2, "those of one write"
-    assert driver.position() == HERE
+    assert lost.fired <= 2, "only those of one write"
+    assert driver.group_position() == HERE
 
 
-def test_somebody_else_who_got_the_partition_is_left_alone(cluster: EmbeddedCluster, driver: Driver) -> None:
+def test_a_search_does_not_move_the_group_of_another_consumer_that_took_the_partition(
+    cluster: EmbeddedCluster, driver: Driver
+) -> None:
     earliest = driver.claims.earliest([PARTITION])
     cluster.tubemq.clock.advance(36)
     assert reading.register(cluster, GROUP, PARTITION, "stranger", 7 * 100 * UNIT).errCode == 200
     with pytest.raises(TransportError, match=r"claim was lost \(410"):
         find_positions(Prober(driver.session, driver.claims), {PARTITION: moment(31)}, earliest, timezone.utc)
-    assert driver.position() == 7 * 100 * UNIT
+    assert driver.group_position() == 7 * 100 * UNIT
     assert reading.unregister(cluster, GROUP, PARTITION, "stranger").errCode == 200
 
 
 @pytest.mark.parametrize("method", ["get_message", "partition_register"])
-def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Driver, method: str) -> None:
+def test_a_permanent_refusal_ends_the_search(cluster: EmbeddedCluster, driver: Driver, method: str) -> None:
     earliest = driver.claims.earliest([PARTITION])
     refusal = cluster.tubemq.on(method).fail(400)
     with pytest.raises(ServerError, match=f"{PARTITION}.* at broker 1 .* failed with 400"):
@@ -219,35 +220,34 @@ def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Dri
     assert refusal.fired <= 2
 
 
-def test_a_broker_that_keeps_refusing(cluster: EmbeddedCluster) -> None:
+def test_a_search_gives_up_a_broker_that_keeps_refusing(cluster: EmbeddedCluster) -> None:
     with (
         driving(cluster, [PARTITION], retry_for=0.5) as driver,
         cluster.tubemq.on("get_message").fail(503, "closed for reading"),
     ):
         with pytest.raises(TransportError, match=r"503 closed for reading; gave up looking for a time after 0\.5 s"):
             driver.find_minute(31)
-        assert driver.position() == HERE
+        assert driver.group_position() == HERE
 
 
-@pytest.mark.parametrize(("told", "wait"), [(300, 0.3), (0, 0.2), (2**31 - 1, 300.0)])
-def test_a_limited_group_waits_as_long_as_it_takes(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: int, wait: float
+@pytest.mark.parametrize(("limit_ms", "wait"), [(300, 0.3), (0, 0.2), (2**31 - 1, 300.0)])
+def test_a_rate_limited_group_waits_as_long_as_the_limit_lasts(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit_ms: int, wait: float
 ) -> None:
     earliest = driver.claims.earliest([PARTITION])
-    limit = broker_pb.GetMessageResponseB2C(success=False, errCode=452, errMsg="limited", minLimitTime=told)
-    waits: list[float] = []
+    limit = broker_pb.GetMessageResponseB2C(success=False, errCode=452, errMsg="limited", minLimitTime=limit_ms)
+    clock = SkippingClock()
 
     def limiting(*args: Any) -> list[Any]:
         outcomes = send_requests(*args)
-        if sum(waits) < 3 * driver.session.settings.retry_for:
+        if sum(clock.pauses) < 3 * driver.session.settings.retry_for:
             outcomes[1] = Response(Method.GET_MESSAGE, limit.SerializeToString())
         return outcomes
 
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits), sleep=waits.append)
-    driver.session.settings = replace(driver.session.settings, retry_for=max(wait, driver.session.settings.retry_for))
+    retry_for = max(wait, driver.session.settings.retry_for)
+    driver.session.settings = replace(driver.session.settings, retry_for=retry_for, clock=clock)
     monkeypatch.setattr(probe, "send_requests", limiting)
-    monkeypatch.setattr(backoff, "time", clock)
     found = find_positions(Prober(driver.session, driver.claims), {PARTITION: moment(31)}, earliest, timezone.utc)
     assert found == {PARTITION: expected(31)}
-    assert waits == pytest.approx([wait] * len(waits))
+    assert clock.pauses == pytest.approx([wait] * len(clock.pauses))
     assert [record.levelname for record in caplog.records if "limited" in record.message].count("WARNING") == 1
