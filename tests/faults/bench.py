@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.faults.kinds import UNHURRIED
+from tests.without_spark.source import LOGGED, PLANNED, Checkpoint, Run
 from tubemq_spark.client.net.rpc import ServerRequest, send_request, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
@@ -19,8 +19,6 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.task_writer import Plan, write_batches
 from tubemq_spark.source.input_partition import TubeMQInputPartition
-from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
-from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
@@ -86,70 +84,63 @@ def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
 
 
 class Query:
-    """A streaming query between the calls of Spark's engine: the logs outlive a run, and all else ends with it.
+    """A streaming query whose checkpoint outlives a run.
 
-    `rows` are those of committed batches. `found`, `planned` and `given` are called when the ends of a batch are known,
+    `rows` are those of committed batches. `found`, `planned` and `given` are called when the end of a batch is logged,
     when it is planned, and after each Arrow batch of a task.
     """
 
     def __init__(self, tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: Any) -> None:
         self.rows: Rows = defaultdict(list)
+        self.checkpoint = Checkpoint()
         self.found: Callable[[], object] = lambda: None
         self.planned: Callable[[], object] = lambda: None
         self.given: Callable[[], object] = lambda: None
-        self._offset_log: list[dict[str, Any]] = []
-        self._committed = 0  # batches
+        self._raw = raw_options(tubemq, *topics, group=group)
         self._options = options(tubemq, *topics, group=group, **client)
 
     def be_patient(self) -> None:
-        """Whatever is to be borne must not be too much for a slow machine."""
+        """Let the query retry for so long that a slow machine does not make it fail."""
         client = replace(self._options.client, retry_for=PATIENT, rpc_timeout=UNHURRIED)
         self._options = replace(self._options, client=client)
 
     @property
     def ends(self) -> Mapping[Partition, int]:
         """Where the last committed batch ended."""
-        return self._offset(self._committed - 1).positions
+        return self.checkpoint.positions(self.checkpoint.committed - 1)
 
     def run(self) -> None:
-        """Reads all that is there and stops. Raises what the query fails with; the next run goes on from the logs."""
-        driver = MicroBatchPlanner(self._options)
+        """Read until there is nothing new. Raises what the query fails with; the next run goes on from the logs."""
+        run = Run(self.checkpoint, self._raw, change=lambda _: self._options, point=self._come_to)
         try:
-            start = self._offset(self._committed - 1) if self._committed else driver.initial()
-            while True:
-                if len(self._offset_log) == self._committed:
-                    end = driver.latest(start)
-                    if end == start:
-                        return
-                    self._offset_log.append(end.to_json())
-                    self.found()
-                start = self._run_batch(driver, start, self._offset(-1))
+            while run.find_next():
+                [tasks] = run.plan()
+                for partition, row in [row for task in tasks for row in self._run_task(task)]:
+                    self.rows[partition].append(row)
+                self.checkpoint.committed += 1
         finally:
-            driver.stop()
+            run.stop()
 
-    def _run_batch(self, driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> StreamOffset:
-        tasks = pickle.loads(pickle.dumps(driver.plan(start, end)))
-        self.planned()
-        rows = [row for task in tasks for row in self._run_task(task)]
-        for partition, row in rows:
-            self.rows[partition].append(row)
-        self._committed += 1
-        return end
+    def _come_to(self, point: str) -> None:
+        if point == LOGGED:
+            self.found()
+        elif point == PLANNED:
+            self.planned()
 
     def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
         for batch in task.read():
             yield from zip(partitions_of(batch), rows_of(batch), strict=True)
             self.given()
 
-    def _offset(self, number: int) -> StreamOffset:
-        return StreamOffset.from_json(self._offset_log[number])
+
+def raw_options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP) -> dict[str, str]:
+    return {"tubemq.master": tubemq.master, "tubemq.group": group, "subscribe": ",".join(topics or TOPICS)}
 
 
 def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: Any) -> SourceOptions:
     """Those of a source that begins at the earliest and asks the brokers each time."""
-    raw = {"tubemq.master": tubemq.master, "tubemq.group": group, "subscribe": ",".join(topics or TOPICS)}
     return replace(
-        SourceOptions.read(raw, streaming=True),
+        SourceOptions.read(raw_options(tubemq, *topics, group=group), streaming=True),
         client=settings(tubemq, **client),
         starting="earliest",
         heads_interval=0.0,

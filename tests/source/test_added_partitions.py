@@ -5,6 +5,7 @@ A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +16,6 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
-from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 FIRST = Partition(1, "one", 0)
@@ -69,9 +69,9 @@ def test_a_batch_that_is_repeated_has_the_same_offsets(tubemq: EmbeddedTubeMQ, q
 def test_what_was_decided_counts_and_not_what_the_cluster_has(tubemq: EmbeddedTubeMQ, query: Query) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, "found")
-    decided = StreamOffset.from_json(query._offset_log[-1])
+    decided = query.checkpoint.offset()
     assert decided.counted == {"one": frozenset([1])}
-    query._offset_log[-1] = replace(decided, counted={}).to_json()
+    query.checkpoint.offsets[-1] = json.dumps(replace(decided, counted={}).to_json())
     query.run()
     assert [row.offset for row in query.rows[FIRST]] == [None] * 60
 
@@ -79,7 +79,9 @@ def test_what_was_decided_counts_and_not_what_the_cluster_has(tubemq: EmbeddedTu
 def test_checkpoints_of_older_releases_do_not_say_what_was_decided(tubemq: EmbeddedTubeMQ, query: Query) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, "found")
-    del query._offset_log[-1]["counted"]
+    offset = json.loads(query.checkpoint.offsets.pop())
+    del offset["counted"]
+    query.checkpoint.offsets.append(json.dumps(offset))
     query.run()
     assert [row.offset for row in query.rows[FIRST]] == list(range(0, 60 * 28, 28))
 

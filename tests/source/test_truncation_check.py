@@ -5,6 +5,7 @@ A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -26,7 +27,6 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import store_check
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
-from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 CALM: dict[str, Any] = {"retry_for": 30.0, "rpc_timeout": 10.0}
@@ -248,7 +248,7 @@ def test_what_is_in_files_needs_no_marks(tubemq: EmbeddedTubeMQ, monkeypatch: py
     story.send(900, flush=True)
     looks = tubemq.on("get_message", client="_driver_").count()
     marked: list[bool] = []
-    story.query.found = lambda: marked.append(bool(story.query._offset(-1).fingerprints) or looks.fired > 0)
+    story.query.found = lambda: marked.append(bool(story.query.checkpoint.offset().fingerprints) or looks.fired > 0)
     story.read()
     story.check()
     assert not any(marked[: len(marked) // 2])
@@ -501,11 +501,11 @@ def test_marks_do_not_make_an_offset_another_one(tubemq: EmbeddedTubeMQ) -> None
     story = Story(tubemq)
     story.send(30)
     story.read()
-    batches = len(story.query._offset_log)
+    batches = len(story.query.checkpoint.offsets)
     story.restart()
     story.read()
-    assert len(story.query._offset_log) == batches
-    offset = StreamOffset.from_json(story.query._offset_log[-1])
+    assert len(story.query.checkpoint.offsets) == batches
+    offset = story.query.checkpoint.offset()
     assert set(offset.fingerprints) == {(1, "one", 0), (1, "pair", 0)}
 
 
@@ -514,8 +514,8 @@ def test_without_marks_a_store_that_is_too_short_is_still_noticed(tubemq: Embedd
     story.send(60, flush=True)
     story.send(30)
     story.read()
-    for data in story.query._offset_log:
-        data.pop("marks", None)
+    checkpoint = story.query.checkpoint
+    checkpoint.offsets = [json.dumps(json.loads(text) | {"marks": {}}) for text in checkpoint.offsets]
     story.crash()
     with pytest.raises(DataLossError, match="the store ends at 560, but the query has read up to 840"):
         story.read()
@@ -528,7 +528,7 @@ def test_an_idle_query_fetches_nothing(tubemq: EmbeddedTubeMQ) -> None:
     story.read()
     driver = MicroBatchPlanner(story.query._options)
     try:
-        end = story.query._offset(-1)
+        end = story.query.checkpoint.offset()
         assert driver.latest(end) == end
         with tubemq.on("get_message").count() as fetches:
             assert driver.latest(end) == end
