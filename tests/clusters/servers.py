@@ -24,6 +24,7 @@ from tubemq_spark.testing import ServerConfig
 
 EMBEDDED = pytest.param("embedded", id="embedded")
 REAL = pytest.param("real", id="real", marks=pytest.mark.real)
+REAL_THOROUGHLY = pytest.param("real", id="real", marks=[pytest.mark.real, pytest.mark.thorough])
 BOTH = [EMBEDDED, REAL]
 EACH_FRAMING = [*BOTH, pytest.param("embedded-prefixed", id="embedded-prefixed")]
 if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release speaks its own framing only

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.spark.queries import Queries, Source
+from tubemq_spark.client import forget_servers
+
+
+# The server's behaviour is proven without Spark (tests/contract, tests/client). So most tests with Spark run on a real
+# cluster in `make test-all` only; a few name BOTH and run there always.
+@pytest.fixture(scope="session", params=[EMBEDDED, REAL_THOROUGHLY])
+def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
+    yield _clusters(request.param)
+    forget_servers()
 
 
 @pytest.fixture
@@ -20,7 +30,7 @@ def source(spark: SparkSession, cluster: Cluster, group: str) -> Source:
 
 @pytest.fixture
 def chance() -> random.Random:
-    """The same in each run in CI, another one elsewhere."""
+    """Random numbers: the same in each run on CI, others elsewhere."""
     seed = 0 if os.environ.get("CI") == "true" else random.SystemRandom().getrandbits(32)
     print(f"the moments come from random.Random({seed})")
     return random.Random(seed)

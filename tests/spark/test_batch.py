@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
+from tests.clusters.servers import BOTH
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
 from tests.spark.queries import Source, by_partition, ends_of, expected, to_json
 from tubemq_spark.source.schema import SPARK_SCHEMA
 
+on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
+
+@on_both_servers
 def test_all_there_is(source: Source) -> None:
     """From the earliest to the latest position by default; every read gives the same rows in the same order."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
@@ -82,6 +86,7 @@ def test_a_range_is_the_same_whatever_comes_after_it(source: Source) -> None:
     assert frame.count() == len(once)
 
 
+@on_both_servers
 def test_the_group_stays_where_it_stands(source: Source) -> None:
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, running
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import Sent, numbered, partitions, send
 from tests.reading import register
 from tests.real.topics import FLUSH_NEVER, TopicSpec
@@ -45,7 +45,7 @@ TOPICS = {
 SIZES = {"midway": 4096}
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param, topics=TOPICS) as own:
         yield own
@@ -55,7 +55,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def flushed(cluster: Cluster) -> dict[str, Stored]:
     """Messages of each topic that are in broker 1's files, for it was stopped in peace; what comes later is not."""
     stored = {
-        topic: send(cluster, numbered(partitions(cluster, topic), 12_000, SIZES.get(topic, 40))) for topic in TOPICS
+        topic: send(cluster, numbered(partitions(cluster, topic), 3_000, SIZES.get(topic, 40))) for topic in TOPICS
     }
     cluster.stop_broker(1)
     cluster.start_broker(1)
@@ -85,14 +85,14 @@ def test_a_broker_is_killed_under_an_idle_query(
     """The group's last moves, which the broker had not written down, are said again."""
     cluster, batches = source.cluster, Batches()
     query = start(source, queries, "running", batches, tmp_path)
-    wait_for_rows(query, batches, 12_000)
+    wait_for_rows(query, batches, 3_000)
     source.wait_for_positions(committed_end(tmp_path))
 
     cluster.kill_broker(1)
     cluster.start_broker(1)
     source.wait_for_positions(committed_end(tmp_path))
     more = send(cluster, numbered(partitions(cluster, "running"), 600))
-    wait_for_rows(query, batches, 12_600)
+    wait_for_rows(query, batches, 3_600)
     assert by_partition(batches.rows) == expected(cluster, flushed["running"], more)
     source.wait_for_positions(ends_of(flushed["running"], more))
 
@@ -116,7 +116,7 @@ def test_a_broker_is_killed_under_a_task(
         cluster.start_broker(1)
     finally:
         gate.touch()
-    wait_for_rows(query, batches, 12_000)
+    wait_for_rows(query, batches, 3_000)
     assert [tuple(row) for row in batches.rows] == [
         (message.position, message.message_id) for message in flushed["midway"][partition]
     ]
@@ -128,7 +128,7 @@ def test_what_was_lost_with_the_broker_before_it_was_read_does_no_harm(
 ) -> None:
     cluster, batches = source.cluster, Batches()
     query = start(source, queries, "tail_not_read", batches, tmp_path)
-    wait_for_rows(query, batches, 12_000)
+    wait_for_rows(query, batches, 3_000)
     query.stop()
 
     targets = partitions(cluster, "tail_not_read")
@@ -139,7 +139,7 @@ def test_what_was_lost_with_the_broker_before_it_was_read_does_no_harm(
     assert new[targets[0]][0].position == lost[targets[0]][0].position, "nothing was lost"
 
     query = start(source, queries, "tail_not_read", batches, tmp_path)
-    wait_for_rows(query, batches, 12_300)
+    wait_for_rows(query, batches, 3_300)
     assert by_partition(batches.rows) == expected(cluster, flushed["tail_not_read"], new)
 
 
@@ -150,9 +150,9 @@ def test_a_lost_tail_that_was_read_ends_the_query_with_the_range(
     cluster, batches = source.cluster, Batches()
     (partition,) = partitions(cluster, "tail_read")
     query = start(source, queries, "tail_read", batches, tmp_path)
-    wait_for_rows(query, batches, 12_000)
+    wait_for_rows(query, batches, 3_000)
     lost = send(cluster, numbered([partition], 100))
-    wait_for_rows(query, batches, 12_100)
+    wait_for_rows(query, batches, 3_100)
     kept, read = ends_of(flushed["tail_read"])[partition], ends_of(lost)[partition]
 
     cluster.kill_broker(1)
@@ -179,17 +179,17 @@ def test_the_master_is_killed_under_a_query(
     cluster, batches = source.cluster, Batches()
     targets = partitions(cluster, "masterless")
     query = start(source, queries, "masterless", batches, tmp_path)
-    wait_for_rows(query, batches, 12_000)
+    wait_for_rows(query, batches, 3_000)
 
     cluster.kill_master()
     meanwhile = send(cluster, numbered(targets, 100))
-    wait_for_rows(query, batches, 12_100)
+    wait_for_rows(query, batches, 3_100)
     source.wait_for_positions(committed_end(tmp_path))
 
     cluster.start_master()
     wait_for(lambda: cluster.members(source.group).clients, "the group at the new master", query)
     after = send(cluster, numbered(targets, 100))
-    wait_for_rows(query, batches, 12_200)
+    wait_for_rows(query, batches, 3_200)
     assert by_partition(batches.rows) == expected(cluster, flushed["masterless"], meanwhile, after)
     source.wait_for_positions(ends_of(after))
 

@@ -36,7 +36,11 @@ STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 
 deaths = pytest.mark.parametrize(
     ("cluster", "runs"),
-    [pytest.param("embedded", 2, id="embedded"), pytest.param("real", 2, id="real", marks=pytest.mark.real)],
+    [
+        pytest.param("embedded", 1, id="embedded"),
+        pytest.param("embedded", 3, id="embedded-often", marks=pytest.mark.thorough),
+        pytest.param("real", 2, id="real", marks=[pytest.mark.real, pytest.mark.thorough]),
+    ],
     indirect=["cluster"],
 )
 
@@ -173,9 +177,9 @@ def test_each_message_once_whatever_dies(
     with Producer(source.cluster, copy.topics, pause=0.3) as producer:  # each look reads what there is
         for run in range(runs):
             with copy.running() as process:
-                # At first in the middle of the very first micro-batch; then anywhere.
+                # At first in the very first micro-batch; then anywhere.
                 copy.wait_for_more_batches(chance.randint(1, 2) if run else 1)
-                for event in chance.choices(["worker", "worker", "stop"], k=3 if run else 0):
+                for event in chance.choices(["worker", "worker", "stop"], k=3 if run else chance.randint(0, 2)):
                     time.sleep(chance.uniform(0, 1.5))
                     if event == "worker":
                         kill_a_worker(process.pid, chance)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
 from tests.golden.stories import FILE, FOLDER, Story, send
-from tests.spark.queries import Batches, Queries, committed_end, logged_end, numbers, run_to_the_end
+from tests.spark.queries import Batches, Positions, Queries, committed_end, logged_end, numbers, run_to_the_end
+from tests.without_spark.source import Checkpoint, Run
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -23,42 +24,87 @@ ENTRY = 28  # bytes of a message in the index
 Stored = tuple[str, StoredMessage]
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=[f"{folder.parent.name}-{folder.name}" for folder in KEPT])
-def test_goes_on(kept: Path, spark: SparkSession, queries: Queries, tmp_path: Path) -> None:
+Brought = list[tuple[int, list[Row]]]
+"""The rows of each micro-batch of a run, with its number."""
+
+names = [f"{folder.parent.name}-{folder.name}" for folder in KEPT]
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=names)
+def test_goes_on(kept: Path) -> None:
     """The micro-batch that was logged but not committed comes once more, the same; then what came since, and no more.
 
     The server has forgotten the group.
     """
+
+    def run(options: dict[str, str], end: Positions) -> Brought:
+        checkpoint = Checkpoint()
+        checkpoint.offsets = [(kept / "offsets" / str(n)).read_text().splitlines()[-1] for n in logged_in(kept)]
+        checkpoint.committed = len(numbers(kept / "commits"))
+        run = Run(checkpoint, {name.lower(): text for name, text in options.items()}, "availableNow")
+        brought = []
+        while run.find_next():
+            [tasks] = run.plan()
+            rows = [Row(**row) for batch in run.read(tasks) for row in batch.to_pylist()]
+            brought.append((checkpoint.committed, rows))
+            checkpoint.committed += 1
+        run.stop()
+        assert checkpoint.positions(-1 + checkpoint.committed) == end
+        return brought
+
+    check(kept, run)
+
+
+sampled = [
+    pytest.param(folder, id=name, marks=() if folder.name == "two-topics-not-committed" else pytest.mark.thorough)
+    for folder, name in zip(KEPT, names, strict=True)
+]
+
+
+@pytest.mark.parametrize("kept", sampled)
+def test_goes_on_in_spark(kept: Path, spark: SparkSession, queries: Queries, tmp_path: Path) -> None:
+    def run(options: dict[str, str], end: Positions) -> Brought:
+        checkpoint = tmp_path / "checkpoint"
+        shutil.copytree(kept, checkpoint, ignore=shutil.ignore_patterns(FILE))
+        frame = spark.readStream.format("tubemq").options(**options)
+        batches = Batches()
+        run_to_the_end(queries.start(frame.load(), batches, checkpoint, availableNow=True))
+        assert committed_end(checkpoint) == end
+        return batches.brought
+
+    check(kept, run)
+
+
+def check(kept: Path, run: Callable[[dict[str, str], Positions], Brought]) -> None:
+    """Run the query on a server that has the messages of the checkpoint's story, and some more."""
     story = Story.read(kept)
-    checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(kept, checkpoint, ignore=shutil.ignore_patterns(FILE))
-    logged, committed = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
+    logged, committed = logged_in(kept), numbers(kept / "commits")
     with EmbeddedTubeMQ(brokers=story.brokers) as tubemq:
         story.create_topics(tubemq)
         before = send(tubemq, story.before, "before")
         runs = [send(tubemq, targets, f"run {number}") for number, targets in enumerate(story.runs)]
         past = [message for part in (before, *runs) for message in part]
-        assert logged_end(checkpoint, logged[-1]) == ends(story, past), "the server is not as it was"
+        assert logged_end(kept, logged[-1]) == ends(story, past), "the server is not as it was"
         later = send(tubemq, story.targets()[::2] * 3, "later")
+        end = ends(story, past + later)
 
-        frame = spark.readStream.format("tubemq").options(**story.options).option("tubemq.master", tubemq.master)
-        batches = Batches()
-        run_to_the_end(queries.start(frame.load(), batches, checkpoint, availableNow=True))
+        brought = run({**story.options, "tubemq.master": tubemq.master}, end)
 
         due = {number: from_start(story, before, runs[number], number) for number in logged if number not in committed}
-        assert [number for number, _ in batches.brought] == [*due, logged[-1] + 1]
-        for number, messages in due.items():
-            (rows,) = batches.rows_of(number)
-            assert cells(rows) == expected(story, messages)
-        (rows,) = batches.rows_of(logged[-1] + 1)
-        assert cells(rows) == expected(story, later)
-
-        end = ends(story, past + later)
-        assert committed_end(checkpoint) == end
+        due[logged[-1] + 1] = later
+        assert [number for number, _ in brought] == list(due)
+        for number, rows in brought:
+            assert cells(rows) == expected(story, due[number])
         assert {p: tubemq.group_offset("golden", p.topic, p.broker_id, p.partition_id) for p in end} == end
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=[f"{folder.parent.name}-{folder.name}" for folder in KEPT])
+def logged_in(checkpoint: Path) -> list[int]:
+    found = numbers(checkpoint / "offsets")
+    assert found == list(range(len(found)))
+    return found
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=names)
 def test_tells_nothing_of_the_machine(kept: Path) -> None:
     for file in kept.rglob("*"):
         assert file.is_dir() or "/" not in file.read_text(encoding="utf-8"), file

@@ -38,14 +38,25 @@ from tubemq_spark.protocol.metadata import Partition
 
 ROOT = Path(__file__).parents[2]
 
+real_thoroughly = [pytest.mark.real, pytest.mark.thorough]
 stops = pytest.mark.parametrize(
     ("cluster", "turns"),
-    [pytest.param("embedded", 12, id="embedded"), pytest.param("real", 4, id="real", marks=pytest.mark.real)],
+    [
+        pytest.param("embedded", 3, id="embedded"),
+        pytest.param("embedded", 12, id="embedded-often", marks=pytest.mark.thorough),
+        pytest.param("real", 4, id="real", marks=real_thoroughly),
+    ],
     indirect=["cluster"],
 )
 kills = pytest.mark.parametrize(
-    ("cluster", "turns"),
-    [pytest.param("embedded", 2, id="embedded"), pytest.param("real", 1, id="real", marks=pytest.mark.real)],
+    ("cluster", "turns", "program"),
+    [
+        pytest.param("embedded", 1, "any", id="embedded"),
+        pytest.param("embedded", 2, "all", id="embedded-everything", marks=pytest.mark.thorough),
+        pytest.param("embedded", 2, "java", id="embedded-java", marks=pytest.mark.thorough),
+        pytest.param("real", 1, "all", id="real-everything", marks=real_thoroughly),
+        pytest.param("real", 1, "java", id="real-java", marks=real_thoroughly),
+    ],
     indirect=["cluster"],
 )
 
@@ -150,7 +161,6 @@ def test_stopped_at_any_moment(
     output.check(producer.sent)
 
 
-@pytest.mark.parametrize("program", [None, "java"], ids=["everything", "java"])
 @kills
 def test_killed_at_any_moment(
     source: Source,
@@ -159,9 +169,9 @@ def test_killed_at_any_moment(
     tmp_path: Path,
     chance: random.Random,
     turns: int,
-    program: str | None,
+    program: str,
 ) -> None:
-    """All processes at once; or the Java process alone, which leaves Python workers that still read."""
+    """Kill all processes at once, or the Java process alone, which leaves Python workers that still read."""
     output = Output(source, topics, tmp_path)
     given = {
         "options": output.options,
@@ -176,7 +186,8 @@ def test_killed_at_any_moment(
                 # At first in the middle of the very first micro-batch; then anywhere.
                 output.wait_for_more_batches(chance.randint(1, 4) if turn else 1)
                 time.sleep(chance.uniform(0, 0.5))
-                kill(leader, program)
+                what = chance.choice(["all", "java"]) if program == "any" else program
+                kill(leader, None if what == "all" else what)
                 run_to_the_end(output.write(queries, availableNow=True))
     run_to_the_end(output.write(queries, availableNow=True))
     output.check(producer.sent)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.clusters.servers import BOTH
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
 from tests.spark.queries import (
@@ -27,6 +28,8 @@ from tests.spark.queries import (
 )
 from tests.spark.rivals import ServerBalanced
 
+on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
+
 
 def start(
     source: Source, queries: Queries, topic: str, sink: Batches, checkpoint: Path, **options: object
@@ -43,6 +46,7 @@ def read_available(
     return batches
 
 
+@on_both_servers
 def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Two brokers, partitions with a store of their own and shared ones, several stores; triggers that end."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
@@ -158,6 +162,7 @@ def test_a_batch_that_was_logged_but_not_committed_is_read_again(
     assert by_partition(others) == expected(source.cluster, *before, meanwhile)
 
 
+@on_both_servers
 def test_a_batch_that_failed_moves_nothing_and_is_read_again(source: Source, queries: Queries, tmp_path: Path) -> None:
     topic, batches = source.cluster.new_topic("one"), Batches()
     targets = partitions(source.cluster, topic)
@@ -210,6 +215,7 @@ def test_the_last_batch_counts_when_the_query_stops_right_after_it(
     assert source.left_at(targets) == committed_end(tmp_path) == ends_of(sent)
 
 
+@on_both_servers
 def test_the_group_is_taken_while_the_query_runs(source: Source, queries: Queries, tmp_path: Path) -> None:
     """The master shows it and refuses other kinds of consumers, the brokers refuse rivals; until the query stops."""
     topic, batches = source.cluster.new_topic("one"), Batches()
