@@ -18,7 +18,8 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address, Partition
 from tubemq_spark.source import options as source_options
-from tubemq_spark.source.options import EARLIEST, LATEST, SourceOptions, check_options
+from tubemq_spark.source.option_parsers import EARLIEST, LATEST
+from tubemq_spark.source.options import SourceOptions, check_options
 
 REQUIRED = {"tubemq.master": "m1", "tubemq.group": "g", "subscribe": "t"}
 PASSWORD = "p4ssw0rd-of-nobody"
@@ -425,7 +426,7 @@ def test_a_batch_says_that_it_takes_no_notice_of_limits(name: str, caplog: pytes
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=True)
     assert not caplog.records
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=False)
-    expected = f"option '{name}' is for streams: a batch read takes no notice of it"
+    expected = f"option '{name}' is for streams: a batch read ignores it"
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(logging.WARNING, expected)]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.options import EARLIEST, LATEST
+from tubemq_spark.source.option_parsers import EARLIEST, LATEST
 from tubemq_spark.source.range_planner import (
     ending_positions,
     lost_tails,

@@ -16,7 +16,8 @@ from tubemq_spark.source.application_id import planner_claim
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.input_partition_planner import input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
-from tubemq_spark.source.options import Bound, SourceOptions
+from tubemq_spark.source.option_parsers import Bound
+from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read
 from tubemq_spark.source.range_planner import Ranges, check_partitions, ranges
 

@@ -2,147 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from importlib.util import find_spec
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql import datasource
 
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import (
-    ONLY_OF_THE_SINK,
-    Option,
-    boolean,
-    check_names,
-    duration,
-    not_blank,
-    one_of,
-    whole_number,
-)
-from tubemq_spark.protocol.constants import MAX_CLIENT_ID
+from tubemq_spark.options import ONLY_OF_THE_SINK, Option, boolean, check_names, duration, one_of, whole_number
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.offset import partition_from_text, positions_from_json
+from tubemq_spark.source import option_parsers as parsers
+from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters
 from tubemq_spark.source.row_maker import MAX_UNPACKED
 
 _log = logging.getLogger(__name__)
-
-EARLIEST, LATEST = -2, -1  # in place of a position
-GROUP = "group"
-
-Bound = str | dict[Partition, int]
-"""`earliest`, `latest` or `group`, or positions of partitions (EARLIEST and LATEST among them)."""
-
-Filters = Mapping[str | None, tuple[str, ...]]
-"""Message types by topic; None stands for all topics."""
-
-MAX_FILTERS, _MAX_FILTER = 500, 256  # of a topic, and characters of one (wire: TBaseConstants)
-_LEAST_MILLISECONDS = 10**12  # in 2001: whoever gives less means another unit
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_topic(topic) for topic in text.split(",")))
-
-
-def _topic(text: str) -> str:
-    topic = text.strip()
-    if not topic or any(c in "#:@" or c.isspace() for c in topic):
-        raise ValueError("a topic is blank, or has a character that topics cannot have")
-    return topic
-
-
-def _assigned(text: str) -> frozenset[Partition]:
-    data = _json(text)
-    if not isinstance(data, dict) or not data or not all(isinstance(keys, list) and keys for keys in data.values()):
-        raise ValueError('it has not the form {"topic":["brokerId:partitionId",…]}')
-    return frozenset(partition_from_text(_topic(topic), key) for topic, keys in data.items() for key in keys)
-
-
-def _group(text: str) -> str:
-    name = not_blank(text)
-    if len(name) > MAX_CLIENT_ID or any(c in "#:@," or c.isspace() for c in name):
-        raise ValueError("it is too long, or contains one of # : @ , or blanks")
-    return name
-
-
-def _filters(text: str) -> Filters:
-    if not text.strip().startswith("{"):
-        return {None: _msg_types(text.split(","))}
-    data = _json(text)
-    if not data or not all(isinstance(types, list) for types in data.values()):
-        raise ValueError('it has not the form {"topic":["type",…]}')
-    return {_topic(topic): _msg_types(types) for topic, types in data.items()}
-
-
-def _msg_types(types: list[Any]) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(one.strip() if isinstance(one, str) else "" for one in types))
-    if not found or not all(found) or any(c in one for one in found for c in ",=#"):
-        raise ValueError("a message type is blank, or has one of , = # in it")
-    if len(found) > MAX_FILTERS or any(len(one) > _MAX_FILTER for one in found):
-        raise ValueError(f"there are more than {MAX_FILTERS} of them, or one is longer than {_MAX_FILTER} characters")
-    return found
-
-
-def _bound(words: tuple[str, ...], special: frozenset[int]) -> Any:
-    def parse(text: str) -> Bound:
-        word = text.strip().lower()
-        return word if word in words else positions_from_json(_json(text), special)
-
-    return parse
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise ValueError("it is neither one of the words nor JSON") from None
-    except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
-
-
-def _moment(text: str) -> datetime:
-    """Without a zone where the text has none."""
-    bare = text.strip()
-    if bare.isdecimal() and 0 < int(bare) < _LEAST_MILLISECONDS:
-        raise ValueError(f"{bare} milliseconds are long ago: is it in seconds, or a yyyyMMddHHmm?")
-    try:
-        if bare.isdecimal():
-            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
-        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
-    except (ValueError, OverflowError, OSError):
-        raise ValueError("it is no such time") from None
-
-
-def _zone(text: str) -> tzinfo:
-    if text.strip().upper() == "UTC":
-        return timezone.utc  # also where there is no data about zones
-    try:
-        return ZoneInfo(not_blank(text))
-    except (ZoneInfoNotFoundError, OSError, ValueError):
-        raise ValueError("this machine knows no such zone") from None
-
 
 _POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
 _LIMIT = "a number of index entries, at least 1"
 _MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
 
-SUBSCRIBE = Option("subscribe", _topics, "topic[,topic…]", "the topics to read, with all their partitions")
+SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
 ASSIGN = Option(
     "assign",
-    _assigned,
+    parsers.assigned,
     '{"topic":["brokerId:partitionId",…]}',
-    "instead of `subscribe`: just these partitions",
+    "instead of `subscribe`: only these partitions",
 )
 GROUP_NAME = Option(
     "tubemq.group",
-    _group,
+    parsers.group,
     "the name of a consumer group, without # : @ , and blanks",
     "the consumer group: it claims the partitions and receives the commits",
     required=True,
@@ -156,34 +50,34 @@ CLAIM_TIMEOUT_MS = Option(
 )
 FILTERS = Option(
     "filters",
-    _filters,
+    parsers.filters,
     'type[,type…] or {"topic":["type",…]}, at most 500 of 256 characters, without , = and #',
-    "only messages of these types; the broker is asked for them alone, and they are checked again here",
+    "read only messages of these types; the broker filters by a hash of the type, the reader by the type itself",
 )
 STARTING_OFFSETS: Option[Bound] = Option(
     "startingOffsets",
-    _bound(("earliest", "latest", GROUP), frozenset({EARLIEST, LATEST})),
+    parsers.bound(("earliest", "latest", GROUP), frozenset({EARLIEST, LATEST})),
     f"earliest, latest, group or {_POSITIONS}, with -2 for earliest and -1 for latest",
-    "where a new query begins: `group` is where the group stands, else the earliest; positions may be -2 (earliest) "
-    "and -1 (latest)",
+    "where a new query begins; `group` is the group's position, or the earliest for a new group; positions may be -2 "
+    "(earliest) and -1 (latest)",
     shown_default="stream `latest`, batch `earliest`",
 )
 STARTING_TIMESTAMP = Option(
     "startingTimestamp",
-    _moment,
+    parsers.moment,
     _TIME,
     "begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`",
 )
 ENDING_OFFSETS: Option[Bound] = Option(
     "endingOffsets",
-    _bound(("latest",), frozenset({LATEST})),
+    parsers.bound(("latest",), frozenset({LATEST})),
     f"latest or {_POSITIONS}, with -1 for latest",
     "batch only: where to end",
     shown_default="`latest`",
 )
 ENDING_TIMESTAMP = Option(
     "endingTimestamp",
-    _moment,
+    parsers.moment,
     _TIME,
     "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`",
 )
@@ -191,26 +85,26 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     boolean,
     "true or false",
-    "whether to fail when messages are gone that were to be read; else the loss is logged and reading goes on",
+    "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
     True,
 )
 MAX_OFFSETS_PER_TRIGGER = Option(
     "maxOffsetsPerTrigger",
     whole_number(1, 2**62),
     _LIMIT,
-    "the most to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
+    "the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
 )
 MIN_OFFSETS_PER_TRIGGER = Option(
     "minOffsetsPerTrigger",
     whole_number(1, 2**62),
     _LIMIT,
-    "wait until that much is there, but not for longer than `maxTriggerDelay` (Spark 4.2 and later)",
+    "wait until there are that many new entries, but not longer than `maxTriggerDelay` (Spark 4.2 and later)",
 )
 MAX_TRIGGER_DELAY = Option(
     "maxTriggerDelay",
     duration,
-    "milliseconds, or a number with us, ms, s, m, h or d behind it",
-    "how long `minOffsetsPerTrigger` may hold back what is there",
+    "milliseconds, or a number with us, ms, s, m, h or d after it",
+    "how long `minOffsetsPerTrigger` may delay a micro-batch",
     900.0,
     shown_default="`15m`",
 )
@@ -218,45 +112,45 @@ MAX_PARTITIONS_PER_TASK = Option(
     "maxPartitionsPerTask",
     whole_number(1),
     "a number, at least 1",
-    "how many partitions with little to read one Spark task may read; without it only where there would be very many "
-    "tasks",
+    "how many partitions with little to read may share one Spark task; without the option, they share tasks only if "
+    "there would be very many",
     shown_default="1",
 )
 COMMIT_OFFSETS = Option(
     "commitOffsets",
     boolean,
     "true or false",
-    "whether the group follows the query's committed micro-batches; else it stays where it stood, but a driver that is "
-    "killed leaves it where its micro-batch began",
+    "whether the group's position follows the committed micro-batches; with false, the group keeps its position, but a "
+    "driver that is killed leaves it where its micro-batch began",
     True,
 )
 HEADS_INTERVAL_MS = Option(
     "headsIntervalMs",
     whole_number(0),
     _MILLISECONDS,
-    "the brokers are asked for the stores' ends at most this often. While nothing arrives, the interval grows to a "
-    "tenth of the time without news, and to 1000 at most: the first message after an idle time waits that long at "
-    "most. With 0 they are asked whenever Spark asks, idle or not",
+    "the minimum time between two requests for the log ends. While nothing arrives, it grows to a tenth of the time "
+    "without new messages, up to 1000: that is the longest time that the first message after an idle time waits. With "
+    "0, the brokers are asked whenever Spark asks",
     100,
 )
 PUSH_FILTERS = Option(
     "pushFilters",
     boolean,
     "true or false",
-    "batch only: narrow what is read by the query's conditions (needs spark.sql.python.filterPushdown.enabled=true)",
+    "batch only: read only what the query's conditions need (requires spark.sql.python.filterPushdown.enabled=true)",
     False,
 )
 CORRUPT_MESSAGES = Option(
     "corruptMessages",
     one_of("fail", "skip", "keep"),
     "fail, skip or keep",
-    "messages with a wrong check sum, attribute header or compressed body: `keep` gives their bytes as received and "
+    "messages with a wrong check sum, attribute header or compressed body: `keep` returns their bytes as received and "
     "adds the column `corrupt`",
     "fail",
 )
 MSG_TIME_ZONE: Option[tzinfo] = Option(
     "msgTimeZone",
-    _zone,
+    parsers.zone,
     "a time zone as UTC or Asia/Shanghai",
     "the zone of the producers' `$msgTime$`",
     timezone.utc,
@@ -266,15 +160,15 @@ METADATA_INTERVAL_MS = Option(
     "metadataIntervalMs",
     whole_number(100),
     "milliseconds, at least 100",
-    "how often new partitions and brokers are looked for",
+    "how often to look for new partitions and brokers",
     30_000,
 )
 MESSAGE_FORMAT = Option(
     "messageFormat",
     one_of("raw", "inlongmsg"),
     "raw or inlongmsg",
-    "`inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row, with more columns, and "
-    "what is no pack is a corrupt message",
+    "`inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with more columns, and a "
+    "message that is not a pack counts as corrupt",
     "raw",
 )
 
@@ -282,8 +176,8 @@ MAX_UNPACKED_BYTES = Option(
     "maxUnpackedBytes",
     whole_number(1, 1 << 30),
     "a number of bytes, 1 to 1073741824",
-    "the most that one message may become: its body when it is compressed, and with `messageFormat=inlongmsg` the "
-    "messages of a pack with their attributes; a longer one is a corrupt message",
+    "the maximum size of one message after decompression, and with `messageFormat=inlongmsg` of the messages of a pack "
+    "with their attributes; a longer one counts as corrupt",
     MAX_UNPACKED,
 )
 
@@ -316,7 +210,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What the user chose; durations in seconds, moments with a zone, limits in index entries."""
+    """The user's choices. Durations are in seconds, moments have a zone, limits are in index entries."""
 
     client: ClientSettings
     topics: tuple[str, ...]
@@ -348,16 +242,16 @@ class SourceOptions:
 
     @classmethod
     def read(cls, raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """`ConfigError` for anything that cannot be used."""
+        """Return the options. Raise `ConfigError` for a value that cannot be used."""
         check_options(raw)
         if streaming:
             if PUSH_FILTERS.get(raw):
-                _log.warning("option 'pushFilters' is for batch reads: a stream takes no notice of it")
+                _log.warning("option 'pushFilters' is for batch reads: a stream ignores it")
             _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
         else:
             for option in _LIMITS:
                 if _is_set(raw, option):
-                    _log.warning("option '%s' is for streams: a batch read takes no notice of it", option.name)
+                    _log.warning("option '%s' is for streams: a batch read ignores it", option.name)
         starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
@@ -390,7 +284,7 @@ class SourceOptions:
 
 
 def check_options(raw: Mapping[str, str]) -> None:
-    """Refuses what no reader, batch or stream, could use."""
+    """Raise `ConfigError` for options that neither a batch read nor a stream can use."""
     check_names(raw, SOURCE_OPTIONS, ONLY_OF_THE_SINK)
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.options import MAX_FILTERS
+from tubemq_spark.source.option_parsers import MAX_FILTERS
 
 _OF_A_PARTITION: Mapping[str, Callable[[Partition], Any]] = {
     "topic": lambda partition: partition.topic,

@@ -12,7 +12,7 @@ from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.options import EARLIEST, GROUP, LATEST, Bound
+from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
 
 T = TypeVar("T")
 

@@ -1,0 +1,112 @@
+"""Parsers of the source's option values. Each takes the user's text and raises `ValueError`, in words for the user, for
+a text that it cannot use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from tubemq_spark.options import not_blank
+from tubemq_spark.protocol.constants import MAX_CLIENT_ID
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import partition_from_text, positions_from_json
+
+EARLIEST, LATEST = -2, -1  # instead of a position
+GROUP = "group"
+
+Bound = str | dict[Partition, int]
+"""`earliest`, `latest` or `group`, or positions of partitions (EARLIEST and LATEST among them)."""
+
+Filters = Mapping[str | None, tuple[str, ...]]
+"""Message types by topic; None stands for all topics."""
+
+MAX_FILTERS = 500  # message types of a topic (wire: TBaseConstants)
+_MAX_FILTER_LENGTH = 256  # characters (wire: TBaseConstants)
+_MIN_MILLISECONDS = 10**12  # in the year 2001: a smaller number is in another unit
+
+
+def topics(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_topic(topic) for topic in text.split(",")))
+
+
+def _topic(text: str) -> str:
+    topic = text.strip()
+    if not topic or any(c in "#:@" or c.isspace() for c in topic):
+        raise ValueError("a topic is blank, or contains a blank or one of # : @")
+    return topic
+
+
+def assigned(text: str) -> frozenset[Partition]:
+    data = _json(text)
+    if not isinstance(data, dict) or not data or not all(isinstance(keys, list) and keys for keys in data.values()):
+        raise ValueError('its form is not {"topic":["brokerId:partitionId",…]}')
+    return frozenset(partition_from_text(_topic(topic), key) for topic, keys in data.items() for key in keys)
+
+
+def group(text: str) -> str:
+    name = not_blank(text)
+    if len(name) > MAX_CLIENT_ID or any(c in "#:@," or c.isspace() for c in name):
+        raise ValueError("it is too long, or contains one of # : @ , or blanks")
+    return name
+
+
+def filters(text: str) -> Filters:
+    if not text.strip().startswith("{"):
+        return {None: _msg_types(text.split(","))}
+    data = _json(text)
+    if not data or not all(isinstance(types, list) for types in data.values()):
+        raise ValueError('its form is not {"topic":["type",…]}')
+    return {_topic(topic): _msg_types(types) for topic, types in data.items()}
+
+
+def _msg_types(types: list[Any]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(one.strip() if isinstance(one, str) else "" for one in types))
+    if not found or not all(found) or any(c in one for one in found for c in ",=#"):
+        raise ValueError("a message type is blank, or contains one of , = #")
+    if len(found) > MAX_FILTERS or any(len(one) > _MAX_FILTER_LENGTH for one in found):
+        raise ValueError(
+            f"there are more than {MAX_FILTERS} message types, or one is longer than {_MAX_FILTER_LENGTH} characters"
+        )
+    return found
+
+
+def bound(words: tuple[str, ...], special: frozenset[int]) -> Any:
+    def parse(text: str) -> Bound:
+        word = text.strip().lower()
+        return word if word in words else positions_from_json(_json(text), special)
+
+    return parse
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError("it is neither one of the words nor JSON") from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def moment(text: str) -> datetime:
+    """Return the moment, without a zone if the text has none."""
+    bare = text.strip()
+    if bare.isdecimal() and 0 < int(bare) < _MIN_MILLISECONDS:
+        raise ValueError(f"{bare} milliseconds are before 2001: is the number in seconds, or a yyyyMMddHHmm?")
+    try:
+        if bare.isdecimal():
+            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
+        return datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError("it is not such a time") from None
+
+
+def zone(text: str) -> tzinfo:
+    if text.strip().upper() == "UTC":
+        return timezone.utc  # works without time zone data
+    try:
+        return ZoneInfo(not_blank(text))
+    except (ZoneInfoNotFoundError, OSError, ValueError):
+        raise ValueError("this machine does not know the zone") from None
