@@ -102,7 +102,7 @@ def test_javas_libraries_read_ours_and_we_theirs(tmp_path: Path) -> None:
 def test_no_end_of_a_body_may_be_missing(codec: str) -> None:
     packed = compress(codec, TEXT)
     for size in range(len(packed)):
-        with pytest.raises(ProtocolError, match=r"damaged|without its size|which cannot be"):
+        with pytest.raises(ProtocolError, match=r"damaged|without its size|cannot become"):
             decompress(codec, packed[:size])
 
 
@@ -207,7 +207,7 @@ def test_a_bomb_stops_where_the_limit_is(codec: str) -> None:
 
 def test_snappy_that_tells_too_much_is_not_believed() -> None:
     for told, says in (
-        (b"\xff\xff\xff\xff\x0f", "5 bytes of snappy are 4294967295"),
+        (b"\xff\xff\xff\xff\x0f", "5 bytes of snappy cannot become the 4294967295 bytes"),
         (b"\x80" * 9, "without its size"),
     ):
         with pytest.raises(ProtocolError, match=says):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tubemq_spark import default_logging as bare_log
+from tubemq_spark import default_logging
 
 if TYPE_CHECKING:
     from tubemq_spark.sink.restore import restore
 
-bare_log.install()
+default_logging.install()
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "restore"]
 
 
 def __getattr__(name: str) -> object:
-    # Whoever imports the package need not have pyspark, nor wait for it.
+    # Imported on first use, because pyspark may be missing and takes long to import.
     if name == "restore":
         from tubemq_spark.sink.restore import restore
 

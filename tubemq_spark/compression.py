@@ -1,11 +1,11 @@
-"""Payloads made shorter, in forms that other languages' libraries read.
+"""Compresses and decompresses message bodies, in formats that libraries of other languages read.
 
     gzip    one member (RFC 1952)
     zstd    a frame (RFC 8878)
-    lz4     a frame; bare blocks, which do not say how long they become, are not read
-    snappy  a raw block, which begins with its length; not the framing format
+    lz4     a frame; raw blocks are not supported because they do not contain their decompressed size
+    snappy  a raw block, which begins with its decompressed size; not the framing format
 
-None of them is trusted: what comes of damaged bytes, or of some made to fill memory, is an error.
+Input is not trusted: damaged bytes, and bytes that would fill the memory, are errors.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.peer_text import shown
 
 MAX_PLAIN = 256 << 20
-"""The longest body that the sink compresses, in bytes."""
+"""The maximum size in bytes of a body that the sink compresses."""
 
-_SNAPPY_RATIO = 22  # no byte of snappy stands for more: its longest copy is 64 bytes, said in 3
+_SNAPPY_RATIO = 22  # bytes that one byte of snappy expands to, at most: a copy of 64 bytes takes 3
 _GZIP = 31  # zlib's `wbits` for a gzip member with the largest window
-_PART = 1 << 16  # bytes: a longer one makes short payloads slower
+_PART = 1 << 16  # bytes read at a time: more makes short payloads slower
 
-_LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # independent blocks of 64 KiB, no check sums but the head's own
+_LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # independent blocks of 64 KiB, a check sum of the head only
 _LZ4_BLOCK = 1 << 16
-_LZ4_STORED = 1 << 31  # in a block's size: it is as it was
+_LZ4_STORED = 1 << 31  # flag in a block's size: the block is not compressed
 _LZ4_SIZE = struct.Struct("<I")
 
 
 def is_available(codec: str) -> bool:
-    """Whether this process has one of `CODECS`; pyarrow may be built without some."""
+    """Return True if this process has `codec`, one of `CODECS`. pyarrow may be built without some."""
     return codec == "gzip" or bool(pa.Codec.is_available(codec))
 
 
 def check_available(codec: str) -> None:
-    """`ConfigError` when this process does not have one of `CODECS`."""
+    """Raise `ConfigError` if this process does not have `codec`, one of `CODECS`."""
     if not is_available(codec):
         raise ConfigError(
-            f"pyarrow {pa.__version__} was built without {codec}: the driver and every executor need one that has it"
+            f"pyarrow {pa.__version__} was built without {codec}: the driver and every executor need a build with it"
         )
 
 
 def compress(codec: str, body: bytes) -> bytes:
-    """`body` in one of `CODECS`, the same bytes each time. `ConfigError` when this process does not have it."""
+    """Return `body` compressed, always as the same bytes. Raise `ConfigError` if this process lacks the codec."""
     check_available(codec)
     if codec == "gzip":
         packer = zlib.compressobj(wbits=_GZIP)  # writes no time and no name
@@ -59,9 +59,11 @@ def compress(codec: str, body: bytes) -> bytes:
 
 
 def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
-    """What was compressed. `ProtocolError` for damage, for more than `most` bytes and for a codec that is none of
-    `CODECS`, `ConfigError` when this process does not have the codec. What is too long is never in memory
-    as a whole."""
+    """Return the decompressed `data`.
+
+    Raise `ProtocolError` for damaged data, more than `most` bytes or an unknown codec. Raise `ConfigError` if this
+    process lacks the codec. Data that is too long is never in memory as a whole.
+    """
     undo = _UNDO.get(codec)
     if undo is None:
         raise ProtocolError(f"it is compressed with '{shown(codec, 40)}', which is none of {', '.join(CODECS)}")
@@ -73,7 +75,7 @@ def decompress(codec: str, data: bytes, most: int = MAX_PLAIN) -> bytes:
 
 
 def _lz4_frame(body: bytes) -> Iterator[bytes]:
-    """pyarrow's own frames have blocks that refer to those before, which lz4-java does not read."""
+    """Yield the parts of a frame. pyarrow's own frames have dependent blocks, which lz4-java does not read."""
     raw = pa.Codec("lz4_raw")
     yield _LZ4_HEAD
     for start in range(0, len(body), _LZ4_BLOCK):
@@ -87,7 +89,7 @@ def _lz4_frame(body: bytes) -> Iterator[bytes]:
 
 
 def snappy_size(data: bytes) -> int:
-    """How long a raw block of snappy becomes, in bytes; `ProtocolError` when it does not say or cannot become that."""
+    """Return the decompressed size of a raw snappy block. Raise `ProtocolError` if it is missing or impossible."""
     size = 0
     for place, byte in enumerate(data[:5]):
         size |= (byte & 0x7F) << 7 * place
@@ -96,7 +98,7 @@ def snappy_size(data: bytes) -> int:
     else:
         raise ProtocolError("it has snappy data without its size")
     if size > _SNAPPY_RATIO * len(data):
-        raise ProtocolError(f"it says that {len(data)} bytes of snappy are {size}, which cannot be")
+        raise ProtocolError(f"{len(data)} bytes of snappy cannot become the {size} bytes that they claim")
     return size
 
 
@@ -112,19 +114,19 @@ def _gzip(data: bytes, most: int) -> bytes:
 def _snappy(data: bytes, most: int) -> bytes:
     size = snappy_size(data)
     _check_size(size, most)
-    # The size must be exact: to a longer buffer pyarrow adds bytes of its own.
+    # The size must be exact: pyarrow fills a longer buffer with other bytes.
     plain: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
     return plain
 
 
 def _frame(codec: str) -> Callable[[bytes, int], bytes]:
-    """Of codecs whose frames need not say how long they become."""
+    """Return the function for a codec whose frames may not contain their decompressed size."""
 
     def undo(data: bytes, most: int) -> bytes:
         if not data:
             raise _damaged(codec)
         plain = io.BytesIO()
-        # `read` of a pyarrow stream loses the bytes object that it made when it fails, several KiB each time (seen in
+        # When `read` of a pyarrow stream fails, it leaks the bytes object it made, several KiB each time (seen in
         # 15.0.2, 19.0.1, 22.0.0 and 26.0.1). `readinto` makes none.
         part = memoryview(bytearray(min(_PART, most + 1)))
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:

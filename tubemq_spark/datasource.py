@@ -1,4 +1,4 @@
-"""The data source `tubemq`: wiring between Spark and the readers and writers, no decisions of its own."""
+"""The data source `tubemq`: connects Spark to the readers and writers, without logic of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TubeMQDataSource(DataSource):
         return "tubemq"
 
     def schema(self) -> StructType:
-        """The columns of the source. Bad options fail here, at `load()`."""
+        """Return the columns of the source. Raise `ConfigError` for invalid options, at `load()`."""
         from tubemq_spark.source.options import CORRUPT_MESSAGES, MESSAGE_FORMAT, check_options
         from tubemq_spark.source.schema import spark_schema
 
@@ -47,7 +47,7 @@ class TubeMQDataSource(DataSource):
 
         return TubeMQStreamReader(self.options, schema)
 
-    # Spark calls these two with keywords too: the parameters' names are part of its interface.
+    # Spark passes these parameters by keyword, too, so their names are part of its interface.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tubemq_spark.sink.batch import batch_writer
 

@@ -1,8 +1,8 @@
-"""Warnings where nobody has set up logging, as in the Python processes that Spark starts.
+"""Prints warnings if no other logging is configured, as in the Python processes that Spark starts.
 
-Python prints such a warning to standard error without time, level and logger. Spark mixes these lines with its own, so
-that nobody could tell what they are about. The handler here adds the three in the form of Spark's own lines. It prints
-nothing where the application, or Spark, has a handler.
+Python prints such warnings to standard error without time, level and logger. Spark mixes these lines with its own, so
+that nobody knows where they come from. This handler adds the three in the format of Spark's own lines. It prints
+nothing if the application, or Spark, has a handler.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 import sys
 
 
-class BareLogHandler(logging.Handler):
-    """Prints a record to standard error if no other handler gets it; a part of the logger `tubemq_spark`."""
+class DefaultLogHandler(logging.Handler):
+    """The handler of the logger `tubemq_spark`. Prints a record to standard error if no other handler gets it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -26,7 +26,7 @@ class BareLogHandler(logging.Handler):
                 self.handleError(record)
 
     def _is_alone(self, name: str) -> bool:
-        if logging.lastResort is None:  # somebody wants silence
+        if logging.lastResort is None:  # the application turned such output off
             return False
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
@@ -37,7 +37,7 @@ class BareLogHandler(logging.Handler):
 
 
 def install() -> None:
-    """Once in a process, when the package is imported."""
+    """Add the handler, once in a process. The package calls this when it is imported."""
     logger = logging.getLogger("tubemq_spark")
-    if not any(isinstance(handler, BareLogHandler) for handler in logger.handlers):
-        logger.addHandler(BareLogHandler())
+    if not any(isinstance(handler, DefaultLogHandler) for handler in logger.handlers):
+        logger.addHandler(DefaultLogHandler())

@@ -1,18 +1,18 @@
-"""Everything this connector raises on purpose; the class says who must act.
+"""All errors that this connector raises. The class says who must act.
 
     TubeMQError
     ├── ConfigError              the user: an option, an offset, a row
-    │   └── NoTimesError         the user: messages have no $msgTime$ by which a time could be found
+    │   └── NoTimesError         the user: messages have no $msgTime$, so no time can be found among them
     ├── AuthError                the user: credentials or permissions
     ├── PartitionOccupiedError   the user: another consumer of the group holds the partition
-    │   └── FencedError          nobody: a newer attempt took the partition over, this one must end
-    ├── DataLossError            the operator: messages are gone
-    ├── PositionMovedError       nobody: the group's position was moved under a reader, the batch must run again
+    │   └── FencedError          nobody: a newer attempt took over the partition and fenced this one, which must end
+    ├── DataLossError            the operator: messages are lost
+    ├── PositionMovedError       nobody: the group's position was moved during a read, run the batch again
     ├── ServerError              the operator: the server refused or failed
-    ├── TransportError           the network, after the retries
-    └── ProtocolError            the peer: its bytes make no sense
+    ├── TransportError           the network: it failed for longer than the retries
+    └── ProtocolError            the peer: it sent invalid bytes
 
-All of them survive pickling, for Spark carries them between processes.
+All errors can be pickled, because Spark sends them from process to process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tubemq_spark.peer_text import escaped
 
 
 class TubeMQError(Exception):
-    """Base of all errors of the connector. Its text is one line of characters that print: much of it is a peer's."""
+    """Base of all errors of the connector. Its text is one printable line, because parts of it may come from a peer."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(escaped(text))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` by default, which fits no constructor with more than a text.
+        # By default, `pickle` passes only `args` to the constructor. Some constructors here need more.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -42,11 +42,11 @@ def _rebuild(kind: type[TubeMQError], args: tuple[Any, ...], state: dict[str, An
 
 
 class ConfigError(TubeMQError):
-    """An option, an offset or a row that cannot be used."""
+    """An option, an offset or a row is invalid."""
 
 
 class NoTimesError(ConfigError):
-    """A time was to be found among messages that have none."""
+    """A time cannot be found among messages without times."""
 
 
 class AuthError(TubeMQError):
@@ -54,12 +54,13 @@ class AuthError(TubeMQError):
 
 
 class ProtocolError(TubeMQError):
-    """Bytes of the peer that TubeMQ's protocol does not allow."""
+    """The peer sent bytes that TubeMQ's protocol does not allow."""
 
 
 class TransportError(TubeMQError):
-    """The network failed: refused, closed, or no answer in time. `unserved` are the partitions that it kept from us,
-    where somebody asked for more than one thing.
+    """The network failed: a connection was refused or closed, or no reply came in time.
+
+    `unserved` are the partitions that could not be reached, if the call was for several.
     """
 
     def __init__(self, text: str, *, unserved: Collection[Any] = ()) -> None:
@@ -68,10 +69,10 @@ class TransportError(TubeMQError):
 
 
 class ServerError(TubeMQError):
-    """The server answered with an error.
+    """The server replied with an error.
 
-    `code` is TubeMQ's number (kept as it came, known or not), `name` its name in `TErrCodeConstants` or the class name
-    of the server's exception, `message` the server's own text.
+    `code` is TubeMQ's number, known or not, `name` its name in `TErrCodeConstants` or the class name of the server's
+    exception, and `message` the server's text.
     """
 
     def __init__(self, text: str, *, code: int, name: str, message: str) -> None:
@@ -82,7 +83,7 @@ class ServerError(TubeMQError):
 
 
 class PartitionOccupiedError(TubeMQError):
-    """Another consumer of the group holds the partition; `holder` is its client id as the broker told it."""
+    """Another consumer of the group holds the partition. `holder` is its client id, from the broker's reply."""
 
     def __init__(self, text: str, *, holder: str) -> None:
         super().__init__(text)
@@ -90,19 +91,19 @@ class PartitionOccupiedError(TubeMQError):
 
 
 class FencedError(PartitionOccupiedError):
-    """The claim of this reader was taken over by a newer attempt; what it still reads must not be used."""
+    """A newer attempt fenced this reader: it took over the claim. Discard what this reader reads after that."""
 
 
 class PositionMovedError(TubeMQError):
-    """The group's position was moved from outside while a range was read; the attempt must not be used."""
+    """Something moved the group's position while a range was read. Discard what the attempt read."""
 
 
 class DataLossError(TubeMQError):
-    """Messages that were to be read are gone.
+    """Messages of a range or a batch are lost.
 
-    `asked` is the position that was wanted and `offered` the one the broker has instead, both in bytes of the index
-    (28 a message). Offered above asked: retention removed [asked, offered). Offered below asked: the store lost its
-    tail, [offered, asked) is gone and those positions are being used again.
+    `asked` is the requested position and `offered` the position that the broker has instead, both in bytes of the index
+    (28 for each message). If `offered` is greater, retention removed [asked, offered). If it is less, the store lost
+    its tail [offered, asked), and the broker uses these positions again.
     """
 
     def __init__(self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int) -> None:
@@ -114,7 +115,7 @@ class DataLossError(TubeMQError):
         self.offered = offered
 
     def advising(self, advice: str) -> DataLossError:
-        """The same loss, with what to do about it."""
+        """Return the same error with `advice` added."""
         return DataLossError(
             f"{self}. {advice}",
             topic=self.topic,

@@ -1,7 +1,7 @@
-"""How an option is declared, read and refused.
+"""Declares, parses and validates options.
 
-Spark hands the options over as text under lower-cased keys. A value that cannot be used, a required option that is not
-there and an unknown `tubemq.*` key are `ConfigError`s that say what was expected.
+Spark passes options as text under lower-cased keys. An invalid value, a missing required option and an unknown
+`tubemq.*` key raise a `ConfigError` that names what was expected.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """An option: its name as documented, how its text becomes a value, what is expected of the text, and what it means.
+    """An option. Errors and the documentation show `expects` (the valid texts) and `meaning` to users.
 
-    `parse` raises `ValueError` for a text it cannot use, in words for the user. `default` is the value
-    without the option; `shown_default` is how the documentation writes it where `default` itself does not tell.
-    `secret` values are not shown in errors. `expects` and `meaning` are what users read, in errors and in the
-    documentation.
+    `parse` returns the value of a text, or raises `ValueError` with words for the user. `default` is the value without
+    the option; the documentation shows `shown_default` instead if it is set. Errors do not show `secret` values.
     """
 
     name: str
@@ -37,7 +35,7 @@ class Option(Generic[T]):
     shown_default: str | None = None
 
     def read(self, raw: Mapping[str, str]) -> T | None:
-        """The value in `raw` (keys in any case), the default when it is not there."""
+        """Return the value in `raw` (keys in any case) or the default; raise `ConfigError` if it is unusable."""
         text = _lower(raw).get(self.name.lower())
         if text is None:
             if self.required:
@@ -50,19 +48,19 @@ class Option(Generic[T]):
             raise ConfigError(f"option '{self.name}' is {shown}; expected {self.expects} ({cause})") from None
 
     def get(self, raw: Mapping[str, str]) -> T:
-        """As `read`, for options that have a default or are required."""
+        """Return the same as `read`, for options that have a default or are required."""
         value = self.read(raw)
         if value is None:
             raise ConfigError(f"option '{self.name}' is required: {self.expects}")
         return value
 
 
-# What users of Spark's Kafka source may type out of habit, and what to type here.
+# Options of Spark's Kafka source that users may type out of habit, and what to type instead.
 _KAFKAS: Mapping[str, str] = {
     "subscribepattern": "name the topics in option 'subscribe'",
     "startingoffsetsbytimestamp": "use option 'startingTimestamp'",
     "endingoffsetsbytimestamp": "use option 'endingTimestamp'",
-    "startingoffsetsbytimestampstrategy": "where no message is late enough, reading starts at the latest",
+    "startingoffsetsbytimestampstrategy": "if no message is late enough, reading starts at the latest position",
     "groupidprefix": "use option 'tubemq.group'",
     "minpartitions": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
     "maxrecordsperpartition": "a TubeMQ partition cannot be split: more partitions of the topic give more tasks",
@@ -81,18 +79,19 @@ _KAFKAS: Mapping[str, str] = {
     "kafka.connections.max.idle.ms": "use option 'tubemq.connections.idleMs'",
     "kafka.max.in.flight.requests.per.connection": "use option 'tubemq.producer.maxInFlight'",
     "kafka.compression.type": "use option 'compression'",
-    "kafka.acks": "a TubeMQ broker acknowledges from its memory, and there is no other choice",
+    "kafka.acks": "a TubeMQ broker always acknowledges from its memory",
 }
-_ALIKE = 0.6  # of difflib's ratio: from here on a name is worth a proposal
-_MISSPELLED = 0.845  # from here on a name is ours, though it has another namespace
+_ALIKE = 0.6  # ratio of difflib from which the error proposes a name
+_MISSPELLED = 0.845  # ratio from which a name counts as misspelled, even in another namespace
 
 
 def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere: Iterable[str] = ()) -> None:
-    """`ConfigError` for a key that is none of `known`. `elsewhere` names options that are known, but not read here:
-    programs give one set of options to a query's source and to its sink.
+    """Raise `ConfigError` for a key that is not in `known` or `elsewhere`. `elsewhere` are options of the other side:
+    programs pass one set of options to a query's source and to its sink.
 
-    Accepted besides are what Spark itself hands over, names that begin with `__`, and names in a namespace of their own
-    (`spark.…`, and `option.…` of `CREATE TABLE`), except `tubemq.…`, `kafka.…` and what looks like a misspelling."""
+    Accept options of Spark itself, names that begin with `__`, and names in another namespace (`spark.…`, and
+    `option.…` of `CREATE TABLE`), except `tubemq.…`, `kafka.…` and probable misspellings.
+    """
     names = {option.name.lower(): option.name for option in known}
     accepted = {*names, *(name.lower() for name in elsewhere), *_OF_SPARK}
     for key in raw:
@@ -103,19 +102,19 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere:
 def _check_unknown(key: str, names: Collection[str]) -> None:
     name = key.lower()
     if name in _KAFKAS:
-        raise ConfigError(f"option '{key}' is of Spark's Kafka source, not of tubemq: {_KAFKAS[name]}")
+        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source, not to tubemq: {_KAFKAS[name]}")
     if name.startswith("kafka."):
-        raise ConfigError(f"option '{key}' is of Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
+        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
     nearest = max(names, key=lambda known: _likeness(known, key))
     likeness = _likeness(nearest, key)
     if "." in name and not name.startswith("tubemq.") and likeness < _MISSPELLED:
         return
     if name.startswith("tubemq.") or likeness >= _ALIKE:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
-    raise ConfigError(f"option '{key}' is unknown to tubemq; leave it out, or look for its name in docs/options.md")
+    raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
 
-# What the source reads and the sink does not, and the other way round: neither imports the other.
+# Options of only one side. The names are here because source and sink do not import each other.
 ONLY_OF_THE_SOURCE = (
     "subscribe",
     "assign",
@@ -154,7 +153,7 @@ ONLY_OF_THE_SINK = (
     "compression",
 )
 
-# Options that Spark itself hands to any source or sink: of readers and writers, and of `CREATE TABLE`.
+# Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
 _OF_SPARK = frozenset(
     {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
     | {"comment", "collation", "external", "is_managed_location", "location", "owner", "provider", "table_type"}
@@ -168,7 +167,7 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
         except ValueError:
             raise ValueError(f"{text!r} is no whole number") from None
         if not least <= number <= most:
-            raise ValueError(f"{number} is not within {least} and {most}")
+            raise ValueError(f"{number} is not between {least} and {most}")
         return number
 
     return parse
@@ -181,8 +180,9 @@ _DURATION = re.compile(r"\s*([0-9]{1,12})\s*([a-z]*)\s*")
 
 
 def duration(text: str) -> float:
-    """Seconds of a text as Spark takes it: a number of milliseconds, or of the unit behind it (us, ms, s, m, min, h,
-    d)."""
+    """Return the seconds of a duration in Spark's format: a number of milliseconds, or a number and a unit (us, ms, s,
+    m, min, h, d).
+    """
     found = _DURATION.fullmatch(text.lower())
     if found is None or found[2] not in _UNITS:
         raise ValueError(f"{text!r} is no number with a unit")
@@ -213,7 +213,7 @@ def not_blank(text: str) -> str:
 
 
 def _likeness(name: str, key: str) -> float:
-    """How alike two names are, 0 to 1, with the prefix or without: that may be what is wrong."""
+    """Return the similarity of two names, 0 to 1, with or without the prefix `tubemq.`, whichever is greater."""
     pairs = (_bare(name), _bare(key)), (name.lower(), key.lower())
     return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 

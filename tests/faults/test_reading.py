@@ -218,8 +218,8 @@ def no_progress(number: int, text: str = NO_REASON) -> Case:
 
 NOT_READY = Failure(TransportError, "^registering group readers for one, pair: the master is not ready$")
 LOST_MEMBER = Failure(TransportError, "^asking for the partitions of one, pair: the master has forgotten this client$")
-ANOTHER_GROUP = r"; the group is in use .*: stop (them|those consumers,) or use another tubemq\.group"
-CREDENTIALS = r"; check tubemq\.user and tubemq\.password, and that this machine's clock is right"
+ANOTHER_GROUP = r"; the group is in use .*: stop (them|those consumers), or use another 'tubemq\.group'"
+CREDENTIALS = r"; check options 'tubemq\.user' and 'tubemq\.password', and the clock of this machine"
 SOMEBODY = "[Duplicated Register] Partition 1#readers:one:0 has been registered by somebody"
 A_STRANGER = Failure(
     PartitionOccupiedError,
@@ -238,14 +238,12 @@ CODES = [
         for case in fatal(ConfigError, n, "consumer_register_v2", advice=ANOTHER_GROUP)
     ],
     *[case for n in (427, 428, 430) for case in fatal(ConfigError, n, "consumer_register_v2")],
-    *fatal(
-        ConfigError, 431, "consumer_register_v2", advice="; check the topic's name, or have it created on the cluster"
-    ),
+    *fatal(ConfigError, 431, "consumer_register_v2", advice="; check the topic's name, or create it on the cluster"),
     *[
         case
         for n, what in [(450, "the topic"), (455, "these filters")]
         for case in fatal(
-            AuthError, n, "consumer_register_v2", advice=f"; have the group authorised for {what} on the cluster"
+            AuthError, n, "consumer_register_v2", advice=f"; authorise the group for {what} on the cluster"
         )
     ],
     Case("consumer_register_v2", code(201), None, NOT_READY),

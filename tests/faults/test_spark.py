@@ -125,7 +125,7 @@ def test_a_query_that_may_not_read_says_so_and_reads_when_it_may(
         tubemq.on("consumer_register_v2").fail(450, "not authorized") as fault,
         pytest.raises(
             StreamingQueryException,
-            match=r"AuthError: registering group .* failed with 450 .*have the group authorised",
+            match=r"AuthError: registering group .* failed with 450 .*authorise the group",
         ),
     ):
         run(reading(spark, tubemq), sink, tmp_path)

@@ -84,7 +84,7 @@ def test_a_master_that_fails_once_is_asked_again(tubemq: EmbeddedTubeMQ, method:
 MASTER = r"127\.0\.0\.1:\d+"
 PURPOSE = {"producer_register": "registering a producer", "producer_heartbeat": "a producer's heartbeat"}
 NOBODY = r"^no master answered: {0} at the master {1}: {2}.*\. Check option 'tubemq\.master' and that the master runs$"
-CREDENTIALS = r"; check tubemq\.user and tubemq\.password, and that this machine's clock is right"
+CREDENTIALS = r"; check options 'tubemq\.user' and 'tubemq\.password', and the clock of this machine"
 
 
 @pytest.mark.parametrize(

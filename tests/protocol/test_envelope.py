@@ -72,10 +72,10 @@ def test_the_simple_name_has_no_package(name: str, simple: str) -> None:
     ("body", "reason"),
     [
         (b"", "length of its RpcConnHeader"),
-        (b"\x02\x08", "RpcConnHeader of 2 bytes does not fit"),
+        (b"\x02\x08", "RpcConnHeader of 2 bytes is longer than"),
         (FLAG, "length of its ResponseHeader"),
         (FLAG + b"\x80\x80\x80\x80\x80\x80", "length of its ResponseHeader"),
-        (FLAG + b"\xff\xff\xff\xff\x7f", "does not fit"),
+        (FLAG + b"\xff\xff\xff\xff\x7f", "is longer than"),
         (FLAG + b"\x00", "ResponseHeader came without status"),
         (FLAG + b"\x02\x08\x07" + b"\x00", "ResponseHeader came without status"),
         (FLAG + b"\x02\x08\x00", "length of its RspResponseBody"),

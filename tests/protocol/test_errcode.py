@@ -75,13 +75,13 @@ def test_an_unknown_code_fails_and_is_shown(code: int) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "advice"),
     [
-        (ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE, ConfigError, "another tubemq.group"),
+        (ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE, ConfigError, "another 'tubemq.group'"),
         (ErrCode.CLIENT_INCONSISTENT_TOPICSET, ConfigError, "in use with other topics"),
         (ErrCode.CLIENT_INCONSISTENT_FILTERSET, ConfigError, "in use with other filters"),
-        (ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT, ConfigError, "count their members"),
+        (ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT, ConfigError, "set a source count"),
         (ErrCode.TOPIC_NOT_DEPLOYED, ConfigError, "check the topic's name"),
-        (ErrCode.CERTIFICATE_FAILURE, AuthError, "tubemq.user"),
-        (ErrCode.CONSUME_GROUP_FORBIDDEN, AuthError, "group authorised"),
+        (ErrCode.CERTIFICATE_FAILURE, AuthError, "'tubemq.user'"),
+        (ErrCode.CONSUME_GROUP_FORBIDDEN, AuthError, "authorise the group"),
         (ErrCode.CONSUME_CONTENT_FORBIDDEN, AuthError, "these filters"),
         (ErrCode.BAD_REQUEST, ServerError, ""),
         (ErrCode.INTERNAL_SERVER_ERROR, ServerError, ""),

@@ -136,7 +136,7 @@ def test_the_least_that_a_data_limit_may_say(change: dict[str, Any]) -> None:
 def test_what_is_no_rule_is_refused_or_not_obeyed(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no flow rule"):
         Limits.parse(text)
-    rule = FlowRule.told("group", 5, text)
+    rule = FlowRule.received("group", 5, text)
     assert (rule.rule_id, rule.limits) == (5, Limits())
     assert "is no flow rule" in rule.problem
 
@@ -152,7 +152,7 @@ JSON = st.recursive(
 
 @given(st.text() | JSON.map(json.dumps) | st.lists(JSON, max_size=3).map(json.dumps))
 def test_whatever_a_server_says_it_is_a_rule(text: str) -> None:
-    rule = FlowRule.told("default", 1, text)
+    rule = FlowRule.received("default", 1, text)
     assert rule.problem == "" or rule.limits == Limits()
 
 
@@ -171,12 +171,12 @@ def test_a_reply_brings_rules_and_the_next_ones_need_their_ids_only() -> None:
         groupFlowControlInfo=text_of(EMPTY, kind=1),
         qryPriorityId=203,
     )
-    rules = FlowRules().told(first)
+    rules = FlowRules().updated(first)
     assert rules.default == FlowRule("default", 11, text_of(DATA), Limits((DATA_LIMIT,)))
     assert rules.group == FlowRule("group", 22, text_of(EMPTY, kind=1), Limits(empty=(EmptyWait(3, 300),)))
     assert rules.qry_priority_id == 203
     assert rules.known() == OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22)
-    assert rules.told(OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22, qryPriorityId=203)) == rules
+    assert rules.updated(OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22, qryPriorityId=203)) == rules
     assert pickle.loads(pickle.dumps(rules)) == rules
 
 
@@ -196,15 +196,15 @@ KNOWN = FlowRules(FlowRule("default", 11, "[]"), FlowRule("group", 22, "[]"), 20
     ],
 )
 def test_rules_change_and_go(tasks: OpsTaskInfo, default_id: int, group_id: int) -> None:
-    rules = KNOWN.told(tasks)
+    rules = KNOWN.updated(tasks)
     assert (rules.default.rule_id, rules.group.rule_id) == (default_id, group_id)
     assert (rules.default.owner, rules.group.owner) == ("default", "group")
     assert rules.qry_priority_id == -2
 
 
 def test_a_rule_that_cannot_be_read_takes_the_place_of_the_one_before() -> None:
-    rules = FlowRules().told(OpsTaskInfo(defFlowCheckId=1, defFlowControlInfo=text_of(DATA)))
-    rules = rules.told(OpsTaskInfo(defFlowCheckId=2, defFlowControlInfo="nonsense"))
+    rules = FlowRules().updated(OpsTaskInfo(defFlowCheckId=1, defFlowControlInfo=text_of(DATA)))
+    rules = rules.updated(OpsTaskInfo(defFlowCheckId=2, defFlowControlInfo="nonsense"))
     assert (rules.default.rule_id, rules.default.limits) == (2, Limits())
     assert rules.default.problem
 

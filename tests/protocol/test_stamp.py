@@ -95,5 +95,5 @@ def test_more_may_follow(others: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", "a,b", "a=b"])
 def test_an_id_that_cannot_stand_in_a_stamp(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot stand in a stamp"):
+    with pytest.raises(ValueError, match="cannot be the id of a stamp"):
         encode(Origin(name, 0, 0))

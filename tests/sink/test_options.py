@@ -255,14 +255,14 @@ def test_values_that_do_not_fit_each_other(name: str, given: dict[str, str], sen
         ({**MASTER, "effectivlyOnce": "true"}, "option 'effectivlyOnce' is unknown; did you mean 'effectivelyOnce'"),
         ({**MASTER, "stampRow": "true"}, "option 'stampRow' is unknown; did you mean 'stampRows'"),
         ({**MASTER, "receipt": "/x"}, "option 'receipt' is unknown; did you mean 'receipts'"),
-        ({**MASTER, "kafka.bootstrap.servers": "m"}, "is of Spark's Kafka source.* use option 'tubemq.master'"),
+        ({**MASTER, "kafka.bootstrap.servers": "m"}, "belongs to Spark's Kafka source.* use option 'tubemq.master'"),
         ({**MASTER, "deadLetters": "x"}, "option 'deadLetters' is unknown; did you mean 'deadLetterTopic'"),
         ({**MASTER, "exactlyOnce": "true"}, "option 'exactlyOnce' is unknown; did you mean 'effectivelyOnce'"),
         (
             {**MASTER, "header": "x"},
-            r"option 'header' is unknown to tubemq; leave it out, or look .* docs/options\.md$",
+            r"option 'header' is unknown to tubemq; remove it, or look .* docs/options\.md$",
         ),
-        ({**MASTER, "keyColumn": "id"}, "option 'keyColumn' is unknown to tubemq; leave it out, or look"),
+        ({**MASTER, "keyColumn": "id"}, "option 'keyColumn' is unknown to tubemq; remove it, or look"),
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else None,
 )

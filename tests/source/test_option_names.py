@@ -81,7 +81,7 @@ def test_an_unknown_option_names_the_nearest(given: str, meant: str) -> None:
 def test_options_of_sparks_kafka_source_say_what_to_do_here(given: str, instead: str) -> None:
     for key in (given, given.lower()):
         problem = refusal(REQUIRED | {key: "x"})
-        assert problem.startswith(f"option '{key}' is of Spark's Kafka source")
+        assert problem.startswith(f"option '{key}' belongs to Spark's Kafka source")
         assert instead in problem
 
 

@@ -267,7 +267,7 @@ def test_a_group_with_other_topics(failing: Failing, queries: Queries, tmp_path:
     wait_for_progress(query)
     told = failing()
     assert told.error == "ConfigError"
-    assert "the group is in use with other topics: stop those consumers, or use another tubemq.group" in told.sentence
+    assert "the group is in use with other topics: stop those consumers, or use another 'tubemq.group'" in told.sentence
     assert query.isActive
 
 
@@ -279,7 +279,7 @@ def test_a_group_of_server_balanced_consumers(failing: Failing) -> None:
     finally:
         rival.close()
     assert told.error == "ConfigError"
-    assert "consumers of another kind (server-side balance): stop them or use another tubemq.group" in told.sentence
+    assert "consumers with server-side balance: stop them, or use another 'tubemq.group'" in told.sentence
 
 
 def test_a_partition_that_somebody_else_holds(failing: Failing) -> None:

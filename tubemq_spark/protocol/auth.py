@@ -1,4 +1,7 @@
-"""Credentials as the wire carries them (wire: SimpleClientAuthenticateHandler, SimpleCertificateMasterHandler)."""
+"""Authentication: the signed credentials in requests to masters and brokers.
+
+Wire: SimpleClientAuthenticateHandler, SimpleCertificateMasterHandler.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ class Credentials:
 
 
 def signature(credentials: Credentials, timestamp_ms: int, nonce: int) -> str:
-    """HMAC-SHA1 over user, timestamp and nonce written one after another, as form-encoded Base64."""
+    """Return the HMAC-SHA1 of user, timestamp and nonce, concatenated, as form-encoded Base64."""
     text = f"{credentials.user}{timestamp_ms}{nonce}"
     digest = hmac.new(credentials.password.encode(), text.encode(), hashlib.sha1).digest()
     return quote_plus(base64.b64encode(digest))
 
 
 def master_certificate(credentials: Credentials, timestamp_ms: int, nonce: int) -> master_pb.MasterCertificateInfo:
-    """Fresh for every call: the master takes a timestamp of at most 20 s from its own clock."""
+    """Return the certificate for one request. Make one for each: the master refuses timestamps more than 20 s off."""
     return master_pb.MasterCertificateInfo(
         authInfo=master_pb.AuthenticateInfo(
             userName=credentials.user,
@@ -41,7 +44,7 @@ def master_certificate(credentials: Credentials, timestamp_ms: int, nonce: int) 
 def broker_authorization(
     credentials: Credentials | None, visit_token: int, timestamp_ms: int, nonce: int
 ) -> broker_pb.AuthorizedInfo:
-    """`visit_token` is the last one the master gave, -2 without any."""
+    """Return the authorization for one request. `visit_token` is the last one from the master, -2 if there is none."""
     info = broker_pb.AuthorizedInfo(visitAuthorizedToken=visit_token)
     if credentials is not None:
         info.authAuthorizedToken = (

@@ -1,4 +1,4 @@
-"""The life cycles of a consumer: its membership of a group at the master, and its claims at the brokers."""
+"""The life cycles of a consumer: its group membership at the master, and its partition claims at the brokers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import Enum, auto
 
 
 class MemberState(Enum):
-    """A client of a group (or a producer) as the master sees it."""
+    """A consumer of a group, or a producer, as the master sees it."""
 
     NEW = auto()
     REGISTERED = auto()
-    FORGOTTEN = auto()  # the master timed it out, or is another one now: register again
+    FORGOTTEN = auto()  # the master timed it out, or another master took over: register again
     CLOSED = auto()
 
 
 class MemberEvent(Enum):
     REGISTERED = auto()
-    ANSWERED = auto()  # a heartbeat or a question for metadata
+    ANSWERED = auto()  # the master answered a heartbeat or a metadata request
     FORGOTTEN = auto()
     CLOSED = auto()
 
@@ -38,12 +38,12 @@ MEMBER: Mapping[tuple[MemberState, MemberEvent], MemberState] = {
 
 
 class ClaimState(Enum):
-    """One partition, as its would-be holder sees it."""
+    """A claim on one partition, as the client that wants it sees it."""
 
     FREE = auto()
     HELD = auto()
-    LENT = auto()  # to the tasks of the query, which claim it under names of their own
-    LOST = auto()  # the broker forgot it (a restart, an expiry) or gave it to somebody else
+    LENT = auto()  # to the query's tasks, which claim it under their own client ids
+    LOST = auto()  # the broker forgot it (restart, expiry) or another client took it
     CLOSED = auto()
 
 
@@ -58,14 +58,17 @@ CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
     (ClaimState.FREE, ClaimEvent.REGISTERED): ClaimState.HELD,
     (ClaimState.FREE, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
     (ClaimState.FREE, ClaimEvent.REFUSED): ClaimState.FREE,
-    (ClaimState.FREE, ClaimEvent.LENT): ClaimState.LENT,  # after a restart the first batch is read before any claim
+    (
+        ClaimState.FREE,
+        ClaimEvent.LENT,
+    ): ClaimState.LENT,  # tasks read the first batch after a restart
     (ClaimState.HELD, ClaimEvent.REGISTERED): ClaimState.HELD,
     (ClaimState.HELD, ClaimEvent.LENT): ClaimState.LENT,
     (ClaimState.HELD, ClaimEvent.REFUSED): ClaimState.LOST,
     (ClaimState.HELD, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
     (ClaimState.LENT, ClaimEvent.LENT): ClaimState.LENT,
     (ClaimState.LENT, ClaimEvent.REGISTERED): ClaimState.HELD,
-    (ClaimState.LENT, ClaimEvent.REFUSED): ClaimState.LENT,  # a task has it: that is what it was lent for
+    (ClaimState.LENT, ClaimEvent.REFUSED): ClaimState.LENT,  # a task holds it, as planned
     (ClaimState.LENT, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
     (ClaimState.LOST, ClaimEvent.REGISTERED): ClaimState.HELD,
     (ClaimState.LOST, ClaimEvent.REFUSED): ClaimState.LOST,

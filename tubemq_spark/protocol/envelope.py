@@ -1,4 +1,4 @@
-"""The RPC envelope: what a frame's body holds.
+"""Encodes and decodes the RPC envelope, the body of a frame.
 
     request:          RpcConnHeader, RequestHeader, RequestBody
     reply, SUCCESS:   RpcConnHeader, ResponseHeader, RspResponseBody
@@ -27,7 +27,7 @@ _REQUEST_FLAG, _RESPONSE_FLAG = 0, 1
 
 
 class Request(NamedTuple):
-    """A call as the server sees it; `timeout_ms` is how long the server may take before it drops the answer."""
+    """A request. The server drops its reply if handling takes longer than `timeout_ms`."""
 
     service_type: int
     method: int
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A handled call: the reply message's bytes. Its own error code, if any, is inside them."""
+    """The reply of a handler: the bytes of the reply message, which may contain an error code."""
 
     method: int
     data: bytes
@@ -44,7 +44,10 @@ class Response(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """A call that no handler answered: a Java exception's class name and text. `fatal`: the request was unreadable."""
+    """The reply to a request that no handler answered: class name and text of a Java exception.
+
+    `fatal` is True if the server could not read the request.
+    """
 
     exception_name: str
     text: str
@@ -52,13 +55,15 @@ class Failure:
 
     @property
     def simple_name(self) -> str:
-        """The class name without its package, which differs between releases (com.tencent, com.apache, org.apache)."""
+        """The class name without its package. Packages differ by release: com.tencent, com.apache, org.apache."""
         return self.exception_name.rsplit(".", 1)[-1].rsplit("$", 1)[-1]
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """The protobuf message in `data`; `ProtocolError` when it is none, lacks a required field, or has more fields than
-    `MAX_FIELDS`."""
+    """Return the protobuf message in `data`.
+
+    Raise `ProtocolError` if the bytes are no such message, lack a required field or have more than `MAX_FIELDS` fields.
+    """
     check_fields(kind.__name__, data)
     try:
         message = kind.FromString(data)
@@ -76,7 +81,7 @@ def encode_request(request: Request) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _request_head(service_type: int, method: int, timeout_ms: int, size: int) -> bytes:
-    """All but the data, of `size` bytes, which is the last field of the body; kept, for every message asks for it."""
+    """Return the request without its `size` bytes of data, its last field. Cached because every message needs it."""
     call = _call_head(method, timeout_ms) + _varint(size)
     return b"".join((_service_head(service_type), _varint(len(call) + size), call))
 
@@ -94,7 +99,7 @@ def _service_head(service_type: int) -> bytes:
 
 
 def decode_request(body: bytes) -> Request:
-    """`ProtocolError` when the bytes are no request; its cause is an `EOFError` when they end too early."""
+    """Return the request in `body`. Raise `ProtocolError` if there is none, from an `EOFError` if it ends too early."""
     parts = _Parts(body)
     parts.next(rpc_pb.RpcConnHeader)
     header = parts.next(rpc_pb.RequestHeader)
@@ -104,7 +109,7 @@ def decode_request(body: bytes) -> Request:
 
 def encode_reply(reply: Response | Failure) -> bytes:
     if isinstance(reply, Response):
-        # By hand, for the servers of `testing` do it for every message: the data is the last field of the body.
+        # Built by hand because the servers of `testing` do this for every message. The data is the body's last field.
         head = _answer_head(reply.method)
         size = _varint(len(reply.data))
         return b"".join((_SUCCESS, _varint(len(head) + len(size) + len(reply.data)), head, size, reply.data))
@@ -119,8 +124,9 @@ def _answer_head(method: int) -> bytes:
 
 
 def decode_reply(body: bytes, method: int | None = None) -> Response | Failure:
-    """`ProtocolError` when the bytes are no reply. `method` is the one that was called, if that is known: its short
-    answers are read faster; the result is the same.
+    """Return the reply in `body`. Raise `ProtocolError` if there is none.
+
+    If the caller passes the requested `method`, short replies are decoded faster, with the same result.
     """
     if method is not None and len(body) <= _MAX_SHORT:
         head = _short_answer_head(method, len(body))
@@ -142,10 +148,10 @@ def decode_reply(body: bytes, method: int | None = None) -> Response | Failure:
 
 @lru_cache(maxsize=1024)
 def _short_answer_head(method: int, size: int) -> bytes:
-    """All but the data of a successful answer of `size` bytes, at most `_MAX_SHORT`, as servers write it.
+    """Return a successful reply of `size` bytes, at most `_MAX_SHORT`, without its data, as servers write it.
 
-    The lengths in it follow from `size`, and each is one byte, so that whatever begins with this is such an answer. If
-    `size` is too small for one, this is longer than it.
+    All lengths in it follow from `size` and take one byte each. So all bytes that begin with it are such a reply. If
+    `size` is too small for a reply, the result is longer than `size`.
     """
     head = _answer_head(method)
     left = size - len(_SUCCESS) - 1  # bytes of the RspResponseBody
@@ -153,7 +159,7 @@ def _short_answer_head(method: int, size: int) -> bytes:
 
 
 def _text(value: str | bytes) -> str:
-    """protobuf gives bytes instead of a text that is no UTF-8."""
+    """Return `value` as text: protobuf returns bytes if a text is no UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
@@ -178,14 +184,14 @@ def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
     )
 
 
-_SUCCESS = _reply_head(rpc_pb.ResponseHeader.SUCCESS)  # how nearly all replies begin
+_SUCCESS = _reply_head(rpc_pb.ResponseHeader.SUCCESS)  # nearly all replies begin with it
 _MAX_SHORT = len(_SUCCESS) + 1 + 0x7F  # bytes of a successful reply whose lengths are one byte each
 
 _MAX_INT32 = 0x7FFFFFFF
 
 
 class _Parts:
-    """Walks over delimited messages."""
+    """Iterates over delimited messages."""
 
     def __init__(self, body: bytes, start: int = 0) -> None:
         self._body = body
@@ -195,10 +201,8 @@ class _Parts:
         size = self._varint(kind)
         end = self._at + size
         if end > len(self._body):
-            cause = EOFError() if size <= _MAX_INT32 else None  # else Java reads a negative length
-            raise ProtocolError(
-                f"a {kind.__name__} of {size} bytes does not fit into what is left of the envelope"
-            ) from cause
+            cause = EOFError() if size <= _MAX_INT32 else None  # Java reads a larger length as a negative one
+            raise ProtocolError(f"a {kind.__name__} of {size} bytes is longer than the rest of the envelope") from cause
         data = self._body[self._at : end]
         self._at = end
         return parse(kind, data)
@@ -212,4 +216,4 @@ class _Parts:
             if byte < 0x80:
                 return value
             shift += 7
-        raise ProtocolError(f"an envelope ends where the length of its {kind.__name__} should stand") from EOFError()
+        raise ProtocolError(f"an envelope ends before the length of its {kind.__name__}") from EOFError()

@@ -1,4 +1,4 @@
-"""The numbers in TubeMQ's replies (TErrCodeConstants) and what a client does about each."""
+"""Error codes: the numbers in TubeMQ's replies and the client's reaction to each (wire: TErrCodeConstants)."""
 
 from __future__ import annotations
 
@@ -109,27 +109,27 @@ _CODES: Mapping[Reaction, tuple[ErrCode, ...]] = {
 REACTIONS: Mapping[int, Reaction] = {code: reaction for reaction, codes in _CODES.items() for code in codes}
 
 _ADVICE: Mapping[int, str] = {
-    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: "the group is in use by consumers of another kind (server-side balance): "
-    "stop them or use another tubemq.group",
+    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: "the group is in use by consumers with server-side balance: "
+    "stop them, or use another 'tubemq.group'",
     ErrCode.CLIENT_INCONSISTENT_TOPICSET: "the group is in use with other topics: "
-    "stop those consumers, or use another tubemq.group",
+    "stop those consumers, or use another 'tubemq.group'",
     ErrCode.CLIENT_INCONSISTENT_FILTERSET: "the group is in use with other filters: "
-    "stop those consumers, or use another tubemq.group",
-    ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: "the group is in use by consumers that count their members: "
-    "stop them or use another tubemq.group",
-    ErrCode.TOPIC_NOT_DEPLOYED: "check the topic's name, or have it created on the cluster",
-    ErrCode.CERTIFICATE_FAILURE: "check tubemq.user and tubemq.password, and that this machine's clock is right",
-    ErrCode.CONSUME_GROUP_FORBIDDEN: "have the group authorised for the topic on the cluster",
-    ErrCode.CONSUME_CONTENT_FORBIDDEN: "have the group authorised for these filters on the cluster",
+    "stop those consumers, or use another 'tubemq.group'",
+    ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: "the group is in use by consumers that set a source count: "
+    "stop them, or use another 'tubemq.group'",
+    ErrCode.TOPIC_NOT_DEPLOYED: "check the topic's name, or create it on the cluster",
+    ErrCode.CERTIFICATE_FAILURE: "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine",
+    ErrCode.CONSUME_GROUP_FORBIDDEN: "authorise the group for the topic on the cluster",
+    ErrCode.CONSUME_CONTENT_FORBIDDEN: "authorise the group for these filters on the cluster",
 }
 
 _VISIT_TOKEN_ADVICE = (
-    "the master changes this token every few minutes and tells its brokers: check that the broker belongs to the "
-    "cluster of 'tubemq.master' and reaches its master"
+    "the master sends a new token to its brokers every few minutes: check that the broker belongs to the cluster of "
+    "'tubemq.master' and reaches its master"
 )
-_MAX_NAME, _MAX_MESSAGE = 100, 2000  # characters of a peer's text that an error keeps
+_MAX_NAME, _MAX_MESSAGE = 100, 2000  # characters of a peer's text in an error
 
-# Exceptions of a node that is not, or no longer, in service (wire: corerpc.exception).
+# Exceptions of a server that is not in service (wire: corerpc.exception).
 _ELSEWHERE = frozenset({"StandbyException", "ServiceStoppingException", "ServerNotReadyException"})
 
 
@@ -139,7 +139,7 @@ def reaction_to(code: int) -> Reaction:
 
 
 def code_name(code: int) -> str:
-    """The name of `code` in TubeMQ, or `UNKNOWN`."""
+    """Return TubeMQ's name of `code`, or `UNKNOWN`."""
     try:
         return ErrCode(code).name
     except ValueError:
@@ -147,39 +147,40 @@ def code_name(code: int) -> str:
 
 
 def is_elsewhere(failure: Failure) -> bool:
-    """Whether another node, or this one later, will answer what this one did not."""
+    """Return True if another server, or this one later, may handle the request."""
     return failure.simple_name in _ELSEWHERE
 
 
 def is_unknown_topic(code: int, message: str) -> bool:
-    """Whether a broker in service says that it has no such topic; it says so in words only (wire: BrokerServiceServer).
-    A closed topic, and a broker that is still starting, give other texts and codes.
+    """Return True if the broker does not have the topic, which only its text tells (wire: BrokerServiceServer).
+
+    A closed topic and a broker that is still starting give other texts and codes.
     """
     return code == ErrCode.FORBIDDEN and "not existed" in message
 
 
 def is_about_visit_token(code: int, message: str) -> bool:
-    """Whether a broker refuses the visit token, and not the credentials; it says so in words only (wire:
+    """Return True if the broker refuses the visit token, and not the credentials, which only its text tells (wire:
     SimpleCertificateBrokerHandler).
     """
     return code == ErrCode.CERTIFICATE_FAILURE and "visit authorized token" in str(message).lower()
 
 
 def error_for_code(code: int, message: str, what: str) -> TubeMQError:
-    """The error to raise for a reply with `code`, in a sentence that starts with `what` was tried and where."""
+    """Return the error to raise for a reply with `code`. Its text starts with `what` failed, and where."""
     is_of_token = is_about_visit_token(code, message)
     advice = _VISIT_TOKEN_ADVICE if is_of_token else _ADVICE.get(code)
     text = f"{what} failed with {code} {code_name(code)}: {shown(message)}" + (f"; {advice}" if advice else "")
     match reaction_to(code):
         case Reaction.FIX_CONFIG:
             return ConfigError(text)
-        case Reaction.FIX_CREDENTIALS if not is_of_token:  # no user can mend a token
+        case Reaction.FIX_CREDENTIALS if not is_of_token:  # users cannot change a token
             return AuthError(text)
     return ServerError(text, code=code, name=code_name(code), message=shown(message, _MAX_MESSAGE))
 
 
 def error_for_failure(failure: Failure, what: str) -> ServerError:
-    """The error to raise for a call that no handler answered."""
+    """Return the error to raise for a request that no handler answered."""
     name = shown(failure.simple_name, _MAX_NAME)
     text = f"{what} failed at the server with {name}: {shown(failure.text) or 'no further text'}"
     return ServerError(text, code=-1, name=name, message=shown(failure.text, _MAX_MESSAGE))

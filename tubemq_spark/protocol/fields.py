@@ -1,7 +1,7 @@
-"""How many fields a protobuf message has, before it is parsed.
+"""Counts the fields of a protobuf message before it is parsed, to limit the memory that a reply takes.
 
-An empty string takes two bytes on the wire and about thirty in memory, a message without content a hundred. So a frame
-that is legal may fill half a gigabyte.
+An empty string takes two bytes on the wire and about thirty in memory, an empty message a hundred. So a valid frame can
+take half a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from google.protobuf.message import Message
 from tubemq_spark.errors import ProtocolError
 
 MAX_FIELDS = 100_000
-"""The most fields of a message, without those inside of its fields. A broker's reply has 12 000 messages at most."""
+"""The maximum of top-level fields in a message. The largest reply of a broker has 12 000 messages."""
 COUNTED_FROM = 2 << 20
-"""Bytes. The fields of shorter messages are not counted: as many as there may be take less than 100 MB."""
+"""Bytes. Shorter messages are not counted: their fields take less than 100 MB at worst."""
 
 
 def check_fields(kind: str, data: bytes) -> None:
-    """`ProtocolError` when `data`, to be parsed as a message of this `kind`, has more than `MAX_FIELDS` fields. Bytes
-    that are no message are not refused here."""
+    """Raise `ProtocolError` if `data`, a message of this `kind`, has more than `MAX_FIELDS` fields. Accept bytes that
+    are no message: the parser refuses them.
+    """
     if len(data) < COUNTED_FROM:
         return
     at = count = 0
@@ -28,7 +29,7 @@ def check_fields(kind: str, data: bytes) -> None:
             if count > MAX_FIELDS:
                 raise ProtocolError(f"a {kind} of {len(data)} bytes has more than {MAX_FIELDS} fields")
             tag, at = _varint(data, at)
-            match tag & 7:  # the wire type; 3 and 4 begin and end a group, and have no value
+            match tag & 7:  # the wire type; 3 and 4 begin and end a group and have no value
                 case 0:
                     _, at = _varint(data, at)
                 case 1:
@@ -39,11 +40,11 @@ def check_fields(kind: str, data: bytes) -> None:
                 case 5:
                     at += 4
     except IndexError:
-        return  # it ends within a field: whoever parses it says so
+        return  # it ends within a field, which the parser reports
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where the next field's bytes begin."""
+    """Return the number at `at`, and the index behind it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -55,10 +56,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def missing_in(message: Message) -> list[str]:
-    """The required fields that `message`, which lacks some, or the first message in it that lacks some, does not have.
+    """Return the missing required fields of the first incomplete message in `message`, which may be itself.
 
-    protobuf's own search goes on to the last message. Of millions of empty ones it takes gigabytes, or ends the
-    process (seen with protobuf 7.36).
+    protobuf's own search looks at all messages inside. With millions of empty ones it takes gigabytes of memory, or
+    ends the process (seen with protobuf 7.36).
     """
     for field, value in message.ListFields():
         if field.message_type is None:

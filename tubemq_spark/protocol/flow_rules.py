@@ -1,29 +1,29 @@
-"""Flow control: the rules that a cluster has for its readers, and what they ask of a client.
+"""Flow control: the rate limits that a cluster sets for its consumers, and how a client applies them.
 
-There is a default rule and, for some groups, one of their own. Both are JSON lists of records (wire:
+A cluster has a default rule, and groups may have their own rule. Each rule is a JSON list of records (wire:
 FlowCtrlRuleHandler, FlowCtrlItem):
 
-* type 0, data limits: who lags by more than `dltInM` between `start` and `end` reads at most `limitInM` MiB a minute
-  and a twelfth of it in 5 s, and makes a pause of `freqInMs` before each fetch beyond that. TubeMQ compares `dltInM`
-  with a lag in bytes, as it stands. The times are those of GMT+8, both included.
-* type 1: from the `zeroCnt`-th 404 in a row on, a pause of `freqInMs`.
-* type 3: a pause between fetches: `normFreqInMs` without filters, `filterFreqInMs` with them, and
-  `minDataFilterFreqInMs` where the broker asks to go slowly.
-* type 2 does nothing any more; types that are not known here are left out.
+* Type 0, data limits: a reader that lags by more than `dltInM` between the times `start` and `end` reads at most
+  `limitInM` MiB a minute and a twelfth of it in 5 s, and waits `freqInMs` before each further fetch. TubeMQ compares
+  `dltInM` with a lag in bytes. The times are in GMT+8, both inclusive.
+* Type 1: after `zeroCnt` replies of 404 in a row, wait `freqInMs`.
+* Type 3: the pause between fetches: `normFreqInMs` without filters, `filterFreqInMs` with filters, and
+  `minDataFilterFreqInMs` if the broker asks the reader to slow down.
+* Type 2 has no effect any more. Unknown types are ignored.
 
-A rule may name waits of up to 24 days, as a broker may in a 452. A reader waits for `LONGEST_WAIT` at a time and then
-asks again, for the rule may have been changed. Numbers that TubeMQ itself could not hold make a rule unreadable.
+A rule may contain waits of up to 24 days, and so may a reply with code 452. A reader waits at most `LONGEST_WAIT` and
+then asks again, because the rule may have changed. Numbers outside TubeMQ's own ranges make a rule unreadable.
 
-What comes first (wire: PartitionExt; RmtDataCache for the last):
+Precedence (wire: PartitionExt; RmtDataCache for the last):
 
-* The group's data limit that fits lag and time; if none does, the default rule's that does.
-* The group's records of type 1 if it has any, else the default rule's; of several the one with the greatest `zeroCnt`
-  that was reached. Likewise with type 3.
-* A fetch that found messages: a data limit that is used up goes before the pause of type 3. One that did not: type 1.
-* While the group has a data limit for the time of day, for whatever lag, its fetches carry `escFlowCtrl`: the broker,
-  which knows the default rule alone, then leaves the limiting to the client.
+* Data limits: the group's limit that matches lag and time, otherwise the matching limit of the default rule.
+* Type 1: the records of the group if it has any, otherwise those of the default rule; of these, the one with the
+  greatest `zeroCnt` that was reached. Type 3 likewise.
+* After a fetch with messages: an exhausted data limit comes before the pause of type 3. After an empty one: type 1.
+* If the group has a data limit for the current time, for any lag, its fetches set `escFlowCtrl`. The broker knows only
+  the default rule, and then leaves the limiting to the client.
 
-Everything here is a function of values: clocks and counters are the caller's.
+All functions are pure: the caller passes times and counts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
-LIMIT_PERIOD = 60.0  # seconds for which a data limit is decided (wire: CFG_FC_MAX_LIMITING_DURATION)
-SHARE_PERIOD = 5.0  # seconds of one share of it (wire: CFG_FC_MAX_SAMPLING_PERIOD)
+LIMIT_PERIOD = 60.0  # seconds for which a data limit applies (wire: CFG_FC_MAX_LIMITING_DURATION)
+SHARE_PERIOD = 5.0  # seconds of one share of the limit (wire: CFG_FC_MAX_SAMPLING_PERIOD)
 _SHARES = 12
 
 _GMT_8 = 8 * 60  # minutes
@@ -52,8 +52,9 @@ Owner = Literal["default", "group"]
 
 
 class DataLimit(NamedTuple):
-    """Who lags by more than `lag` bytes between `start` and `end` (hours * 100 + minutes) reads at most `per_minute`
-    bytes, and waits `wait_ms` where it would read more."""
+    """A reader that lags by more than `lag` bytes between `start` and `end` (hours * 100 + minutes) reads at most
+    `per_minute` bytes, and waits `wait_ms` before it reads more.
+    """
 
     start: int
     end: int
@@ -66,20 +67,21 @@ class DataLimit(NamedTuple):
         return self.per_minute // _SHARES
 
     def is_used_up(self, in_minute: int, in_share: int) -> bool:
-        """Whether so many bytes, read in this minute and in these 5 s, are all that may be read."""
+        """Return True if a reader that read these bytes in this minute and in these 5 s must wait."""
         return in_minute >= self.per_minute or in_share >= self.per_share
 
 
 class EmptyWait(NamedTuple):
-    """After `answers` fetches in a row that found nothing, wait `wait_ms`."""
+    """After `answers` empty fetches in a row, wait `wait_ms`."""
 
     answers: int
     wait_ms: int
 
 
 class FetchPause(NamedTuple):
-    """Milliseconds to wait after a fetch: of a reader without filters, with filters, and with filters when the broker
-    asks to go slowly."""
+    """Milliseconds to wait after a fetch: without filters, with filters, and with filters if the broker asks the reader
+    to slow down.
+    """
 
     plain_ms: int
     filtered_ms: int
@@ -93,7 +95,7 @@ class FetchPause(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a rule says: its data limits by their start, its waits after empty answers from the greatest number down."""
+    """The records of a rule: data limits ordered by start, waits after empty fetches from the greatest count down."""
 
     data: tuple[DataLimit, ...] = ()
     empty: tuple[EmptyWait, ...] = ()
@@ -101,16 +103,16 @@ class Limits:
 
     @classmethod
     def parse(cls, text: str) -> Limits:
-        """`ProtocolError` for what the admin API would refuse, but for unknown types."""
+        """Return the limits in `text`. Raise `ProtocolError` for what the admin API refuses, except unknown types."""
         if not text.strip():
             return cls()
         limits = cls()
         if len(text) > _MAX_TEXT:
-            raise ProtocolError(f"'{shown(text)}' is no flow rule: more than {_MAX_TEXT} characters are not read")
+            raise ProtocolError(f"'{shown(text)}' is no flow rule: it has more than {_MAX_TEXT} characters")
         try:
             records = json.loads(text)
             if not isinstance(records, list):
-                raise TypeError("a list of records is wanted")
+                raise TypeError("it must be a list of records")
             for record in records:
                 limits = limits._with(int(record["type"]), record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -118,7 +120,7 @@ class Limits:
         return limits
 
     def _with(self, kind: int, record: Mapping[str, Any]) -> Limits:
-        """Of two records of one type the later one counts."""
+        """Return the limits with one more record. It replaces an earlier record of the same type."""
         if kind == 0:
             return replace(self, data=tuple(sorted(_some(map(_data_limit, record["rule"])), key=lambda one: one.start)))
         if kind == 1:
@@ -132,13 +134,13 @@ class Limits:
         return self
 
     def data_limit(self, lag: int, at: int) -> DataLimit | None:
-        """The first one for a lag of so many bytes at the time `at` (see `time_of_day`)."""
+        """Return the first limit for a lag of so many bytes at the time `at` (see `time_of_day`)."""
         return next((one for one in self.data if lag > one.lag and one.start <= at <= one.end), None)
 
 
 @dataclass(frozen=True)
 class FlowRule:
-    """One rule as the master told it. A `rule_id` of -2 is none; `problem` says why a rule is not obeyed."""
+    """A rule as the master sent it. A `rule_id` of -2 means no rule; `problem` says why a rule is ignored."""
 
     owner: Owner
     rule_id: int = UNKNOWN_ID
@@ -147,8 +149,8 @@ class FlowRule:
     problem: str = ""
 
     @classmethod
-    def told(cls, owner: Owner, rule_id: int, text: str) -> FlowRule:
-        """One that cannot be read limits nothing: no reader stops because of it."""
+    def received(cls, owner: Owner, rule_id: int, text: str) -> FlowRule:
+        """Return the rule in `text`. An unreadable rule limits nothing, so that no reader stops because of it."""
         try:
             return cls(owner, rule_id, text, Limits.parse(text))
         except ProtocolError as error:
@@ -164,9 +166,9 @@ class FlowRule:
 
 @dataclass(frozen=True)
 class FlowRules:
-    """The rules for the readers of one group: plain values.
+    """The rules for the readers of one group, as plain values.
 
-    `qry_priority_id` is the read policy that an administrator has set for the group, -2 without one.
+    `qry_priority_id` is the read policy that an administrator set for the group, -2 if there is none.
     """
 
     default: FlowRule = FlowRule("default")
@@ -174,18 +176,18 @@ class FlowRules:
     qry_priority_id: int = UNKNOWN_ID
 
     def __iter__(self) -> Iterator[FlowRule]:
-        """The one that goes first, first."""
+        """Yield the rules by precedence."""
         return iter((self.group, self.default))
 
     def known(self) -> master_pb.OpsTaskInfo:
-        """What a client tells the master it has; the master sends the texts of others only."""
+        """Return the rules that the client has, for a request: the master sends the texts of other rules only."""
         return master_pb.OpsTaskInfo(defFlowCheckId=self.default.rule_id, groupFlowCheckId=self.group.rule_id)
 
-    def told(self, tasks: master_pb.OpsTaskInfo) -> FlowRules:
-        """The rules after a reply with `tasks` (wire: TMaster.buildOpsTaskInfo).
+    def updated(self, tasks: master_pb.OpsTaskInfo) -> FlowRules:
+        """Return the rules after a reply with `tasks` (wire: TMaster.buildOpsTaskInfo).
 
-        A rule whose id is missing is not in force any more. The Java client keeps that one (RmtDataCache), which makes
-        a limit outlive its removal until the client is started again.
+        A rule without an id in the reply was removed. The Java client keeps such a rule (RmtDataCache): its limit stays
+        until the client restarts.
         """
         default = tasks.defFlowControlInfo if tasks.HasField("defFlowControlInfo") else None
         group = tasks.groupFlowControlInfo if tasks.HasField("groupFlowControlInfo") else None
@@ -197,31 +199,31 @@ class FlowRules:
 
 
 def _after(known: FlowRule, rule_id: int, text: str | None) -> FlowRule:
-    """The rule after a reply that names `rule_id`, with a `text` if the master thinks that it is not known."""
+    """Return the rule after a reply with `rule_id`, and a `text` if the master assumes that the client lacks it."""
     if rule_id < 0:
         return FlowRule(known.owner)
     if rule_id == known.rule_id or text is None:
         return known
-    return FlowRule.told(known.owner, rule_id, text)
+    return FlowRule.received(known.owner, rule_id, text)
 
 
-# What the rules ask for
+# The rules that apply
 
 
 def time_of_day(epoch: float) -> int:
-    """The time in GMT+8 as the rules have it, hours * 100 + minutes, at `epoch` seconds."""
+    """Return the time in GMT+8 at `epoch` seconds, as hours * 100 + minutes."""
     minutes = int(epoch // 60) + _GMT_8
     return minutes // 60 % 24 * 100 + minutes % 60
 
 
 def data_limit(rules: FlowRules, lag: int, at: int) -> tuple[FlowRule, DataLimit] | None:
-    """The limit for a reader that lags by so many bytes at the time `at`, and whose it is."""
+    """Return the limit for a reader that lags by so many bytes at the time `at`, and its rule."""
     found = ((rule, rule.limits.data_limit(lag, at)) for rule in rules)
     return next(((rule, limit) for rule, limit in found if limit is not None), None)
 
 
 def empty_wait(rules: FlowRules, answers: int) -> tuple[FlowRule, EmptyWait] | None:
-    """What to do after so many fetches in a row that found nothing; None leaves it to the client."""
+    """Return the wait after so many empty fetches in a row, and its rule. None leaves it to the client."""
     rule = next((rule for rule in rules if rule.limits.empty), None)
     if rule is None:
         return None
@@ -229,12 +231,12 @@ def empty_wait(rules: FlowRules, answers: int) -> tuple[FlowRule, EmptyWait] | N
 
 
 def fetch_pause(rules: FlowRules) -> tuple[FlowRule, FetchPause] | None:
-    """The pause between fetches that found messages, and whose it is."""
+    """Return the pause between fetches that found messages, and its rule."""
     return next(((rule, rule.limits.pause) for rule in rules if rule.limits.pause is not None), None)
 
 
 def esc_flow_ctrl(rules: FlowRules, at: int) -> bool:
-    """Whether fetches at the time `at` carry `escFlowCtrl`, which frees them from the broker's limit."""
+    """Return True if fetches at the time `at` set `escFlowCtrl`, which turns the broker's own limit off."""
     return any(limit.start <= at <= limit.end for limit in rules.group.limits.data)
 
 
@@ -244,7 +246,7 @@ def esc_flow_ctrl(rules: FlowRules, at: int) -> bool:
 def _some(found: Iterable[Any]) -> list[Any]:
     items = list(found)
     if not items:
-        raise ValueError("a record without rules")
+        raise ValueError("a record has no rules")
     return items
 
 
@@ -254,7 +256,7 @@ def _data_limit(rule: Mapping[str, Any]) -> DataLimit:
     limit = _number(rule["limitInM"], "limitInM", 0, _LONG)
     wait_ms = _number(rule["freqInMs"], "freqInMs", _LEAST_DATA_WAIT)
     if start >= end:
-        raise ValueError(f"a rule starts before it ends, not {rule}")
+        raise ValueError(f"a rule must start before it ends: {rule}")
     return DataLimit(start, end, lag, limit * 1024 * 1024, wait_ms)
 
 

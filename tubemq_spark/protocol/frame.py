@@ -1,10 +1,10 @@
-"""Frames: the outermost layer of the wire.
+"""Encodes and decodes frames, the outermost layer of the wire (framing, serial number).
 
     standard: token(4) serialNo(4) listSize(4) { n(4) bytes(n) } x listSize
-    prefixed: length(4), then that many bytes: a standard frame, followed by padding that means nothing
+    prefixed: length(4), then that many bytes: a standard frame, followed by padding without meaning
 
-All numbers are big-endian. The blocks are one stream cut every 8192 bytes; their edges have no meaning.
-wire: NettyProtocolEncoder and NettyProtocolDecoder; the length stood in releases 1.1.0 and 1.2.0 only.
+All numbers are big-endian. The blocks are one body cut every 8192 bytes; the cuts have no meaning. Only releases 1.1.0
+and 1.2.0 have the length (wire: NettyProtocolEncoder, NettyProtocolDecoder).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tubemq_spark.protocol.constants import (
 
 _HEAD = struct.Struct(">Iii")
 _LENGTH = struct.Struct(">i")
-_SINGLE = struct.Struct(">Iiii")  # a head that counts one block, and that block's length
-_LEAST = 4  # bytes that tell something of a frame
+_SINGLE = struct.Struct(">Iiii")  # the head of a frame with one block, and the block's length
+_LEAST = 4  # bytes before anything of a frame can be decoded
 _TOKEN = struct.pack(">I", RPC_PROTOCOL_BEGIN_TOKEN)
 
 Source = bytearray | memoryview
 
 
 class Frame(NamedTuple):
-    """One request or reply: the serial number that pairs them, and the envelope's bytes."""
+    """A request or a reply: the serial number that matches them, and the bytes of the envelope."""
 
     serial_no: int
     body: bytes
 
 
 def max_body_size(framing: Framing) -> int:
-    """The most bytes that fit into one frame's body."""
+    """Return the maximum size of a frame's body in bytes."""
     if framing is Framing.STANDARD:
         return MAX_FRAME_MAX_LIST_SIZE * RPC_MAX_BUFFER_SIZE
     blocks = -(-MAX_PREFIXED_LENGTH // RPC_MAX_BUFFER_SIZE)
@@ -46,9 +46,9 @@ def max_body_size(framing: Framing) -> int:
 
 
 def encode_frame(serial_no: int, body: bytes, framing: Framing) -> bytes:
-    """The bytes of one frame; `ProtocolError` for an empty body (no server completes such a frame) or one too long."""
+    """Return the bytes of a frame. Raise `ProtocolError` if the body is empty (no server completes it) or too long."""
     size = len(body)
-    if 0 < size <= RPC_MAX_BUFFER_SIZE:  # one block, as nearly always: what `_encode_blocks` gives, in one piece
+    if 0 < size <= RPC_MAX_BUFFER_SIZE:  # one block, nearly always: the result of `_encode_blocks`, but faster
         frame = _SINGLE.pack(RPC_PROTOCOL_BEGIN_TOKEN, serial_no, 1, size) + body
     elif 0 < size <= max_body_size(framing):
         frame = _encode_blocks(serial_no, body)
@@ -69,28 +69,28 @@ def _encode_blocks(serial_no: int, body: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Bytes as they come in, whole frames out.
+    """Decodes a stream of bytes, in any cuts, into whole frames.
 
-    After a `ProtocolError` the stream has lost its place: the decoder refuses all that follows. The frames in front of
-    that place are given out first, so that they do not depend on how the bytes were cut.
+    After a `ProtocolError` the decoder refuses all further bytes, because frames cannot be found any more. It returns
+    the frames before the error first, so that the result does not depend on the cuts.
     """
 
     def __init__(self, framing: Framing) -> None:
         self._is_prefixed = framing is Framing.PREFIXED
-        self._kept = bytearray()  # the first bytes of a frame that is not complete
-        self._needed = _LEAST  # bytes that must be there before another look is worth while
+        self._kept = bytearray()  # the beginning of an incomplete frame
+        self._needed = _LEAST  # bytes to collect before the next attempt to decode
         self._failure: str | None = None
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """All frames that `data` completes, in order; `ProtocolError` when the bytes, or those fed before, are none."""
+        """Return the frames that `data` completes, in order. Raise `ProtocolError` if the bytes are no frames."""
         if self._failure is not None:
             raise ProtocolError(self._failure)
         frames: list[Frame] = []
         left = memoryview(data)
         try:
             while self._kept and left:
-                # Frames are read where they came in, for most are small, or mostly padding. So no more is copied here
-                # than the first one lacks, if it says how much that is.
+                # Most frames are small, or mostly padding, so they are decoded in place. Only the missing bytes of the
+                # first frame are copied, if its length is known.
                 lacking = self._needed - len(self._kept) if self._is_prefixed else len(left)
                 self._kept += left[:lacking]
                 left = left[lacking:]
@@ -104,7 +104,7 @@ class FrameDecoder:
         return frames
 
     def _take_all(self, source: Source, frames: list[Frame]) -> int:
-        """Adds what is complete at the start of `source` to `frames`; where the rest starts."""
+        """Append the complete frames at the start of `source` to `frames`; return where the rest starts."""
         start = 0
         while len(source) - start >= self._needed:
             before, start = start, self._take_singles(source, start, frames)
@@ -118,7 +118,7 @@ class FrameDecoder:
         return start
 
     def _take_singles(self, source: Source, start: int, frames: list[Frame]) -> int:
-        """As `_take_all`, for frames of one block, as most are: one look at the numbers of each is enough."""
+        """Do the same as `_take_all` for frames of one block, the usual ones, with one unpacking for each."""
         filled = len(source)
         front = _LENGTH.size if self._is_prefixed else 0
         while (body := start + front + _SINGLE.size) <= filled:
@@ -136,12 +136,12 @@ class FrameDecoder:
         return start
 
     def _take(self, source: Source, start: int) -> tuple[Frame, int] | None:
-        """The frame that starts at `start` and where the next one starts, or None with `_needed` set."""
+        """Return the frame at `start` and where the next one starts, or set `_needed` and return None."""
         if not self._is_prefixed:
             return self._take_base(source, start, len(source))
         (length,) = _LENGTH.unpack_from(source, start)
         if not _HEAD.size <= length <= MAX_PREFIXED_LENGTH:
-            hint = "; these bytes are the other framing" if bytes(source[start : start + 4]) == _TOKEN else ""
+            hint = "; these bytes have the other framing" if bytes(source[start : start + 4]) == _TOKEN else ""
             raise ProtocolError(
                 f"a prefixed frame has {_HEAD.size} to {MAX_PREFIXED_LENGTH} bytes, not {length}{hint}"
                 f"{_shown(source, start)}"
@@ -156,7 +156,7 @@ class FrameDecoder:
         return found[0], end
 
     def _take_base(self, source: Source, start: int, limit: int) -> tuple[Frame, int] | None:
-        """The standard frame at `start`, which ends at `limit` at the latest; None with `_needed` set."""
+        """Return the standard frame at `start` that ends at `limit` or before, or set `_needed` and return None."""
         if bytes(source[start : start + 4]) != _TOKEN[: limit - start]:
             raise ProtocolError(f"a frame starts with {_TOKEN.hex()}{_shown(source, start)}")
         cursor = start + _HEAD.size
@@ -166,7 +166,7 @@ class FrameDecoder:
         _, serial_no, count = _HEAD.unpack_from(source, start)
         if not 0 < count <= MAX_FRAME_MAX_LIST_SIZE:
             raise ProtocolError(f"frame {serial_no} has {count} blocks; 1 to {MAX_FRAME_MAX_LIST_SIZE} are allowed")
-        blocks: list[slice] = []  # copied when all are there, for a long frame is walked again for each piece of it
+        blocks: list[slice] = []  # copied when all are complete: a long frame is decoded again for each part
         for left in range(count, 0, -1):
             if cursor + _LENGTH.size > limit:
                 self._needed = cursor - start + left * _LENGTH.size

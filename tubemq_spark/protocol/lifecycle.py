@@ -1,4 +1,4 @@
-"""State machines as data: a table says what follows from what, and anything it lacks is an error."""
+"""State machines as tables: an event that the table lacks for a state is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Lifecycle(Generic[S, E]):
-    """The state of one thing, moved by events along `table`; `ProtocolError` for an event its state does not know."""
+    """The state of one object. Events change it as `table` says; the table's keys are (state, event)."""
 
     def __init__(self, what: str, start: S, table: Mapping[tuple[S, E], S]) -> None:
         self._what = what
@@ -21,6 +21,7 @@ class Lifecycle(Generic[S, E]):
         self.state = start
 
     def on(self, event: E) -> S:
+        """Return the new state. Raise `ProtocolError` if `event` is not possible in the current state."""
         try:
             self.state = self._table[self.state, event]
         except KeyError:

@@ -1,10 +1,10 @@
-"""A message's payload: body, attributes, flag and check sum.
+"""Encodes and decodes the payload of a message: body, attributes, flag and check sum.
 
     payload = body                                      flag 0
             = attrLen(4, big-endian) attributes body    flag 1
 
-Attributes are UTF-8 text, `key=value` joined by `,`, without escapes. Two keys are the system's: `$msgType$` (the
-stream filter) and `$msgTime$` (`yyyyMMddHHmm`). wire: Message, DataConverterUtil, TransferedMessage.
+Attributes are UTF-8 text, `key=value` joined by `,`, without escapes. TubeMQ itself uses two keys: `$msgType$`, which
+brokers filter by, and `$msgTime$` as `yyyyMMddHHmm` (wire: Message, DataConverterUtil, TransferedMessage).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ ATTRIBUTES_FLAG = 1
 MSG_TYPE_KEY = "$msgType$"
 MSG_TIME_KEY = "$msgTime$"
 COMPRESSION_KEY = "spark_compression"
-"""This connector's own: the codec of a body that its sink compressed."""
+"""The codec of a body that this connector's sink compressed."""
 MAX_MSG_TYPE = 255  # characters
 MAX_ATTRIBUTES = 100_000
-"""The most attributes that one message may have. Java's clients write a handful; each takes some 200 bytes here."""
+"""The maximum of attributes in a message. The Java client writes a few; each takes about 200 bytes of memory here."""
 MAX_HEADER = 4 << 20
-"""The longest header of attributes, in bytes; in memory it may take four times that, and again for its parts. Servers
-take messages of 1 MiB, unless they are set up for more."""
+"""The maximum size of the attributes in bytes. In memory they may take four times that, and again for their parts.
+Servers accept messages of 1 MiB, unless they are configured for more.
+"""
 _MSG_TIME_DIGITS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -38,10 +39,10 @@ _SEPARATORS = (",", "=")
 
 @dataclass(frozen=True)
 class Attributes:
-    """A message's attributes, taken apart.
+    """The decoded attributes of a message.
 
-    `own` holds the producer's, None without any. `msg_time` is in microseconds since the epoch (the wire knows
-    minutes, in a zone it does not name).
+    `own` are the producer's attributes, None if there are none. `msg_time` is in microseconds since the epoch (on the
+    wire: minutes, in an unnamed time zone).
     """
 
     own: Mapping[str, str] | None = None
@@ -53,13 +54,13 @@ NO_ATTRIBUTES = Attributes()
 
 
 def check_sum(payload: bytes) -> int:
-    """CRC-32 of the whole payload, 31 bits of it (wire: CheckSum)."""
+    """Return 31 bits of the CRC-32 of the whole payload (wire: CheckSum)."""
     return zlib.crc32(payload) & 0x7FFFFFFF
 
 
 @lru_cache(maxsize=1024)
 def filter_code(msg_type: str) -> int:
-    """What a broker keeps of a message type and compares with the filters of a consumer: Java's `String.hashCode`."""
+    """Return the code that brokers compare with the filters of a consumer: Java's `String.hashCode` of the type."""
     units = msg_type.encode("utf-16-le", "surrogatepass")
     code = 0
     for (unit,) in struct.iter_unpack("<H", units):
@@ -68,32 +69,32 @@ def filter_code(msg_type: str) -> int:
 
 
 def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:
-    """The payload and its flag. Without attributes there is no prefix; a flag without one would hide the message."""
+    """Return the payload and its flag. Without attributes both must be left out, or readers lose the message."""
     if not attributes:
         return body, 0
     return _LENGTH.pack(len(attributes)) + attributes + body, ATTRIBUTES_FLAG
 
 
 def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
-    """The attributes' bytes (empty without any) and the body; `ProtocolError` when the header does not fit, is longer
-    than `MAX_HEADER`, or has more than `MAX_ATTRIBUTES`.
+    """Return the bytes of the attributes, empty if there are none, and the body.
 
-    A Java producer that clears a message's attributes leaves the flag set and writes no length: what stands in its
-    place is body. A broker gives such a message out only when that reads as a negative number.
+    Raise `ProtocolError` if the attributes are longer than the payload or `MAX_HEADER`, or more than `MAX_ATTRIBUTES`.
+    A Java producer that clears a message's attributes leaves the flag set and writes no length: the body begins there.
+    A broker delivers such a message only if these bytes, read as a length, are negative.
     """
     if not flag & ATTRIBUTES_FLAG:
         return b"", payload
     if len(payload) < _LENGTH.size:
-        raise ProtocolError(f"a message of {len(payload)} bytes says it has attributes, but not how long they are")
+        raise ProtocolError(f"a message of {len(payload)} bytes has the attributes flag, but no length of attributes")
     (size,) = _LENGTH.unpack_from(payload)
     if size < 0:
         return b"", payload
     end = _LENGTH.size + size
     if end > len(payload):
-        raise ProtocolError(f"a message of {len(payload)} bytes says it has {size} bytes of attributes")
+        raise ProtocolError(f"a message of {len(payload)} bytes claims {size} bytes of attributes")
     if size > MAX_HEADER:
         raise ProtocolError(
-            f"a message of {len(payload)} bytes says it has {size} bytes of attributes; at most {MAX_HEADER} are read"
+            f"a message of {len(payload)} bytes claims {size} bytes of attributes; at most {MAX_HEADER} are read"
         )
     if size > MAX_ATTRIBUTES and payload.count(b",", _LENGTH.size, end) >= MAX_ATTRIBUTES:
         raise ProtocolError(f"a message of {len(payload)} bytes has more than {MAX_ATTRIBUTES} attributes")
@@ -101,10 +102,11 @@ def split_payload(payload: bytes, flag: int) -> tuple[bytes, bytes]:
 
 
 def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
-    """The attributes of a producer whose `$msgTime$` is in `zone`.
+    """Return the attributes in `data`, with `$msgTime$` read in `zone`.
 
-    Never fails: what is no `key=value` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as
-    in Java), and of a key that stands twice the first counts. A `$msgTime$` that is no time stays among the own."""
+    Never fail: a part without `=` becomes a key with an empty value, bytes that are no UTF-8 become U+FFFD (as in
+    Java), and the first of two equal keys counts. A `$msgTime$` that is no time stays in `own`.
+    """
     own: dict[str, str] = {}
     msg_type: str | None = None
     msg_time: int | None = None
@@ -120,12 +122,12 @@ def decode_attributes(data: bytes, zone: tzinfo = timezone.utc) -> Attributes:
 
 
 def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_time: str | None) -> bytes:
-    """The attributes' bytes, the system's first; `msg_time` as `yyyyMMddHHmm`.
+    """Return the bytes of the attributes, TubeMQ's own first; `msg_time` is `yyyyMMddHHmm`.
 
-    `ConfigError` for a key or value that holds a separator, a reserved key, a `msg_type` that is blank or too long, or
-    more attributes than a reader takes.
+    Raise `ConfigError` for a separator in a key or value, a reserved key, a `msg_type` that is blank or too long, or
+    more attributes than a reader accepts.
     """
-    if own is not None and len(own) > MAX_ATTRIBUTES - 10:  # the connector adds some of its own
+    if own is not None and len(own) > MAX_ATTRIBUTES - 10:  # the rest is for the connector's own
         raise ConfigError(f"a message has {len(own)} attributes; at most {MAX_ATTRIBUTES - 10} can be sent")
     parts = []
     if msg_type is not None:
@@ -148,14 +150,15 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
         _refuse_separators(f"the attribute {key}", value)
         parts.append(f"{key}={value}")
     header = ",".join(parts).encode()
-    if len(header) > MAX_HEADER - 1024:  # the connector adds some of its own
+    if len(header) > MAX_HEADER - 1024:  # the rest is for the connector's own
         raise ConfigError(f"the attributes have {len(header)} bytes; at most {MAX_HEADER - 1024} can be sent")
     return header
 
 
 def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
-    """Microseconds since the epoch of `yyyyMMddHHmm` in `zone`, None when it is no such time. One that stands twice on
-    the clock is the first of the two."""
+    """Return `yyyyMMddHHmm` in `zone` as microseconds since the epoch, None if it is no such time. If the clock shows
+    that time twice, return the first.
+    """
     if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])
@@ -167,9 +170,9 @@ def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
 
 
 def format_msg_time(moment: datetime) -> str:
-    """`yyyyMMddHHmm` of an aware datetime, in UTC."""
+    """Return an aware datetime as `yyyyMMddHHmm` in UTC."""
     utc = moment.astimezone(timezone.utc)
-    return f"{utc.year:04}{utc:%m%d%H%M}"  # %Y alone leaves the zeros of early years out
+    return f"{utc.year:04}{utc:%m%d%H%M}"  # %Y omits the leading zeros of early years
 
 
 def _refuse_separators(what: str, text: str) -> None:

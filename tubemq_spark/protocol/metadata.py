@@ -1,13 +1,13 @@
-"""The text forms in which master and brokers speak of brokers, topics and partitions.
+"""Metadata of the cluster: brokers, topics and partitions, and their text forms on the wire.
 
     broker                      brokerId:host:port            a blank port means 8123 (wire: BrokerInfo)
     topics, for producers       topic#brokerId:partitions:stores,…[#maxMessageSize]
     topics, for consumers (V2)  topic#brokerId:stores:partitions:status,…
-    what a consumer has (V2)    topic#brokerId:partitionId,…
-    a claim, in heartbeats      brokerId:host:port#topic:partitionId
-    one member's claim          clientId@group#brokerId:host:port#topic:partitionId     (wire: SubscribeInfo)
+    held partitions (V2)        topic#brokerId:partitionId,…
+    claims, in heartbeats       brokerId:host:port#topic:partitionId
+    a member's claim            clientId@group#brokerId:host:port#topic:partitionId     (wire: SubscribeInfo)
 
-Mind the order of partitions and stores: it differs between the two lists (wire: TopicInfo, ConsumeGroupInfo).
+The two topic lists differ in the order of partitions and stores (wire: TopicInfo, ConsumeGroupInfo).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import BROKER_PORT, MASTER_PORT, STORE_PARTITION_BASE
 
-# The most that is taken from a master. The largest known clusters have 1500 brokers, and a topic of 1000 partitions is
-# a large one. A master that lists more is broken, or no master: its lists would fill this process's memory.
+# Limits on a master's lists. The largest known clusters have 1500 brokers, and a topic of 1000 partitions is large.
+# A master that lists more is broken, or no master: its lists would fill the memory of this process.
 MAX_BROKERS = 10_000
 MAX_PARTITIONS_ON_BROKER = 10_000  # of one topic
 MAX_PARTITIONS_OF_TOPIC = 100_000
@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """One partition of a topic on one broker. `str()` gives TubeMQ's partition key."""
+    """A partition of a topic on one broker. `str()` returns TubeMQ's partition key."""
 
     broker_id: int
     topic: str
@@ -53,7 +53,7 @@ class Partition(NamedTuple):
 
     @property
     def store(self) -> tuple[int, str, int]:
-        """Broker, topic and store id. The partitions of a store share its index, and so its beginning and end."""
+        """Broker, topic and store id. The partitions of a store share one index, with one beginning and one end."""
         return self.broker_id, self.topic, self.store_id
 
     def __str__(self) -> str:
@@ -71,9 +71,9 @@ class Broker:
 
 @dataclass(frozen=True)
 class TopicOnBroker:
-    """How a topic is laid out on one broker: `stores` stores of `partitions` partitions each.
+    """A topic on one broker: `stores` stores of `partitions` partitions each.
 
-    `max_message_size` is in bytes, None where the master does not say.
+    `max_message_size` is in bytes, None if the master does not report it.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class TopicOnBroker:
 
 
 def parse_master_addresses(text: str) -> tuple[Address, ...]:
-    """`host:port,host` as addresses, port 8715 when left out; `ValueError` when it is no such list."""
+    """Return the addresses in `host:port,host`; the default port is 8715. Raise `ValueError` for any other text."""
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().partition(":")
@@ -103,14 +103,15 @@ def parse_master_addresses(text: str) -> tuple[Address, ...]:
 
 
 def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
-    """The broker in `brokerId:host:port`, or None for one that is only half configured (`1::-2`). A blank port is
-    `default_port`: over TLS release 2.5 leaves out 8124."""
+    """Return the broker in `brokerId:host:port`, or None if it is not completely configured (`1::-2`). A blank port
+    means `default_port`: over TLS, release 2.5 omits 8124.
+    """
     fields = [field.strip() for field in text.split(":")]
     if len(fields) < 3:
         raise ProtocolError(f"'{shown(text)}' is no brokerId:host:port")
     broker_id = _number(fields[0], text)
     if len(fields[1]) > _MAX_HOST or not fields[1].isprintable() or " " in fields[1]:
-        raise ProtocolError(f"'{shown(text)}' names a host that cannot be one")
+        raise ProtocolError(f"'{shown(text)}' contains an impossible host name")
     try:
         port = _port(fields[2]) if fields[2] else default_port
     except ValueError:
@@ -119,26 +120,26 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
 
 
 def parse_brokers(texts: Sequence[str], default_port: int = BROKER_PORT) -> dict[int, Broker]:
-    """Brokers by id. `ProtocolError` for a text that is no broker, and for more than `MAX_BROKERS`."""
+    """Return the brokers by id. Raise `ProtocolError` for a text that is no broker, or more than `MAX_BROKERS`."""
     check_brokers(len(texts), texts[0] if texts else "")
     found = (parse_broker(text, default_port) for text in texts)
     return {broker.broker_id: broker for broker in found if broker is not None}
 
 
 def check_brokers(count: int, example: str) -> None:
-    """`ProtocolError` when a master lists more brokers than a cluster has; the error shows `example`, one of them."""
+    """Raise `ProtocolError` if a master lists too many brokers. `example` is one of them, for the error."""
     if count > MAX_BROKERS:
-        raise ProtocolError(f"it lists {count} brokers, such as '{shown(example)}'; at most {MAX_BROKERS} are taken")
+        raise ProtocolError(f"it lists {count} brokers, such as '{shown(example)}'; at most {MAX_BROKERS} are accepted")
 
 
 def format_broker(broker: Broker, default_port: int = BROKER_PORT) -> str:
-    """The port stays blank where it is what the reader takes it to be."""
+    """Return the text form. The port is blank if it is the reader's default."""
     port = " " if broker.address.port == default_port else str(broker.address.port)
     return f"{broker.broker_id}:{broker.address.host}:{port}"
 
 
 def parse_producer_topic(text: str) -> list[TopicOnBroker]:
-    """The layouts in `topic#brokerId:partitions:stores,…[#maxMessageSize]`, one a broker."""
+    """Return the layouts in `topic#brokerId:partitions:stores,…[#maxMessageSize]`, one for each broker."""
     topic, layouts, limit = _segments(text)
     size = _number(limit, text) if limit else None
     found = []
@@ -149,14 +150,14 @@ def parse_producer_topic(text: str) -> list[TopicOnBroker]:
 
 
 def format_producer_topic(layouts: Sequence[TopicOnBroker], *, with_size: bool) -> str:
-    """One topic's `layouts`, at least one. Releases from 1.4 on add the size, which may be empty."""
+    """Return the text form of one topic's `layouts`, at least one. From release 1.4 on it has the size, maybe empty."""
     parts = ",".join(f"{layout.broker_id}:{layout.partitions}:{layout.stores}" for layout in layouts)
     size = layouts[0].max_message_size
     return f"{layouts[0].topic}#{parts}" + (f"#{'' if size is None else size}" if with_size else "")
 
 
 def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
-    """The layouts in `topic#brokerId:stores:partitions:status,…`, one a broker."""
+    """Return the layouts in `topic#brokerId:stores:partitions:status,…`, one for each broker."""
     topic, layouts, _ = _segments(text)
     found = []
     for layout in layouts:
@@ -166,25 +167,26 @@ def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
 
 
 def parse_layouts(texts: Iterable[str], parse: Callable[[str], list[TopicOnBroker]]) -> list[TopicOnBroker]:
-    """All layouts of a master's answer; `parse` reads one text. `ProtocolError` as `parse`, and as `check_sizes`."""
+    """Return all layouts of a master's reply; `parse` reads one text. Raise as `parse` and `check_sizes` do."""
     found: list[TopicOnBroker] = []
     for text in texts:
         found += parse(text)
-        _check_total(len(found), text)  # each counts, also one without partitions
+        _check_total(len(found), text)  # a layout without partitions counts, too
     check_sizes(found)
     return found
 
 
 def check_sizes(layouts: Iterable[TopicOnBroker]) -> None:
-    """`ProtocolError` when `layouts` have more partitions together than `MAX_PARTITIONS_OF_TOPIC` of one topic, or
-    `MAX_PARTITIONS` of all."""
+    """Raise `ProtocolError` if one topic has more than `MAX_PARTITIONS_OF_TOPIC` partitions in `layouts`, or all topics
+    more than `MAX_PARTITIONS`.
+    """
     of_topic: dict[str, int] = {}
     for layout in layouts:
         of_topic[layout.topic] = of_topic.get(layout.topic, 0) + layout.stores * layout.partitions
     for topic, count in of_topic.items():
         if count > MAX_PARTITIONS_OF_TOPIC:
             raise ProtocolError(
-                f"it lists {count} partitions of topic {shown(topic)}; at most {MAX_PARTITIONS_OF_TOPIC} are taken"
+                f"it lists {count} partitions of topic {shown(topic)}; at most {MAX_PARTITIONS_OF_TOPIC} are accepted"
             )
     _check_total(sum(of_topic.values()), ", ".join(list(of_topic)[:5]))
 
@@ -192,18 +194,18 @@ def check_sizes(layouts: Iterable[TopicOnBroker]) -> None:
 def _check_total(count: int, example: str) -> None:
     if count > MAX_PARTITIONS:
         raise ProtocolError(
-            f"it lists {count} partitions, such as '{shown(example)}'; at most {MAX_PARTITIONS} are taken"
+            f"it lists {count} partitions, such as '{shown(example)}'; at most {MAX_PARTITIONS} are accepted"
         )
 
 
 def format_consumer_topic(layouts: Sequence[TopicOnBroker]) -> str:
-    """One topic's `layouts`, at least one."""
+    """Return the text form of one topic's `layouts`, at least one."""
     parts = ",".join(f"{one.broker_id}:{one.stores}:{one.partitions}:{int(one.available)}" for one in layouts)
     return f"{layouts[0].topic}#{parts}"
 
 
 def parse_held_partitions(text: str) -> list[Partition]:
-    """The partitions in `topic#brokerId:partitionId,…` of a V2 report."""
+    """Return the partitions in `topic#brokerId:partitionId,…` of a V2 report."""
     topic, hash_, rest = text.partition("#")
     found = []
     for item in rest.partition("#")[0].rstrip(",").split(","):
@@ -215,12 +217,12 @@ def parse_held_partitions(text: str) -> list[Partition]:
 
 
 def format_held_partitions(partitions: Sequence[Partition]) -> str:
-    """`partitions` of one topic, at least one."""
+    """Return the text form of `partitions` of one topic, at least one."""
     return f"{partitions[0].topic}#" + ",".join(f"{one.broker_id}:{one.partition_id}" for one in partitions)
 
 
 class SubscribeInfo(NamedTuple):
-    """One partition of one member of a group, as the rounds of server-side balance speak of it."""
+    """A partition of one member of a group, in the assignments of server-side balance (rebalance)."""
 
     client_id: str
     group: str
@@ -244,12 +246,12 @@ def parse_subscribe_info(text: str) -> SubscribeInfo:
 
 
 def partition_info(broker: Broker, partition: Partition) -> str:
-    """A claim as heartbeats name it."""
+    """Return a claim in the form of heartbeats."""
     return f"{broker.broker_id}:{broker.address}#{partition.topic}:{partition.partition_id}"
 
 
 def parse_failure_info(text: str) -> tuple[int, str, int]:
-    """Error code, topic and partition id of a heartbeat's `errCode:brokerId:host:port#topic:partitionId`."""
+    """Return error code, topic and partition id of `errCode:brokerId:host:port#topic:partitionId` (heartbeats)."""
     head, hash_, tail = text.partition("#")
     topic, colon, partition_id = tail.rpartition(":")
     if not hash_ or not colon:
@@ -272,17 +274,17 @@ def _numbers(layout: str, at_least: int, text: str) -> list[int]:
     numbers = [_number(field, text) for field in fields[:at_least]]
     one, other = numbers[1:3]
     if not (0 <= one <= STORE_PARTITION_BASE and 0 <= other <= STORE_PARTITION_BASE):
-        raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' counts stores or partitions that cannot be")
+        raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' has an impossible number of stores or partitions")
     if one * other > MAX_PARTITIONS_ON_BROKER:
         raise ProtocolError(
-            f"'{shown(layout)}' in '{shown(text)}' counts {one * other} partitions of a topic on one broker; at most "
-            f"{MAX_PARTITIONS_ON_BROKER} are taken"
+            f"'{shown(layout)}' in '{shown(text)}' has {one * other} partitions of a topic on one broker; at most "
+            f"{MAX_PARTITIONS_ON_BROKER} are accepted"
         )
     return numbers
 
 
 def _number(field: str, text: str) -> int:
-    if _NUMBER.fullmatch(field) is None:  # int() also takes blanks, underscores and digits of all scripts
+    if _NUMBER.fullmatch(field) is None:  # int() also accepts blanks, underscores and digits of all scripts
         raise ProtocolError(f"'{shown(field)}' in '{shown(text)}' is no number")
     return int(field)
 

@@ -1,12 +1,12 @@
-"""Keeps messages out of a range that took the place of lost ones.
+"""Detects messages that replaced lost ones in a range (log truncation between planning and reading).
 
-A broker that crashes between the plan of a range and its reading may have lost a part and use the positions for other
-messages by then. Those have other ids (see `protocol.marks`), and belong to a later range.
+If a broker crashes between the plan of a range and its reading, it may lose a part of the range and use the positions
+again for other messages. These have other ids (see `protocol.log_fingerprint`) and belong to a later range.
 
-A crash loses the end of a store. So if a message of the range was replaced, the last one of the range was replaced too,
-and the last one is all that is looked at. It proves the loss where its id is known. Elsewhere only a span of ids is
-known, and may be wrong: times of marks may be unknown, clocks are set anew, and a wave of ids has the same ids twice.
-Messages in the middle of a range would often be suspected then. The last one stands near the last mark.
+A crash loses the end of a store. So if any message of the range was replaced, the last one was replaced, too, and only
+the last one is checked. It proves the loss if its id is known. Otherwise only a span of ids is known, which may be
+wrong: times of fingerprints may be unknown, clocks change, and ids repeat after they wrap. Messages in the middle of a
+range would then often be suspected; the last one is near the last fingerprint.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tubemq_spark.protocol.metadata import Partition
 
 
 class ReplacedMessageCheck:
-    """For one reading of [start, end), of all whose batches it is told."""
+    """The check of one reading of [start, end). Every batch of the reading is added to it."""
 
     def __init__(self, partition: Partition, start: int, end: int, ids: KnownIds) -> None:
         self._partition = partition
         self._start, self._end = start, end
         self._ids = ids
-        self._last: int | None = None  # the newest message's id
+        self._last: int | None = None  # the id of the last message
 
     def add(self, batch: FetchedBatch) -> None:
         if batch.messages:
@@ -32,8 +32,10 @@ class ReplacedMessageCheck:
 
     @property
     def finds_replacement(self) -> bool:
-        """Whether the last message is another one than before. Where its id is known, the mark at the last entry is to
-        be looked at once more: the entry may be one that no fetch returns, and the mark names the next message then.
+        """Return True if the last message differs from the planned one.
+
+        If its id is known, the caller must probe the fingerprint at the last entry once more: perhaps no fetch returns
+        that entry, and the fingerprint names the message behind it.
         """
         if self._ids.last is not None:
             return self._last != self._ids.last
@@ -43,6 +45,6 @@ class ReplacedMessageCheck:
     def error(self) -> PositionMovedError:
         return PositionMovedError(
             f"{self._partition}: messages in [{self._start}, {self._end}) have other ids than those that stood there "
-            "when the batch was planned: its broker seems to have lost some in a crash, and to use the positions "
-            "again. Start the query again: it looks what was lost"
+            "when the batch was planned: the broker probably lost some in a crash and uses their positions again. "
+            "Start the query again: it then finds out what was lost"
         )

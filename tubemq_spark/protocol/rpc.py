@@ -1,4 +1,4 @@
-"""Requests and replies of one connection: gives serial numbers out, matches answers by them."""
+"""The RPC protocol of one connection: assigns serial numbers to requests and matches replies to them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SERIAL_NO_MASK = 0x7FFFFFFF  # an int32 on the wire, kept positive for readable
 
 
 class RpcProtocol:
-    """The client's side of one connection, without the connection.
+    """The client side of one connection, without the I/O.
 
-    `request` gives bytes to send and the number to wait for; `receive` takes bytes and gives the replies in them. A
-    reply to a number that is not waited for, or of another method than asked, is a `ProtocolError`, as are bytes that
-    are none. The replies in front of it are given first, by the call that met it; all later calls raise it.
+    `request` returns the serial number and the bytes to send; `receive` returns the replies in the received bytes. It
+    raises `ProtocolError` for bytes that are no reply, a reply that no request waits for, or one of another method. If
+    replies came before the error, it returns them first and raises at the next call, and at all later ones.
     """
 
     def __init__(self, framing: Framing) -> None:

@@ -1,9 +1,9 @@
-"""Stamps: attributes of a message that tell which row of which query it is.
+"""Stamps: attributes of a message that identify its row and its query, for idempotent writes.
 
     spark_id=<query or write>,spark_batch=<n>,spark_partition=<n>,spark_row=<n>[,spark_digest=<16 hex digits>]
 
-They stand behind the row's own attributes, in this order and without gaps. The first four name a row; a task that is
-tried again gives its rows the same names. The digest tells whether the row still has the same content.
+They follow the row's own attributes, in this order and without gaps. The first four identify the row: a retried task
+stamps its rows in the same way. The digest shows whether the content of the row is still the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ PARTITION_KEY = "spark_partition"
 ROW_KEY = "spark_row"
 DIGEST_KEY = "spark_digest"
 RESERVED = frozenset({ID_KEY, BATCH_KEY, PARTITION_KEY, ROW_KEY, DIGEST_KEY})
-"""Names that a row's own attributes must not have."""
+"""Names that the attributes of a row must not have."""
 
 DIGEST_DIGITS = 16
 
 _MARK = f"{ID_KEY}=".encode()
 _NUMBER = "(-?[0-9]{1,18})"
-# Behind a comma or at the very beginning a name is a whole one, for no value has a comma.
+# A name begins at the start or behind a comma, because no value contains a comma.
 _STAMP = re.compile(
     f"(?:^|,){ID_KEY}=([^,=]+),{BATCH_KEY}={_NUMBER},{PARTITION_KEY}={_NUMBER},{ROW_KEY}={_NUMBER}"
     f"(?:,{DIGEST_KEY}=([0-9a-f]{{{DIGEST_DIGITS}}}))?(?![^,])".encode()
@@ -31,7 +31,7 @@ _STAMP = re.compile(
 
 
 class Origin(NamedTuple):
-    """Where rows come from: a query (or the write of a batch job), one of its batches, a task of that."""
+    """The origin of rows: a query (or the write of a batch job), one of its batches, a task of the batch."""
 
     id: str
     batch: int
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """`row` counts the rows of its origin from 0; `digest` is None where the stamp has none."""
+    """`row` counts the rows of its origin from 0; `digest` is None if the stamp has none."""
 
     origin: Origin
     row: int
@@ -47,15 +47,16 @@ class Stamp(NamedTuple):
 
 
 def encode(origin: Origin) -> bytes:
-    """The beginning of all stamps of `origin`; the row's number comes next, as decimal digits, and then, if wanted,
-    `,spark_digest=` and 16 digits of 0-9 and a-f. `ValueError` for an id that is empty or has a comma or `=`."""
+    """Return the prefix of all stamps of `origin`. The row's decimal number follows, and optionally `,spark_digest=`
+    and 16 digits of 0-9 and a-f. Raise `ValueError` if the id is empty or contains a comma or `=`.
+    """
     if not origin.id or "," in origin.id or "=" in origin.id:
-        raise ValueError(f"{origin.id!r} cannot stand in a stamp")
+        raise ValueError(f"{origin.id!r} cannot be the id of a stamp")
     return (f"{ID_KEY}={origin.id},{BATCH_KEY}={origin.batch},{PARTITION_KEY}={origin.partition},{ROW_KEY}=").encode()
 
 
 def parse(attributes: bytes) -> Stamp | None:
-    """The stamp among a message's attributes, None without a whole one."""
+    """Return the stamp in a message's attributes, None if there is no complete one."""
     if _MARK not in attributes:
         return None
     found = _STAMP.search(attributes)

@@ -36,23 +36,23 @@ REFUSED = {
     "partitions of a broker": (
         [BROKER],
         ["demo#1:10000:10000:1"],
-        "'1:10000:10000:1' in 'demo#1:10000:10000:1' counts 100000000 partitions of a topic on one broker; at most "
-        "10000 are taken",
+        "'1:10000:10000:1' in 'demo#1:10000:10000:1' has 100000000 partitions of a topic on one broker; at most "
+        "10000 are accepted",
     ),
     "partitions of a topic": (
         [BROKER],
         [many("{}:10:1000:1", 11)],
-        "it lists 110000 partitions of topic demo; at most 100000 are taken",
+        "it lists 110000 partitions of topic demo; at most 100000 are accepted",
     ),
     "a topic in many texts": (
         [BROKER],
         [f"demo#{number}:10:1000:1" for number in range(11)],
-        "it lists 110000 partitions of topic demo; at most 100000 are taken",
+        "it lists 110000 partitions of topic demo; at most 100000 are accepted",
     ),
     "partitions of all topics": (
         [BROKER],
         [many("{}:10:1000:1", 9).replace("demo", f"demo{number}") for number in range(3)],
-        "it lists 270000 partitions, such as 'demo0, demo1, demo2'; at most 200000 are taken",
+        "it lists 270000 partitions, such as 'demo0, demo1, demo2'; at most 200000 are accepted",
     ),
     "brokers of a topic": (
         [BROKER],
@@ -67,17 +67,17 @@ REFUSED = {
     "brokers": (
         [f"{number}:127.0.0.1:8123" for number in range(10_001)],
         ["demo#1:1:1:1"],
-        "it lists 10001 brokers, such as '0:127.0.0.1:8123'; at most 10000 are taken",
+        "it lists 10001 brokers, such as '0:127.0.0.1:8123'; at most 10000 are accepted",
     ),
     "a host that is none": (
         ["1:one\x1b[2J:8123"],
         ["demo#1:1:1:1"],
-        r"'1:one\x1b[2J:8123' names a host that cannot be one",
+        r"'1:one\x1b[2J:8123' contains an impossible host name",
     ),
     "a very long host": (
         [f"1:{'h' * 70_000}:8123"],
         ["demo#1:1:1:1"],
-        "… (70007 characters)' names a host that cannot be one",
+        "… (70007 characters)' contains an impossible host name",
     ),
 }
 
@@ -115,14 +115,14 @@ def test_ever_new_brokers_are_not_gathered_without_end() -> None:
             consumer.refresh()
         assert len(consumer.cluster.partitions("demo")) == 100_000
         master.lists = (["11:127.0.0.1:8123"], ["demo#11:10:1000:1"])
-        with pytest.raises(ProtocolError, match="it lists 110000 partitions of topic demo; at most 100000 are taken"):
+        with pytest.raises(ProtocolError, match="it lists 110000 partitions of topic demo; at most 100000"):
             consumer.refresh()
 
 
 @pytest.mark.parametrize(
     ("brokers", "topics", "expected"),
     [
-        ([BROKER], ["demo#1:10000:10000"], "counts 100000000 partitions of a topic on one broker"),
+        ([BROKER], ["demo#1:10000:10000"], "has 100000000 partitions of a topic on one broker"),
         ([BROKER], [many("{}:10:1000", 11)], "it lists 110000 partitions of topic demo"),
         ([f"{number}:127.0.0.1:8123" for number in range(10_001)], [], "it lists 10001 brokers"),
     ],

@@ -169,11 +169,11 @@ def test_a_broker_that_no_list_names(cluster: EmbeddedCluster) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "advice"),
     [
-        (424, ConfigError, "in use by consumers of another kind .server-side balance.: stop them or use another"),
-        (425, ConfigError, "in use with other topics: stop those consumers, or use another tubemq.group"),
-        (431, ConfigError, "check the topic's name, or have it created"),
-        (415, AuthError, "check tubemq.user and tubemq.password, and that this machine's clock is right"),
-        (450, AuthError, "have the group authorised for the topic"),
+        (424, ConfigError, "in use by consumers with server-side balance: stop them, or use another"),
+        (425, ConfigError, "in use with other topics: stop those consumers, or use another 'tubemq.group'"),
+        (431, ConfigError, "check the topic's name, or create it"),
+        (415, AuthError, "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine"),
+        (450, AuthError, "authorise the group for the topic"),
         (400, ServerError, ""),
         (777, ServerError, ""),
     ],

@@ -98,7 +98,7 @@ def test_a_temporary_refusal_is_waited_for(
 @pytest.mark.parametrize(
     ("code", "error", "says"),
     [
-        (415, AuthError, "check tubemq.user"),
+        (415, AuthError, "check options 'tubemq.user'"),
         (400, ServerError, "failed with 400 BAD_REQUEST: no"),
     ],
 )

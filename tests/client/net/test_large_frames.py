@@ -78,8 +78,8 @@ ANSWERS: dict[str, tuple[str, Callable[[], bytes | Failure], str]] = {
     ),
     "tiny messages": ("broker", lambda: many(fetched(), "messages", tiny()), "has more than 100000 fields"),
     "empty messages": ("broker", lambda: many(fetched(), "messages", b""), "has more than 100000 fields"),
-    "a long attribute": ("broker", lambda: with_header(WIDE.encode()), "says it has 29.* bytes of attributes"),
-    "many attributes": ("broker", lambda: with_header(b"a,"), "says it has 29.* bytes of attributes"),
+    "a long attribute": ("broker", lambda: with_header(WIDE.encode()), "claims 29.* bytes of attributes"),
+    "many attributes": ("broker", lambda: with_header(b"a,"), "claims 29.* bytes of attributes"),
     "tiny messages of fewer bytes": ("broker", lambda: many(fetched(), "messages", tiny(), COUNTED_FROM), "moved"),
     "empty messages of fewer bytes": (
         "broker",

@@ -182,7 +182,7 @@ class ConsumerSession(MasterSession):
         if reply.HasField("authorizedInfo"):
             self.token.value = reply.authorizedInfo.visitAuthorizedToken
         if reply.HasField("opsTaskInfo"):
-            before, self.flow_rules = self.flow_rules, self.flow_rules.told(reply.opsTaskInfo)
+            before, self.flow_rules = self.flow_rules, self.flow_rules.updated(reply.opsTaskInfo)
             for old, new in zip(before, self.flow_rules, strict=True):
                 if new.problem and new != old:
                     _log.warning("group %s: the %s rule is not obeyed: %s", self.group, new.owner, new.problem)
