@@ -26,7 +26,8 @@ from tubemq_spark.protocol.errcode import ErrCode, is_about_visit_token
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.task_writer import Plan, write_batches
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.source.batch_planner import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 
@@ -76,7 +77,7 @@ def test_across_the_tokens_of_five_masters(tubemq: RealTubeMQ) -> None:
     """A batch that was planned before, an idle stream, and a task that writes all the time."""
     client = settings(tubemq, **CALM)  # type: ignore[arg-type]
     rows = [b"row %d" % number for number in range(200)]
-    write_batches(Plan(SinkOptions(client, "one")), [batch(rows)])
+    write_batches(WritePlan(SinkOptions(client, "one")), [batch(rows)])
     planned = plan_batch(options(tubemq, "one", **CALM))  # type: ignore[arg-type]
     first = planned[0].visit_token
     stream = MicroBatchPlanner(options(tubemq, "two", group="streamers", **CALM))  # type: ignore[arg-type]
@@ -90,7 +91,7 @@ def test_across_the_tokens_of_five_masters(tubemq: RealTubeMQ) -> None:
     with ThreadPoolExecutor(1) as writing:
         try:
             start = stream.latest(stream.initial())
-            written = writing.submit(write_batches, Plan(SinkOptions(client, "two", 1)), batches())
+            written = writing.submit(write_batches, WritePlan(SinkOptions(client, "two", 1)), batches())
             for _ in range(MASTERS):
                 tubemq.kill_master()
                 tubemq.start_master()

@@ -17,7 +17,8 @@ from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.task_writer import Plan, write_batches
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -171,7 +172,7 @@ def write(
 ) -> int:
     """A task of the sink; how many rows it says are stored."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
-    given = Plan(SinkOptions(settings(tubemq, **client), topic, max_in_flight))
+    given = WritePlan(SinkOptions(settings(tubemq, **client), topic, max_in_flight))
     return sum(write_batches(given, [batch]).rows.values())
 
 

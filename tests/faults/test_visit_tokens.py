@@ -14,7 +14,7 @@ import pytest
 from tests.clocks import UseTimings
 from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
 from tests.faults.bench import settings as usual
-from tests.sink_options.bench import Task, Writing, schema
+from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer import partition_reader as consumer
@@ -25,7 +25,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.task_writer import Plan, write_batches
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.source.batch_planner import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -142,14 +143,14 @@ def test_a_task_writes_on_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
             yield pa.RecordBatch.from_pydict({"value": pa.array(rows[start : start + 20], pa.binary())})
             rotate(tubemq, 7)  # 21 in all
 
-    written = write_batches(Plan(SinkOptions(settings(tubemq), "pair", 10)), batches())
+    written = write_batches(WritePlan(SinkOptions(settings(tubemq), "pair", 10)), batches())
     assert sum(written.rows.values()) == len(rows)
     assert counts(tubemq) == Counter(rows)
 
 
-def test_effectively_once_across_rotations(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effectively_once_across_rotations(tubemq: EmbeddedTubeMQ, use_timings: UseTimings) -> None:
     """Each try finds what stands, and the bookmarks move."""
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
+    use_timings(task_settling=0.05)
     tubemq_settings = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/rotating"}
     rows = [{"value": b"%d" % number} for number in range(30)]
     task = Task()
@@ -209,7 +210,7 @@ def test_a_sends_token_that_stays_refused_is_no_matter_of_the_password(tubemq: E
     tubemq.on("send_message").fail(415, INVALID)
     with pytest.raises(ServerError, match=f"{INVALID}.*check that the broker belongs to the cluster") as caught:
         write_batches(
-            Plan(SinkOptions(usual(tubemq), "pair")), [pa.RecordBatch.from_pydict({"value": pa.array([b"x"])})]
+            WritePlan(SinkOptions(usual(tubemq), "pair")), [pa.RecordBatch.from_pydict({"value": pa.array([b"x"])})]
         )
     assert "password" not in str(caught.value)
 

@@ -21,7 +21,8 @@ from tests.interop.java_client import JavaClient
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.sending import connect
 from tubemq_spark.sink.commit import commit
-from tubemq_spark.sink.task_writer import plan, write_batches
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import plan_write
 
 TASKS = 4
 FLUSHED, KILLED, RESTARTED, ROWS = 5_000, 10_000, 16_000, 25_000  # of each task: what happens after so many
@@ -131,7 +132,7 @@ def write(cluster: Cluster, crash: Crash, rows: range, folder: Path) -> dict[byt
         "receipts": str(folder),
         "tubemq.producer.maxInFlight": str(IN_FLIGHT),
     }
-    plans = [plan(options, SCHEMA, False, str(uuid.uuid4())) for _ in range(TASKS)]
+    plans = [plan_write(options, SCHEMA, False, str(uuid.uuid4())) for _ in range(TASKS)]
     with ThreadPoolExecutor(TASKS) as threads:
         done = list(threads.map(lambda task: write_batches(plans[task], crash.batches(task, rows)), range(TASKS)))
     receipts = {}

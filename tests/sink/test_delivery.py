@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
-from tests.sink_options.bench import Task, Writing, own, schema
 from tests.stored import stored_in
 from tests.waiting import wait_until
+from tests.without_spark.sink import Task, Writing, own, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
@@ -22,7 +23,7 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 
 KEYS = [b"key %d" % number for number in range(60)]
 OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
@@ -30,13 +31,14 @@ LEFT = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
     """Two brokers with a topic of three partitions."""
-    RUNS.forget()
+    RUN_CACHE.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    use_timings(task_settling=0.0, broker_away_after=0.2)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
-    RUNS.forget()
+    RUN_CACHE.clear()
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         found = read_bookmarks(session, base, there, retry_for, **how)
         return found | read_bookmarks(session, base, gone, retry_for, within=within, **how)
 
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.read_bookmarks", read)
+    monkeypatch.setattr("tubemq_spark.sink.query_bookmarks.read_bookmarks", read)
     return brokers
 
 
@@ -116,12 +118,8 @@ def is_listed(cluster: EmbeddedCluster) -> bool:
     return listed
 
 
-def test_a_batch_does_without_a_broker_that_is_away(
-    cluster: EmbeddedCluster, away: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, away: set[int]) -> None:
     """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.AWAY_AFTER", 0.2)
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
     task = Task()
     for batch in range(2):
@@ -136,7 +134,7 @@ def test_a_batch_does_without_a_broker_that_is_away(
             cluster.start_broker(2)
             away.clear()
             wait_until(lambda: is_listed(cluster))
-            assert writing.write(rows, task.again()).stood == 120
+            assert writing.write(rows, task.again()).already_stored == 120
         writing.commit([writing.write(rows, task.again().again())], batch)
         task = task.next()
     assert set(bodies_in(cluster).values()) == {1}
@@ -150,9 +148,8 @@ def test_a_batch_does_without_a_broker_that_is_away(
         assert {home.broker_id for body in bodies for home in found[body]} == brokers
 
 
-def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) -> None:
     """For its tasks may have been tried before, and rows of theirs stand at the one that is away."""
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
     once: dict[str, Any] = {
         "effectivelyOnce": True,
         "checkpointLocation": Task().query,
@@ -169,14 +166,13 @@ def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster, mo
     cluster.start_broker(2)
     wait_until(lambda: is_listed(cluster))
     assert bodies_in(cluster) == dict.fromkeys(KEYS[:30], 1)
-    assert writing.write(rows, task).stood == 30
+    assert writing.write(rows, task).already_stored == 30
     assert bodies_in(cluster) == dict.fromkeys(KEYS, 1)
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])
-def test_dead_letters_are_written_again(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+def test_dead_letters_are_written_again(cluster: EmbeddedCluster, once: bool) -> None:
     """By each try of the task or batch; their names say that they are the same."""
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
     cluster.create("dead", TopicSpec(partitions=1))
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
     if once:
@@ -186,7 +182,7 @@ def test_dead_letters_are_written_again(cluster: EmbeddedCluster, monkeypatch: p
     for attempts in ([task, task.again()], [task.restarted()]):
         writing = Writing(cluster, schema(rows), "demo", streaming=True, **given)
         for attempt in attempts:
-            assert writing.write(rows, attempt).dead == 1
+            assert writing.write(rows, attempt).dead_letters == 1
     names = [own(message)["dead_letter"] for message in stored_in(cluster, "dead")]
     assert len(names) == 3
     assert len(set(names)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sink_options.bench import Writing, schema
+from tests.without_spark.sink import Writing, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.gc_pause import RARE, rare_collections
 

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connections_to, counted
-from tests.sink_options.bench import Task, Writing, schema
 from tests.waiting import wait_until
+from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 
 BATCHES = 1000
 WARM = 20  # batches after which there is all that there ever will be
@@ -27,12 +28,14 @@ BEATS = 4
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    RUNS.forget()
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
+    RUN_CACHE.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    with embedded_cluster(topics={"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}) as running:
+    topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
+    use_timings(task_settling=0.0)
+    with embedded_cluster(topics=topics) as running:
         yield running
-    RUNS.forget()
+    RUN_CACHE.clear()
 
 
 class Kept(NamedTuple):
@@ -60,9 +63,8 @@ def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 @pytest.mark.parametrize("once", [False, True], ids=["stamped", "once"])
-def test_nothing_grows(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, once: bool) -> None:
+def test_nothing_grows(cluster: EmbeddedCluster, tmp_path: Path, once: bool) -> None:
     """Each tenth task fails, in the middle of its rows or at a bad one, and is tried again."""
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.0)
     registered, closed = counted(cluster, "producer_register"), counted(cluster, "producer_close")
     given = {"effectivelyOnce": True, "checkpointLocation": str(tmp_path)} if once else {"stampRows": True}
     task = Task()

@@ -14,7 +14,7 @@ from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, OnceOptions, SinkOptions
+from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, EffectivelyOnceOptions, SinkOptions
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions, check_options
 
 MASTER = {"tubemq.master": "127.0.0.1:8715"}
@@ -25,7 +25,7 @@ SHARED = {option.name for option in CLIENT_OPTIONS}
 def test_defaults() -> None:
     options = SinkOptions.from_options(MASTER)
     assert (options.topic, options.max_in_flight, options.max_bytes) == (None, 1000, 64 << 20)
-    assert (options.stamp_rows, options.once, options.receipts) == (False, None, None)
+    assert (options.stamp_rows, options.effectively_once, options.receipts) == (False, None, None)
 
 
 @pytest.mark.parametrize(
@@ -76,21 +76,21 @@ def test_what_becomes_of_rows_that_cannot_be_sent(raw: dict[str, str], expected:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"effectivelyOnceGroup": " mine "}, OnceOptions("mine")),
-        ({"effectivelyOnceGroup": "a-B_9", "effectivelyOnceMaxOffsets": "7"}, OnceOptions("a-B_9", 7)),
-        ({"effectivelyOnceGroup": "mine", "stampRows": "true"}, OnceOptions("mine")),
-        ({"effectivelyOnceGroup": "mine", "effectivelyOnceUncertain": "Fail"}, OnceOptions("mine")),
+        ({"effectivelyOnceGroup": " mine "}, EffectivelyOnceOptions("mine")),
+        ({"effectivelyOnceGroup": "a-B_9", "effectivelyOnceMaxOffsets": "7"}, EffectivelyOnceOptions("a-B_9", 7)),
+        ({"effectivelyOnceGroup": "mine", "stampRows": "true"}, EffectivelyOnceOptions("mine")),
+        ({"effectivelyOnceGroup": "mine", "effectivelyOnceUncertain": "Fail"}, EffectivelyOnceOptions("mine")),
         (
             {"effectivelyOnceGroup": "mine", "effectivelyOnceUncertain": "SENDAGAIN"},
-            OnceOptions("mine", fails_when_uncertain=False),
+            EffectivelyOnceOptions("mine", fails_when_uncertain=False),
         ),
     ],
     ids=str,
 )
-def test_what_stores_each_row_once(given: dict[str, str], expected: OnceOptions) -> None:
+def test_what_stores_each_row_once(given: dict[str, str], expected: EffectivelyOnceOptions) -> None:
     """Rows are stamped then."""
     options = SinkOptions.from_options({**MASTER, "effectivelyOnce": "true", **given})
-    assert (options.once, options.stamp_rows) == (expected, True)
+    assert (options.effectively_once, options.stamp_rows) == (expected, True)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -209,27 +209,27 @@ MISFITS: list[tuple[str, dict[str, str], str]] = [
     (
         "failedRows",
         {"failedRows": "deadLetter"},
-        "option 'failedRows' is deadLetter, and option 'deadLetterTopic' does",
+        "option 'failedRows' is deadLetter, which needs option 'deadLetterTopic'",
     ),
-    ("deadLetterTopic", {"deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failedRows=deadLetter: give"),
-    ("deadLetterTopic", {"failedRows": "drop", "deadLetterTopic": "dead"}, "option 'deadLetterTopic' goes with failed"),
+    ("deadLetterTopic", {"deadLetterTopic": "dead"}, "option 'deadLetterTopic' needs failedRows=deadLetter: set"),
+    ("deadLetterTopic", {"failedRows": "drop", "deadLetterTopic": "dead"}, "option 'deadLetterTopic' needs failed"),
     (
         "deadLetterTopic",
         {"failedRows": "deadLetter", "deadLetterTopic": "x", "topic": " x "},
-        "option 'deadLetterTopic' is the topic of the other rows too: dead letters need one of their own",
+        "option 'deadLetterTopic' is also the topic of the other rows: dead letters need a topic of their own",
     ),
     ("effectivelyOnce", {"effectivelyOnce": "true"}, "option 'effectivelyOnce' needs option 'checkpointLocation' on"),
     ("effectivelyOnce", {**ONCE, "checkpointLocation": " /"}, "option 'effectivelyOnce' needs option 'checkpointLocat"),
     (
         "stampRows",
         {**ONCE, "stampRows": "false"},
-        "option 'effectivelyOnce' needs the stamps of rows: leave 'stampRows'",
+        "option 'effectivelyOnce' needs stamped rows: leave 'stampRows'",
     ),
     *(
         (
             f"effectivelyOnce{name}",
             {**given, f"effectivelyOnce{name}": text},
-            f"option 'effectivelyOnce{name}' goes with",
+            f"option 'effectivelyOnce{name}' needs",
         )
         for name, text in [("Group", "g"), ("MaxOffsets", "1"), ("Uncertain", "fail")]
         for given in ({}, {**ONCE, "effectivelyOnce": "false"})

@@ -52,8 +52,8 @@ def test_columns_that_are_taken(columns: StructType) -> None:
 @pytest.mark.parametrize(
     ("columns", "error"),
     [
-        (schema("topic"), "column 'value' .* is missing; there is topic"),
-        (schema(), "column 'value' .* is missing; there is none at all"),
+        (schema("topic"), "column 'value' .* is missing; the frame has topic"),
+        (schema(), "column 'value' .* is missing; the frame has no columns"),
         (schema(value=INT), "column 'value' has the type int; expected binary or string"),
         (schema("value", topic=INT), "column 'topic' has the type int; expected string"),
         (schema("value", topic=NullType()), "column 'topic' has the type void; expected string"),
@@ -65,20 +65,20 @@ def test_columns_that_are_taken(columns: StructType) -> None:
         (schema("value", key=INT), "column 'key' has the type int; expected binary or string"),
         (schema("value", "partition", broker_id=INT), "column 'partition' has the type string; expected int"),
         (schema("value", partition=LongType(), broker_id=INT), "'partition' has the type bigint; expected int"),
-        (schema("value", partition=INT), "column 'partition' is there without column 'broker_id'; a target needs both"),
-        (schema("value", broker_id=INT), "column 'broker_id' is there without column 'partition'; a target needs both"),
+        (schema("value", partition=INT), "column 'partition' comes without column 'broker_id'; a target needs both"),
+        (schema("value", broker_id=INT), "column 'broker_id' comes without column 'partition'; a target needs both"),
         (
             schema("value", "city", "Value"),
-            "^columns 'city', 'Value' are unknown to the sink; the sink takes value .*them$",
+            "^columns 'city', 'Value' are unknown to the sink; the sink accepts value .*them$",
         ),
         (
             schema("id", "body"),
             "^columns 'id', 'body' are unknown to the sink, and column 'value' is missing; the sink",
         ),
-        (schema("id", "topic"), "^column 'id' is unknown to the sink, and column 'value' is missing; the sink takes"),
+        (schema("id", "topic"), "^column 'id' is unknown to the sink, and column 'value' is missing; the sink accepts"),
         (schema("value", "offset"), "column 'offset' has the type string; expected bigint"),
-        (schema("topic", offset=LongType()), "column 'value' .* is missing; there is topic, offset"),
-        (schema("value", "value"), "column 'value' is there more than once"),
+        (schema("topic", offset=LongType()), "column 'value' .* is missing; the frame has topic, offset"),
+        (schema("value", "value"), "column 'value' is present more than once"),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
 )
@@ -108,10 +108,10 @@ def test_columns_of_packs_that_are_taken(columns: dict[str, DataType]) -> None:
         (schema("value", inlong_group=INT, inlong_stream=STRING), "'inlong_group' has the type int; expected string"),
         (schema("value", **PACKED, inlong_time=STRING), "'inlong_time' has the type string; expected timestamp"),
         (schema("value", **PACKED, inlong_attributes=STRING), "'inlong_attributes' has the type string; expected map"),
-        (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a place in a pack that was read; drop it"),
+        (schema("value", **PACKED, inlong_index=INT), "'inlong_index' is a position in a pack that was read; drop it"),
         (
             schema("value", "city", **PACKED),
-            "column 'city' is unknown to the sink; the sink takes value .*inlong_attributes",
+            "column 'city' is unknown to the sink; the sink accepts value .*inlong_attributes",
         ),
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
@@ -126,9 +126,9 @@ def test_columns_of_packs_that_are_refused(columns: StructType, error: str) -> N
     [
         (
             PACKED,
-            "columns 'inlong_group', 'inlong_stream' are only taken with messageFormat=inlongmsg; set that, or drop",
+            "columns 'inlong_group', 'inlong_stream' are accepted only with messageFormat=inlongmsg; set that, or drop",
         ),
-        ({"inlong_index": INT}, "column 'inlong_index' is a place in a pack that was read; drop it before the write"),
+        ({"inlong_index": INT}, "column 'inlong_index' is a position in a pack that was read; drop it before"),
     ],
     ids=["packs", "index"],
 )

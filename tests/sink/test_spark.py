@@ -53,15 +53,15 @@ def by_older_spark() -> type[TubeMQDataSource]:
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             from tubemq_spark.sink.batch import TubeMQRowWriter
-            from tubemq_spark.sink.task_writer import plan
+            from tubemq_spark.sink.write_plan import plan_write
 
-            return TubeMQRowWriter(plan(self.options, schema, overwrite, write_id="a write"))
+            return TubeMQRowWriter(plan_write(self.options, schema, overwrite, write_id="a write"))
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-            from tubemq_spark.sink.task_writer import plan
+            from tubemq_spark.sink.write_plan import plan_write
 
-            return TubeMQStreamRowWriter(plan(self.options, schema, overwrite))
+            return TubeMQStreamRowWriter(plan_write(self.options, schema, overwrite))
 
     return OlderSpark
 

@@ -40,7 +40,7 @@ def test_each_row_is_found_once(run_length: int, seed: int, monkeypatch: pytest.
         rows = dict(model[task])
         numbers = {row for row, _ in rows}
         standing = found.of(task)
-        assert len(standing) == standing.unclaimed == len(rows)
+        assert len(standing) == standing.unmatched == len(rows)
         for _ in range(40):
             row, kind = r.randrange(12), r.randrange(5)
             assert standing.free_number(row) == (row + (1 << 32) if row in numbers else row)
@@ -52,7 +52,7 @@ def test_each_row_is_found_once(run_length: int, seed: int, monkeypatch: pytest.
             number, stored = taken
             assert number == row or (row, kind) not in rows
             assert stored == place(rows.pop((number, kind)))
-            assert standing.unclaimed == len(rows)
+            assert standing.unmatched == len(rows)
         assert len(standing) == len(model[task])
 
 
@@ -100,7 +100,7 @@ def test_equal_rows_take_no_longer_than_others(shift: int) -> None:
     Counted.count = 0
     for row in range(10_000):
         assert standing.take(Counted((row + shift) % 10_001), digest(1)) is not None
-    assert standing.unclaimed == 0
+    assert standing.unmatched == 0
     assert Counted.count < 10_000 * 40
 
 

@@ -25,7 +25,8 @@ from tubemq_spark.sink.batch import batch_writer
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
-from tubemq_spark.sink.task_writer import Plan, plan, write_batches, write_rows
+from tubemq_spark.sink.task_writer import write_batches, write_rows
+from tubemq_spark.sink.write_plan import WritePlan, plan_write
 from tubemq_spark.testing import ServerConfig, StoredMessage
 
 TYPES = {
@@ -61,8 +62,8 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
 
 
-def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> Plan:
-    return Plan(SinkOptions(settings(cluster), topic))
+def options(cluster: EmbeddedCluster, topic: str | None = "demo") -> WritePlan:
+    return WritePlan(SinkOptions(settings(cluster), topic))
 
 
 def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessage]:
@@ -158,7 +159,7 @@ def test_a_bad_row_is_named_and_those_before_it_are_stored(
     cluster: EmbeddedCluster, row: dict[str, Any], column: str, error: str
 ) -> None:
     good = [{"value": b"%d" % n} for n in range(30)]
-    given = Plan(SinkOptions(settings(cluster, retry_for=0.3), "demo"))
+    given = WritePlan(SinkOptions(settings(cluster, retry_for=0.3), "demo"))
     with pytest.raises(ConfigError, match=f"^row 30 of the task.*{error}") as caught:
         write_batches(given, [batch(good), batch([row]), batch([{"value": b"never"}])])
     assert column in str(caught.value)
@@ -205,20 +206,20 @@ def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
 
 
 def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
-    planned = plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    planned = plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     assert planned.options.topic == "demo"
     with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
-        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
+        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
     with pytest.raises(ConfigError, match="column 'value' has the type int"):
-        plan(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
+        plan_write(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
     with pytest.raises(ConfigError, match="knows no topic nope"):
-        plan(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
+        plan_write(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
 
 
 def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
-    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     calls = master_calls()
-    plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     assert master_calls() == calls > 0
 
 
@@ -229,10 +230,10 @@ def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
     use_timings(first_contact_timeout=0.0)
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     with pytest.raises(TransportError, match="no master answered"):
-        plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
     assert lost.fired == 1
 
-    planned = pickle.loads(pickle.dumps(plan(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
+    planned = pickle.loads(pickle.dumps(plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
     forget_servers()  # the task is in another process
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     write_batches(planned, [batch([{"value": b"a"}])])

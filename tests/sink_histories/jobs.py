@@ -27,9 +27,11 @@ from pyspark.sql.types import (
 
 from tests.sink_histories.hooks import CALLS, Hook
 from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
-from tubemq_spark.client.producer import unresolved_sends as doubts
-from tubemq_spark.sink import deduplicator as once
-from tubemq_spark.sink import stored_rows as standing
+from tubemq_spark.client import settings
+from tubemq_spark.client.producer import unresolved_sends
+from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
+from tubemq_spark.sink.stored_rows import StoredRows
+from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 
 _FIELDS: Mapping[str, tuple[DataType, pa.DataType]] = {
@@ -92,33 +94,32 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class Begin:
-    """How long a process waits for what may still be on its way, in seconds; None for as long as it would. With
-    `blind` it finds nothing of what stands already. `folder` is the driver's local one."""
+    """The state in which a process begins: the `timings` of its clients, and the driver's local `folder`.
 
-    once_settling: float | None
-    doubts_settling: float | None
+    A `blind` process finds no stored rows, to test that histories detect that.
+    """
+
+    timings: Timings = DEFAULT_TIMINGS
     blind: bool = False
     folder: str = ""
     hook: Hook | None = None
 
     def do(self) -> None:
         os.environ["SPARK_LOCAL_DIRS"] = self.folder
-        once.Deduplicator._look = _counted(once.Deduplicator._look)  # type: ignore[method-assign]
-        if self.once_settling is not None:
-            once.SETTLING = self.once_settling
-        if self.doubts_settling is not None:
-            doubts.SETTLING = self.doubts_settling
+        settings.DEFAULT_TIMINGS = self.timings  # type: ignore[attr-defined]
+        unresolved_sends.SETTLING = self.timings.closed_connection_settling
+        StoredRowsSearch.rows_in = _counted(StoredRowsSearch.rows_in)  # type: ignore[method-assign]
         if self.blind:
-            standing.StoredRows.add = lambda *_: None  # type: ignore[method-assign]
+            StoredRows.add = lambda *_: None  # type: ignore[method-assign]
 
 
-_LOOKS = [0]  # for earlier tries, in the present job
+_searches = [0]  # of topics for rows of earlier attempts, in the present job
 
 
-def _counted(look: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*args: Any) -> Any:
-        _LOOKS[0] += 1
-        return look(*args)
+def _counted(search: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*args: Any, **options: Any) -> Any:
+        _searches[0] += 1
+        return search(*args, **options)
 
     return counted
 
@@ -196,21 +197,21 @@ class Commit:
 
 @dataclass(frozen=True)
 class Done:
-    """`calls` is how many calls to servers it took, `looks` how many topics were searched for rows of earlier tries.
-    With an `error` (class and text) there is no `value`."""
+    """The result of a job: `calls` counts its requests to servers, `searches` the topics that it has searched for rows
+    of earlier attempts. With an `error` (class and text) there is no `value`."""
 
     value: Any = None
     calls: int = 0
     error: str | None = None
     kind: str = ""
-    looks: int = 0
+    searches: int = 0
 
 
 def do(job: Job) -> Done:
     CALLS.begin(job.hook)
-    _LOOKS[0] = 0
+    _searches[0] = 0
     try:
-        return Done(job.do(), CALLS.count, looks=_LOOKS[0])
+        return Done(job.do(), CALLS.count, searches=_searches[0])
     except Exception as error:
         return Done(None, CALLS.count, "".join(traceback.format_exception(error)), type(error).__name__)
 

@@ -191,10 +191,12 @@ def _check_reports(case: Case) -> None:
     for batch, tasks in case.committed.items():
         for task, done in enumerate(tasks):
             written = done.written
-            total = sum(written.rows.values()) + written.stood + written.dropped  # a dead letter is a message too
+            total = (
+                sum(written.rows.values()) + written.already_stored + written.dropped
+            )  # a dead letter is a message too
             bad = sum(bool(row.bad) for row in done.rows)
             told = {"fail": (0, 0), "drop": (bad, 0), "deadLetter": (0, bad)}[case.setting.failed_rows]
-            if total != len(done.rows) or (written.dropped, written.dead) != told:
+            if total != len(done.rows) or (written.dropped, written.dead_letters) != told:
                 raise BrokenError(f"task {task} of batch {batch} had {len(done.rows)} rows, and reports {written}")
             if written.id != case.query:
                 raise BrokenError(f"task {task} of batch {batch} reports the query {written.id}")

@@ -183,8 +183,8 @@ class Player:
         self._die_at(batch, run, COMMITTED)
         self.committed[batch] = tasks
         self.stats["rows dropped"] += sum(task.written.dropped for task in tasks)
-        self.stats["dead letters"] += sum(task.written.dead for task in tasks)
-        self.stats["rows that stood"] += sum(task.written.stood for task in tasks)
+        self.stats["dead letters"] += sum(task.written.dead_letters for task in tasks)
+        self.stats["rows that stood"] += sum(task.written.already_stored for task in tasks)
 
     def _write(self, batch: int, run: int, writer: bytes) -> list[Committed]:
         history, setting = self.history, self.history.setting
@@ -215,7 +215,9 @@ class Player:
                     if done is not None and done.error is None:
                         self.calls[batch, "task", task] = done.calls
                         is_first_try = attempt == 0 and batch != self._first
-                        assert not (is_first_try and done.looks), f"task {task} of batch {batch} looked for nothing"
+                        assert not (is_first_try and done.searches), (
+                            f"task {task} of batch {batch} searched for nothing"
+                        )
                         ended[task] = Committed(rows[task], order, done.value, begun)
                         continue
                     if done is None:

@@ -18,10 +18,12 @@ from tests.sink_histories.real_world import RealServer
 from tests.sink_histories.script import Event, History
 from tests.sink_histories.world import EmbeddedWorld, World
 from tests.sink_histories.zygote import Zygote
+from tubemq_spark.client.timings import DEFAULT_TIMINGS
 
+_SOON = replace(DEFAULT_TIMINGS, task_settling=0.15, closed_connection_settling=0.1)  # embedded servers are quick
 _PACES = {
-    "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(0.15, 0.1), limit=300.0),
-    "real": Pace(retry=40.0, rpc=3.0, begin=Begin(None, None), limit=600.0),
+    "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(_SOON), limit=300.0),
+    "real": Pace(retry=40.0, rpc=3.0, begin=Begin(), limit=600.0),
 }
 
 

@@ -248,7 +248,7 @@ def test_rows_that_cannot_be_sent(case: Case, failed_rows: str, letters: list[by
     dead = Partition(1, DEAD, 0)
     drops = failed_rows == "drop"
     counts = {"1:a:0": 1} if drops else {"1:a:0": 1, str(dead): 1}
-    written = Written(counts, QUERY, dropped=int(drops), dead=int(not drops))
+    written = Written(counts, QUERY, dropped=int(drops), dead_letters=int(not drops))
     case.setting = replace(case.setting, failed_rows=failed_rows)
     case.committed = {0: [Committed(rows, [0, 1], written)]}
     case.stored = [stored(HERE, 0, b"good", 0), *(stored(dead, n, body, 1) for n, body in enumerate(letters))]

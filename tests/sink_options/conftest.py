@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.clocks import UseTimings
 from tests.clusters import Cluster
-from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """All that an earlier try has sent was answered here. Runs of other tests are forgotten, as in a new process."""
-    RUNS.forget()
+def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[None]:
+    """Begin as a new driver and worker do, and do not wait for earlier attempts, which have ended here."""
+    RUN_CACHE.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 0.05)
-    monkeypatch.setattr("tubemq_spark.client.producer.unresolved_sends.SETTLING", 0.05)
-    monkeypatch.setattr("tubemq_spark.sink.commit.AWAY_AFTER", 30.0)  # who is slow is not away
+    monkeypatch.setattr("tubemq_spark.client.producer.unresolved_sends.SETTLING", 0.05, raising=False)
+    # A slow broker is not away.
+    use_timings(task_settling=0.05, closed_connection_settling=0.05, broker_away_after=30.0)
     yield
-    RUNS.forget()
+    RUN_CACHE.clear()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import BINARY, INT, STRING, TEXTS, TIMESTAMP, Writing, bodies, options, save, schema
+from tests.without_spark.sink import BINARY, INT, STRING, TEXTS, TIMESTAMP, Writing, bodies, options, save, schema
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
 
@@ -76,20 +76,23 @@ def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> N
 @pytest.mark.parametrize(
     ("kinds", "sentence"),
     [
-        ({"city": LongType()}, "column 'city' is unknown to the sink; the sink takes value (binary or string), topic"),
+        ({"city": LongType()}, "column 'city' is unknown to the sink; the sink accepts value (binary or string),"),
         (
             {"corrupt": BooleanType()},
-            "column 'corrupt' is unknown to the sink; the sink takes value (binary or string),",
+            "column 'corrupt' is unknown to the sink; the sink accepts value (binary or string),",
         ),
         ({"offset": INT}, "column 'offset' has the type int; expected bigint: cast it"),
         ({"message_id": STRING}, "column 'message_id' has the type string; expected bigint: cast it"),
-        ({**COPIED, "city": STRING}, "column 'city' is unknown to the sink; the sink takes value (binary or string)"),
-        ({**COPIED, "inlong_group": STRING}, "column 'inlong_group' is only taken with messageFormat=inlongmsg; set"),
-        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink; the sink takes value"),
-        ({"broker_id": INT}, "column 'broker_id' is there without column 'partition'; a target needs both, or neither"),
-        ({"partition": INT}, "column 'partition' is there without column 'broker_id'; a target needs both, or neither"),
-        ({"inlong_group": STRING}, "column 'inlong_group' is only taken with messageFormat=inlongmsg; set that"),
-        ({"inlong_time": TIMESTAMP, "inlong_attributes": TEXTS}, "columns 'inlong_time', 'inlong_attributes' are only"),
+        ({**COPIED, "city": STRING}, "column 'city' is unknown to the sink; the sink accepts value (binary or string)"),
+        ({**COPIED, "inlong_group": STRING}, "column 'inlong_group' is accepted only with messageFormat=inlongmsg"),
+        ({"a": INT, "Topic": STRING}, "columns 'a', 'Topic' are unknown to the sink; the sink accepts value"),
+        ({"broker_id": INT}, "column 'broker_id' comes without column 'partition'; a target needs both, or neither"),
+        ({"partition": INT}, "column 'partition' comes without column 'broker_id'; a target needs both, or neither"),
+        ({"inlong_group": STRING}, "column 'inlong_group' is accepted only with messageFormat=inlongmsg; set that"),
+        (
+            {"inlong_time": TIMESTAMP, "inlong_attributes": TEXTS},
+            "columns 'inlong_time', 'inlong_attributes' are accepted",
+        ),
     ],
     ids=str,
 )
@@ -112,7 +115,7 @@ def test_packs_need_their_names(cluster: Cluster, demo: str, name: str) -> None:
 
 @pytest.mark.column("value")
 def test_a_value_is_needed() -> None:
-    assert problem(StructType().add("key", BINARY)) == "column 'value' (binary or string) is missing; there is key"
+    assert problem(StructType().add("key", BINARY)) == "column 'value' (binary or string) is missing; the frame has key"
 
 
 @pytest.mark.parametrize(

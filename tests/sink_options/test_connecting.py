@@ -9,7 +9,7 @@ import pytest
 
 from tests.clocks import UseTimings
 from tests.clusters import Cluster
-from tests.sink_options.bench import bodies, save
+from tests.without_spark.sink import bodies, save
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net import connection

@@ -13,8 +13,8 @@ from pyspark.sql.types import DataType
 
 from tests.clusters import Cluster
 from tests.messages import partitions
-from tests.sink_options.bench import MINUTE, STRING, TIMESTAMP, Task, Writing, bodies, own, read_back, save, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, Task, Writing, bodies, own, read_back, save, schema
 from tubemq_spark.errors import ConfigError
 
 AS_READ: Mapping[str, DataType] = {"msg_time": TIMESTAMP}
@@ -120,7 +120,7 @@ def test_what_stands_is_not_sent_again(
     writing.write(rows[:13], task)
     written = writing.write(rows, task.again())
     writing.commit([written])
-    assert written.stood == 13
+    assert written.already_stored == 13
     stored = stored_in(cluster, copy)
     assert Counter(message.body for message in stored) == {row["value"]: 1 for row in ROWS}
     (file,) = tmp_path.glob("*.parquet")
@@ -154,7 +154,7 @@ def test_a_dead_letter_of_a_copy(cluster: Cluster, demo: str, once: bool) -> Non
     if once:
         given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
     written = Writing(cluster, schema(rows), demo, streaming=True, **given).write(rows, Task())
-    assert written.dead == 1
+    assert written.dead_letters == 1
     assert bodies(cluster, demo) == [b"a", b"a"]
     (letter,) = stored_in(cluster, dead)
     assert own(letter)["dead_topic"] == demo
@@ -192,7 +192,7 @@ def test_what_was_no_pack_is_not_written_as_one(cluster: Cluster, demo: str) -> 
     assert row["corrupt"] is True
     for given in (PACKS, {}):
         names = [name for name in row if given or not name.startswith("inlong")]
-        with pytest.raises(ConfigError, match=r"^row 0 of .*, column 'corrupt': it is true: the source could not take"):
+        with pytest.raises(ConfigError, match=r"^row 0 of .*, column 'corrupt': it is true: the source could not"):
             save(cluster, [{name: row[name] for name in names}], copy, kinds=AS_READ, **given)
     assert bodies(cluster, copy) == []
 

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import Task, Writing, bodies, own, save, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import Task, Writing, bodies, own, save, schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -67,7 +67,7 @@ def test_dead_letters_are_put_back(cluster: Cluster, demo: str, spark: SparkSess
         for n in range(20)
     ]
     written = save(cluster, rows, demo, failedRows="deadLetter", deadLetterTopic=dead)
-    assert written.dead == 7
+    assert written.dead_letters == 7
     assert len(bodies(cluster, demo)) == 13
     lines = lines_of("dead-letters.md", "restore(dead)").replace('"dead_letters"', repr(dead))
     run(lines, spark=spark, tubemq=shared(cluster, startingOffsets="earliest"))

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.task_writer import write_batches
 
@@ -40,8 +40,8 @@ BAD_ROWS = {
     "no topic": BadRow("topic", {"topic": None}, "it is null, and option 'topic' is not given", {"topic": None}),
     "empty topic": BadRow("topic", {"topic": ""}, "it is empty", {"topic": None}),
     "unknown topic": BadRow("topic", {"topic": "nowhere"}, "knows no topic nowhere", {"topic": None}),
-    "no broker": BadRow("broker_id", {"broker_id": None, "partition": 0}, "it is null, and the other half of the targ"),
-    "no partition": BadRow("partition", {"broker_id": 1, "partition": None}, "it is null, and the other half of the"),
+    "no broker": BadRow("broker_id", {"broker_id": None, "partition": 0}, "it is null, but the other half of the targ"),
+    "no partition": BadRow("partition", {"broker_id": 1, "partition": None}, "it is null, but the other half of the"),
     "unknown broker": BadRow(
         "broker_id", {"broker_id": 9, "partition": 0}, r"topic \w+ has no partition 0 on a broker 9; .*broker_id and pa"
     ),
@@ -82,7 +82,7 @@ BAD_ROWS = {
     "attribute with &": BadRow(
         "inlong_attributes", {**PACK, "inlong_attributes": {"a": "b&c"}}, "attribute a 'b&c' contains '&'", PACKS
     ),
-    "corrupt": BadRow("corrupt", {"corrupt": True, "message_id": 1}, "it is true: the source could not take this mess"),
+    "corrupt": BadRow("corrupt", {"corrupt": True, "message_id": 1}, "it is true: the source could not decode this"),
     "null in a pack": BadRow(
         "inlong_attributes", {**PACK, "inlong_attributes": {"a": None}}, "attribute a is null; packs have only", PACKS
     ),
@@ -136,7 +136,7 @@ def test_a_bad_row_ends_the_task(cluster: Cluster, one_for_all: str, bad: BadRow
     assert re.search(bad.reason, said)
     assert bad.column in said
     assert "\n" not in said
-    assert said.endswith("; drop or mend such rows in the query, or set option 'failedRows' to drop or deadLetter")
+    assert said.endswith("; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter")
     assert "another exception" not in "".join(traceback.format_exception(caught.value))
     assert "direct cause" not in "".join(traceback.format_exception(caught.value))
     assert len(stored_in(cluster, one_for_all)) == before + 2
@@ -151,7 +151,7 @@ def test_a_bad_row_is_left_out(
     before = len(stored_in(cluster, one_for_all))
     writing = Writing(cluster, schema(rows), streaming=True, failedRows="drop", **given_of(bad, one_for_all))
     written = writing.write(rows, Task(partition=5))
-    assert (written.dropped, written.dead, sum(written.rows.values())) == (1, 0, 3)
+    assert (written.dropped, written.dead_letters, sum(written.rows.values())) == (1, 0, 3)
     assert len(stored_in(cluster, one_for_all)) == before + 3
     told = _warnings(caplog)
     assert re.match(f"row 2 of task partition 5 can never be sent: .*{bad.reason}", told[0])
@@ -182,7 +182,7 @@ def test_a_bad_row_becomes_a_dead_letter(cluster: Cluster, one_for_all: str, dea
     began = datetime.now(timezone.utc)
     written = writing.write(rows, task)
     ended = datetime.now(timezone.utc)
-    assert (written.dropped, written.dead) == (0, 1)
+    assert (written.dropped, written.dead_letters) == (0, 1)
     assert len(stored_in(cluster, one_for_all)) == before + 3
     stored = [message for message in stored_in(cluster, dead_topic) if own(message)["dead_id"] == task.query]
     assert len(stored_in(cluster, dead_topic)) - dead_before == len(stored) == sum(written.rows.values()) - 3
@@ -226,7 +226,7 @@ def test_many_bad_rows_among_good_ones(
     rows = [{"value": None if n % 3 == 0 else b"%d" % n, "key": b"k%d" % n} for n in range(300)]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead, "by_rows": by_rows}
     written = save(cluster, rows, topic, task=Task(), **given)
-    assert (written.dead, sum(written.rows.values())) == (100, 300)
+    assert (written.dead_letters, sum(written.rows.values())) == (100, 300)
     assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"] is not None)
     letters = [own(message) for message in stored_in(cluster, dead)]
     assert sorted(int(letter["dead_row"]) for letter in letters) == list(range(0, 300, 3))
@@ -257,12 +257,12 @@ def test_rows_do_not_go_among_the_dead_letters(cluster: Cluster, topic: str, onc
     if once:
         given |= {"effectivelyOnce": True, "checkpointLocation": Task().query}
     written = Writing(cluster, schema(rows), streaming=True, **given).write(rows, Task())
-    assert written.dead == 1
+    assert written.dead_letters == 1
     assert bodies(cluster, topic) == [b"a", b"c"]
     (letter,) = stored_in(cluster, dead)
     assert own(letter)["dead_topic"] == dead
     assert unquote(own(letter)["dead_reason"]) == (
-        "column 'topic': it is the dead letter topic's name; dead letters need a topic of their own"
+        "column 'topic': it is the dead letter topic, which takes no other rows"
     )
 
 
@@ -286,7 +286,7 @@ def test_bad_rows_where_each_is_stored_once(cluster: Cluster, one_for_all: str, 
     writing = Writing(cluster, schema(rows), streaming=True, failedRows="drop", **once)
     for written in (writing.write(rows, task.again()), writing.write(rows, task.again().again())):
         assert written.dropped == 1
-    assert written.stood == 3
+    assert written.already_stored == 3
     assert len(stored_in(cluster, one_for_all)) == before + 3
 
 
@@ -309,13 +309,13 @@ def test_texts_that_are_none(cluster: Cluster, one_for_all: str, dead_topic: str
     plain: dict[str, Any] = {"messageFormat": "inlongmsg"}
     before = len(stored_in(cluster, one_for_all))
     with pytest.raises(
-        ConfigError, match=rf"^row 1 of task partition 0, column '{column}': it has bytes that are no UTF"
+        ConfigError, match=rf"^row 1 of task partition 0, column '{column}': it has bytes that are not UTF"
     ):
         write_batches(Writing(cluster, columns, **plain).plan, [batch])
     assert len(stored_in(cluster, one_for_all)) == before + 1
 
     writing = Writing(cluster, columns, failedRows="deadLetter", deadLetterTopic=dead_topic, **plain)
-    assert write_batches(writing.plan, [batch]).dead == 1
+    assert write_batches(writing.plan, [batch]).dead_letters == 1
     assert len(stored_in(cluster, one_for_all)) == before + 3
     (letter,) = [
         own(message)

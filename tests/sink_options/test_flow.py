@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import Writing, batches, bodies, save, schema
+from tests.without_spark.sink import Writing, batches, bodies, save, schema
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.sink.task_writer import write_batches
 

@@ -13,9 +13,9 @@ import pytest
 from tests import messages
 from tests.clusters import Cluster, Layout
 from tests.messages import partitions
-from tests.sink_options.bench import Cells, Task, Writing, bodies, own, save, schema
 from tests.stored import stored_in
 from tests.waiting import wait_until
+from tests.without_spark.sink import Cells, Task, Writing, bodies, own, save, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
@@ -78,7 +78,7 @@ def test_a_try_sends_what_is_missing(cluster: Cluster, demo: str, again: Any, st
     query.write(ROWS[:stored])
     written = again(query)
     assert bodies(cluster, demo) == BODIES
-    assert (written.stood, sum(written.rows.values())) == (stored, 20 - stored)
+    assert (written.already_stored, sum(written.rows.values())) == (stored, 20 - stored)
     assert {int(own(message)["spark_row"]) for message in stored_in(cluster, demo)} == set(range(20))
 
 
@@ -91,7 +91,7 @@ def test_in_every_batch_and_as_often_as_it_takes(cluster: Cluster, demo: str, ag
         written = query.write(rows[:3])
         for before, now in [(3, 5), (5, 5), (5, 10), (10, 10)]:
             written = again(query, rows[:now])
-            assert (written.stood, sum(written.rows.values())) == (before, now - before)
+            assert (written.already_stored, sum(written.rows.values())) == (before, now - before)
         query.commit(written)
     assert bodies(cluster, demo) == sorted(b"%d %d" % (batch, n) for batch in range(4) for n in range(10))
 
@@ -101,7 +101,7 @@ def test_a_batch_that_was_stored_as_a_whole_but_not_committed(cluster: Cluster, 
     query = Query(cluster, demo)
     query.commit(query.write())
     query.write()
-    assert again(query).stood == 20
+    assert again(query).already_stored == 20
     assert bodies(cluster, demo) == sorted(2 * BODIES)
 
 
@@ -113,7 +113,7 @@ def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     query.write(rows[:25])
     for seed in range(2):
         mixed = random.Random(seed).sample(rows, len(rows))
-        assert again(query, mixed).stood == (42 if seed else 25)
+        assert again(query, mixed).already_stored == (42 if seed else 25)
     assert bodies(cluster, demo) == sorted(row["value"] for row in rows)
     assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
 
@@ -125,7 +125,7 @@ def test_attributes_in_another_order(cluster: Cluster, demo: str, again: Any) ->
     query = Query(cluster, demo)
     query.write(rows)
     turned = [{"value": row["value"], "attributes": dict(reversed(row["attributes"].items()))} for row in rows]
-    assert again(query, turned).stood == 10
+    assert again(query, turned).already_stored == 10
 
 
 @TRIES
@@ -138,7 +138,7 @@ def test_topics_and_targets_of_the_rows(cluster: Cluster, again: Any) -> None:
     ]
     query = Query(cluster, None)
     query.write(rows[:9])
-    assert again(query, rows).stood == 9
+    assert again(query, rows).already_stored == 9
     assert bodies(cluster, first) == sorted(b"%d" % n for n in range(0, 20, 2))
     assert bodies(cluster, second) == sorted(b"%d" % n for n in range(1, 20, 2))
 
@@ -150,7 +150,7 @@ def test_with_what_changes_the_body(cluster: Cluster, again: Any) -> None:
     rows = [{"value": b"%d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(10)]
     query = Query(cluster, topic, messageFormat="inlongmsg", compression="gzip")
     query.write(rows[:4])
-    assert again(query, rows).stood == 4
+    assert again(query, rows).already_stored == 4
     assert len(stored_in(cluster, topic)) == 10
 
 
@@ -161,7 +161,7 @@ def test_rows_that_can_never_be_sent_do_not_count(cluster: Cluster, again: Any) 
     query = Query(cluster, topic, failedRows="drop")
     assert query.write(rows[:10]).dropped == 2
     written = again(query, rows)
-    assert (written.stood, written.dropped, sum(written.rows.values())) == (8, 4, 8)
+    assert (written.already_stored, written.dropped, sum(written.rows.values())) == (8, 4, 8)
     assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"])
 
 
@@ -169,10 +169,10 @@ def test_other_tasks_and_other_queries_have_rows_of_their_own(cluster: Cluster, 
     queries = [Query(cluster, demo) for _ in range(2)]
     for query in queries:
         query.write()
-    assert [query.again().stood for query in queries] == [20, 20]
+    assert [query.again().already_stored for query in queries] == [20, 20]
     other = Query(cluster, demo)
     other.task = Task(query=queries[0].task.query, partition=1, attempt=1)
-    assert other.write().stood == 0
+    assert other.write().already_stored == 0
     assert bodies(cluster, demo) == sorted(3 * BODIES)
 
 
@@ -198,7 +198,7 @@ def test_rows_that_are_others_when_they_come_again(cluster: Cluster, demo: str, 
     changed = [*ROWS[:5], {"value": b"changed"}, *ROWS[6:]]
     careful = Query(cluster, demo)
     careful.write(ROWS[:10])
-    with pytest.raises(ConfigError, match=r"^task partition 0 of batch 0: 1 rows that an earlier try .* has stored"):
+    with pytest.raises(ConfigError, match=r"^task partition 0 of batch 0: an earlier attempt .* stored 1 rows"):
         again(careful, changed)
     assert bodies(cluster, demo) == sorted([*BODIES, b"changed"])
 
@@ -211,10 +211,10 @@ def test_changed_rows_may_be_taken_as_they_are(
     query = Query(cluster, demo, effectivelyOnceUncertain="sendAgain")
     query.write(ROWS[:10])
     written = again(query, [{"value": b"changed"}, *ROWS[1:]])
-    assert (written.stood, sum(written.rows.values())) == (9, 11)
+    assert (written.already_stored, sum(written.rows.values())) == (9, 11)
     assert bodies(cluster, demo) == sorted([*BODIES, b"changed"])
-    assert "1 rows that an earlier try of the task has stored are not among its rows now" in caplog.text
-    assert "may stand twice, as option 'effectivelyOnceUncertain' says" in caplog.text
+    assert "an earlier attempt of the task has stored 1 rows that are not among its rows now" in caplog.text
+    assert "may store some rows twice, as option 'effectivelyOnceUncertain' allows" in caplog.text
 
 
 @TRIES
@@ -222,7 +222,7 @@ def test_changed_rows_may_be_taken_as_they_are(
 def test_more_to_read_than_a_task_may(cluster: Cluster, demo: str, again: Any) -> None:
     query = Query(cluster, demo, effectivelyOnceMaxOffsets=5)
     query.write(ROWS[:10])
-    with pytest.raises(ConfigError, match=rf"topic {demo} got \d+ messages since .*'effectivelyOnceMaxOffsets' .* 5 "):
+    with pytest.raises(ConfigError, match=rf"topic {demo} received \d+ messages .*'effectivelyOnceMaxOffsets' .* 5 "):
         again(query)
     assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS[:10])
 
@@ -232,9 +232,9 @@ def test_more_to_read_than_a_task_may(cluster: Cluster, demo: str, again: Any) -
 def test_then_all_may_be_sent_again(cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(cluster, demo, effectivelyOnceMaxOffsets=5, effectivelyOnceUncertain="SendAgain")
     query.write(ROWS[:10])
-    assert again(query).stood == 0
+    assert again(query).already_stored == 0
     assert bodies(cluster, demo) == sorted([*(row["value"] for row in ROWS[:10]), *BODIES])
-    assert "'effectivelyOnceMaxOffsets' lets a task read 5" in caplog.text
+    assert "'effectivelyOnceMaxOffsets' lets a task read only 5" in caplog.text
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
@@ -244,9 +244,9 @@ def test_as_many_as_a_task_may_read(cluster: Cluster, layout: Layout) -> None:
     topic = cluster.new_topic(layout)
     query = Query(cluster, topic, effectivelyOnceMaxOffsets=10)
     query.write(ROWS[:10])
-    assert query.again().stood == 10
+    assert query.again().already_stored == 10
     assert bodies(cluster, topic) == BODIES
-    with pytest.raises(ConfigError, match=f"topic {topic} got 20 messages since"):
+    with pytest.raises(ConfigError, match=f"topic {topic} received 20 messages since"):
         query.again()
 
 
@@ -272,7 +272,7 @@ def test_groups_have_the_given_name(cluster: Cluster, demo: str, group: str) -> 
 @pytest.mark.sink_option("effectivelyOnceGroup")
 def test_groups_follow_the_checkpoint() -> None:
     def group(**given: str) -> str:
-        once = SinkOptions.from_options({"tubemq.master": "m", "effectivelyOnce": "true", **given}).once
+        once = SinkOptions.from_options({"tubemq.master": "m", "effectivelyOnce": "true", **given}).effectively_once
         assert once is not None
         return once.group
 
@@ -305,5 +305,5 @@ def test_other_messages_do_not_matter(cluster: Cluster, demo: str) -> None:
     query.write(ROWS[:10])
     for attributes in odd:
         messages.send(cluster, [(target, b"other")], attributes=attributes)
-    assert query.again().stood == 10
+    assert query.again().already_stored == 10
     assert bodies(cluster, demo) == sorted([*BODIES, *8 * [b"other"]])

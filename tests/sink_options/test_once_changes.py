@@ -12,9 +12,9 @@ import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
-from tests.sink_options.bench import Cells, Task
 from tests.sink_options.test_once_runs import Start, new_workers, start
 from tests.sink_options.test_once_traps import begin, once_each, rows
+from tests.without_spark.sink import Cells, Task
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.sink.commit import Written
@@ -48,11 +48,11 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_try_is_not_committed(start: St
     try_tasks(cluster, task, parts)
     fewer = [parts[0], parts[1] + parts[2]] if count == 2 else [[]]
     message = (
-        r"^batch 0: an earlier try has stored rows of task 2 in topic demo, and these have no such rows now: the batch "
+        r"^batch 0: an earlier attempt has stored rows of task 2 in topic demo, which has no such rows now: the batch "
         r"has 2 tasks, and had more\. .* task of the same number\. .* to sendAgain$"
     )
     if count == 1:  # of a query that gives no rows any more
-        message = "^task partition 0 of batch 0: 3 rows that an earlier try of the task has stored"
+        message = "^task partition 0 of batch 0: an earlier attempt of the task has stored 3 rows"
     with pytest.raises(ConfigError, match=message):
         write_tasks(cluster, task.restarted(), fewer)
 
@@ -62,7 +62,7 @@ def test_a_task_without_rows_does_not_hide_those_of_an_earlier_try(start: Start)
     parts = [rows(str(number), 3) for number in range(3)]
     try_tasks(cluster, task, [[], *parts[1:]])
     with pytest.raises(
-        ConfigError, match=r"rows of task 1, 2 in topic demo, and these .* the batch has 3 tasks\. The rows"
+        ConfigError, match=r"rows of task 1, 2 in topic demo, which .* the batch has 3 tasks\. The rows"
     ):
         write_tasks(cluster, task.restarted(), [[], [], []])
 
@@ -92,7 +92,7 @@ def test_a_task_that_has_no_rows_any_more_looks_as_well(start: Start, shared: bo
     cluster, task = start(), Task()
     writing = begin(cluster, rows("0", 3), tubemq_connections_shared=shared)
     writing.write(rows("0", 3), task)
-    with pytest.raises(ConfigError, match="3 rows that an earlier try of the task has stored are not among its rows"):
+    with pytest.raises(ConfigError, match=r"an earlier attempt .* has stored 3 rows that are not among its rows"):
         writing.write([], task.again())
 
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
         task = task.restarted()
         writing = begin(cluster, some, checkpointLocation=there)
         written = writing.write(some, task)
-        assert written.stood == 12
+        assert written.already_stored == 12
         writing.commit([written], batch)
         task = task.next()
     once_each(cluster, *(rows(str(batch), 20) for batch in range(3)))
@@ -133,7 +133,7 @@ def test_the_groups_of_earlier_releases_are_known(start: Start, folder: str, mon
     new_workers()
     writing = begin(cluster, second, checkpointLocation=folder)
     written = writing.write(second, task.restarted())
-    assert written.stood == 12
+    assert written.already_stored == 12
     writing.commit([written], 1)
     for group in {former, group_of(folder)}:
         assert cluster.group_offset(bookmark_group(group, 1), "demo", 1, 0) == 25 * 28
@@ -141,7 +141,7 @@ def test_the_groups_of_earlier_releases_are_known(start: Start, folder: str, mon
 
 def group_of(folder: str) -> str:
     raw = {"tubemq.master": "m", "effectivelyOnce": "true", "checkpointLocation": folder}
-    once = SinkOptions.from_options(raw).once
+    once = SinkOptions.from_options(raw).effectively_once
     assert once is not None
     return once.group
 
@@ -182,14 +182,14 @@ def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluste
 
 def test_a_bookmark_that_is_too_late_is_known_by_the_messages_before_it(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
-    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).stood == 40
+    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
 
 
 def test_where_the_first_of_them_may_be_gone_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=40)
-    with pytest.raises(DataLossError, match=r"stand before the query's bookmark at .*, which is too late: the servers"):
+    with pytest.raises(DataLossError, match=r"before the query's bookmark at .*, which is too late: the servers"):
         begin(cluster, rows("1", 40)).write(rows("1", 40), task)
 
 
@@ -197,14 +197,14 @@ def test_what_was_removed_before_them_does_not_matter(begun: tuple[EmbeddedClust
     cluster, task = begun
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=52)  # a message of the batch before is left
-    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).stood == 40
+    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
 def test_where_too_much_stands_before_it_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     with pytest.raises(
-        ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read 10 messages"
+        ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read only 10 messages"
     ):
         begin(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
 
@@ -220,6 +220,6 @@ def test_a_query_that_has_just_begun_needs_no_proof(start: Start, monkeypatch: p
     try:
         begin(cluster, rows("0", 40)).write(rows("0", 30), task)
         new_workers()
-        assert begin(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).stood == 30
+        assert begin(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).already_stored == 30
     except TubeMQError as error:
         pytest.fail(str(error))

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
-from tests.sink_options.bench import Cells, Task, batches, options, schema
 from tests.sink_options.test_once_traps import begin, once_each, rows
+from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.commit_note import CommitNote, read_commit_note, write_commit_note
-from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE, CommitNote, read_commit_note, write_commit_note
+from tubemq_spark.sink.task_context import WriteTask
 
 Start = Callable[..., EmbeddedCluster]
 
@@ -41,7 +40,7 @@ def start() -> Iterator[Start]:
 
 def new_workers() -> None:
     """Spark has ended the ones before."""
-    RUNS.forget()
+    RUN_CACHE.clear()
     forget_servers()
 
 
@@ -63,7 +62,7 @@ def standing(cluster: EmbeddedCluster, group: str, topic: str) -> int | None:
 
 
 def group_of(cluster: EmbeddedCluster) -> str:
-    once = begin(cluster, rows("", 1, topic=""), None).plan.options.once
+    once = begin(cluster, rows("", 1, topic=""), None).plan.options.effectively_once
     assert once is not None
     return once.group
 
@@ -106,7 +105,7 @@ def test_a_batch_that_was_begun_in_an_earlier_run_is_looked_for(start: Start) ->
     some = rows("1", 20)
     begin(cluster, some).write(some[:12], task)
     new_workers()
-    assert begin(cluster, some).write(some, task.restarted()).stood == 12
+    assert begin(cluster, some).write(some, task.restarted()).already_stored == 12
     once_each(cluster, rows("0", 5), some)
 
 
@@ -145,8 +144,8 @@ def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: St
     task = task.restarted()
     writing = begin(cluster, some, topic)
     written = writing.write(some[:3], task)
-    assert (written.stood, sum(written.rows.values())) == (0, 3)
-    assert writing.write(some, task.again()).stood == 3
+    assert (written.already_stored, sum(written.rows.values())) == (0, 3)
+    assert writing.write(some, task.again()).already_stored == 3
 
 
 def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +157,11 @@ def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkey
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     new_workers()
     group, some = group_of(cluster), rows("2", 5, topic="demo")
-    writing = begin(cluster, some, None)
     stood: list[int | None] = []
 
-    def sleep(_: float) -> None:
-        stood.append(standing(cluster, plan_group(group), "demo"))
-
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.time", clock)
+    clock = SkippingClock(on_sleep=lambda _: stood.append(standing(cluster, plan_group(group), "demo")))
+    monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
+    writing = begin(cluster, some, None)
     assert sum(writing.write(some, task.restarted()).rows.values()) == 5
     assert stood == [0]
     assert standing(cluster, plan_group(group), "demo") == 10 * UNIT
@@ -242,10 +238,10 @@ def test_a_note_is_read_by_other_processes(tmp_path: object) -> None:
     write_commit_note("some", note)
     assert read_commit_note("some") == note
     assert read_commit_note("other") == CommitNote()
-    assert note.is_before("query", "run", 8)
-    for other in (("query", "run", 7), ("query", "run", 6), ("query", "another", 8), ("another", "run", 8)):
-        assert not note.is_before(*other)
-    assert not CommitNote("query", None, 7).is_before("query", None, 8)
+    assert note.is_before(WriteTask("query", 8, 0, 0, "run"))
+    for query, batch, run in (("query", 7, "run"), ("query", 6, "run"), ("query", 8, "another"), ("another", 8, "run")):
+        assert not note.is_before(WriteTask(query, batch, 0, 0, run))
+    assert not CommitNote("query", None, 7).is_before(WriteTask("query", 8, 0, 0, None))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
@@ -254,7 +250,7 @@ def test_a_damaged_note_is_none(tmp_path: Any, text: str, caplog: pytest.LogCapt
     (file,) = tmp_path.iterdir()
     file.write_text(text, "latin-1")
     assert read_commit_note("some") == CommitNote()
-    assert "is damaged and not used" in caplog.text
+    assert "ignoring the damaged note of the last commit" in caplog.text
 
 
 def test_without_a_folder_of_spark_it_is_in_one_of_the_users_own(
@@ -282,4 +278,4 @@ def test_a_note_that_cannot_be_written_is_told(tmp_path: Any, caplog: pytest.Log
     file.unlink()
     file.mkdir()
     write_commit_note("some", CommitNote("query", "run", 7))
-    assert "cannot be written, the next batch will look for earlier tries" in caplog.text
+    assert "so the next batch will search for earlier attempts" in caplog.text

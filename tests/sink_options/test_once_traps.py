@@ -6,17 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.messages import broker, settings
 from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
-from tests.sink_options.bench import Cells, Task, Writing, schema
+from tests.without_spark.sink import Cells, Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.bookmarks import bookmark_group
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
@@ -25,7 +25,7 @@ from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.run_cache import RUNS
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 
@@ -81,8 +81,8 @@ def test_a_crash_after_which_the_ends_are_where_they_were(lost: int) -> None:
         tubemq.start_broker(1)
         task = task.next()
         begin(cluster, second).write(second, task)
-        RUNS.forget()  # all processes were killed
-        assert begin(cluster, second).write(second, task.restarted()).stood == 10
+        RUN_CACHE.clear()  # all processes were killed
+        assert begin(cluster, second).write(second, task.restarted()).already_stored == 10
         once_each(cluster, second)
         forget_servers()
 
@@ -116,7 +116,7 @@ def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, m
     writing.write(second, task)
     # Another worker, whose master has a shorter list by now, for a broker is away.
     monkeypatch.setattr(
-        "tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
+        "tubemq_spark.sink.query_bookmarks.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
     )
     monkeypatch.setattr(
         "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one.broker_id == 1
@@ -138,7 +138,7 @@ def test_a_topic_with_rows_in_every_other_batch(start: Start) -> None:
         task = task.next()
     cluster.tubemq.flush("rare")
     cluster.tubemq.expire("rare", keep=5)
-    RUNS.forget()
+    RUN_CACHE.clear()
     some = rows("6", 10, topic="rare")
     try:
         assert sum(begin(cluster, some, None).write(some, task.restarted()).rows.values()) == 10
@@ -157,19 +157,19 @@ def test_partitions_that_only_the_earlier_try_has_heard_of(start: Start) -> None
     cluster.create("demo", TopicSpec(partitions=4))
     other = begin(cluster, second, tubemq_connections_shared=False)  # which has a session of its own
     assert len(other.write(second, task).rows) == 4
-    assert writing.write(second, task.again()).stood == 20
+    assert writing.write(second, task.again()).already_stored == 20
     once_each(cluster, first, second)
 
 
 def test_a_batch_whose_rows_all_stood_moves_the_bookmarks_of_their_topics(start: Start) -> None:
     cluster, task, some = start("rare"), Task(), rows("a", 10, topic="rare")
     begin(cluster, some, None).write(some, task)
-    RUNS.forget()
+    RUN_CACHE.clear()
     writing = begin(cluster, some, None)
     written = writing.write(some, task.restarted())
-    assert (written.stood, dict(written.rows)) == (10, {})
+    assert (written.already_stored, dict(written.rows)) == (10, {})
     writing.commit([written], 0)
-    options = writing.plan.options.once
+    options = writing.plan.options.effectively_once
     assert options is not None
     standing = [cluster.group_offset(bookmark_group(options.group, batch), "rare", 1, 0) for batch in (0, 1)]
     assert standing == [10 * UNIT, 0]
@@ -188,7 +188,7 @@ def test_dead_letters_have_no_bookmarks(start: Start) -> None:
     writing = begin(cluster, some, **given)
     writing.write(some, task)
     again = writing.write(some, task.again())
-    assert (again.stood, again.dead) == (3, 1)
+    assert (again.already_stored, again.dead_letters) == (3, 1)
     assert not {topic for topic, _ in bookmarked(cluster) if topic == "dead"}
 
 
@@ -200,41 +200,39 @@ def test_a_topic_that_was_closed_before_a_new_process_commits(start: Start) -> N
     forget_servers()
     cluster.tubemq.delete_topic("other")
     writing.commit([written], 0)
-    options = writing.plan.options.once
+    options = writing.plan.options.effectively_once
     assert options is not None
     assert cluster.group_offset(bookmark_group(options.group, 0), "demo", 1, 0) == 3 * UNIT
 
 
-def test_tries_wait_once_for_all_their_topics(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_waits_once_for_all_its_topics(
+    start: Start, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings
+) -> None:
     topics = ["t1", "t2", "t3", "t4"]
     cluster, task = start(*topics), Task()
     some = [row for topic in topics for row in rows(topic, 3, topic=topic)]
+    clock = SkippingClock()
+    monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
+    use_timings(task_settling=3.0)
     writing = begin(cluster, some, None)
-    now = [1000.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.time", clock)
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.SETTLING", 3.0)
     writing.write(some, task)
-    assert now == [1003.0]
-    assert writing.write(some, task.again()).stood == 12
-    assert now == [1012.0]
+    assert [pause for pause in clock.pauses if pause > 2.0] == [pytest.approx(3.0, abs=0.5)]
+    clock.pauses.clear()
+    assert writing.write(some, task.again()).already_stored == 12
+    assert [pause for pause in clock.pauses if pause > 2.0] == [pytest.approx(9.0, abs=0.5)]
 
 
 def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None:
     cluster, task, some = start(), Task(), rows("a", 5)
     writing = begin(cluster, some)
     writing.write(some[:2], task)
-    options = writing.plan.options.once
+    options = writing.plan.options.effectively_once
     assert options is not None
     ahead = time.time_ns() // 1_000_000 + 20_000
     killed = str(ClaimId(f"look-{task.query}-0", ahead, 0, 0, 1))
     calls = GroupRequests(settings(cluster), f"{scan_group(options.group)}x")  # by another process, in its group
     send_requests(settings(cluster), [calls.register(broker(cluster, 1), Partition(1, "demo", 0), killed, 0)])
-    assert writing.write(some, task.again()).stood == 2
+    assert writing.write(some, task.again()).already_stored == 2
     once_each(cluster, some)
 
 
@@ -246,7 +244,7 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
     writing.commit([writing.write(first, task)], 0)
     cluster.stop_broker(2)
     left = frozenset({Partition(1, "demo", 0)})
-    monkeypatch.setattr("tubemq_spark.sink.deduplicator.all_partitions", lambda *_, **__: left)
+    monkeypatch.setattr("tubemq_spark.sink.query_bookmarks.all_partitions", lambda *_, **__: left)
     monkeypatch.setattr(
         "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one in left
     )
@@ -254,15 +252,12 @@ def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: py
     assert begin(cluster, second, **given).write(second, task).rows == {"1:demo:0": 10}
 
 
-def test_many_unknown_topics_are_found_out_soon(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = start()
-    waits: list[float] = []
-    for module in ("backoff", "master"):  # who asks the master; a producer may wait for its connections
-        clock = SimpleNamespace(monotonic=time.monotonic, time_ns=time.time_ns, sleep=waits.append)
-        monkeypatch.setattr(f"tubemq_spark.client.{module}.time", clock)
+def test_many_unknown_topics_cause_no_pauses(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, clock = start(), SkippingClock()
+    monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
     some = [*rows("a", 1, topic="demo"), *({"value": b"x", "topic": f"nope{n}"} for n in range(20))]
     assert Writing(cluster, schema(some), failedRows="drop").write(some).dropped == 20
-    assert not waits
+    assert not clock.pauses
 
 
 def test_the_master_is_asked_for_partitions_now_and_then(start: Start) -> None:

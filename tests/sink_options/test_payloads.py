@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import MINUTE, own, read_back, save
 from tests.stored import stored_in
+from tests.without_spark.sink import MINUTE, own, read_back, save
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
 

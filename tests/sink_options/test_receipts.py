@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import Task, Writing, bodies, own, read_back, save, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import Task, Writing, bodies, own, read_back, save, schema
 from tubemq_spark.errors import ConfigError
 
 pytestmark = pytest.mark.sink_option("receipts")
@@ -92,7 +92,7 @@ def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_pa
     before = receipts(tmp_path)
     writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
     written = writing.write(ROWS[::-1], task.restarted())
-    assert written.stood == (30 if committed else 12)
+    assert written.already_stored == (30 if committed else 12)
     writing.commit([written])
     assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS)
     ((_, rows),) = receipts(tmp_path).items()

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import Task, Writing, bodies, own, read_back, save, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import Task, Writing, bodies, own, read_back, save, schema
 from tubemq_spark.errors import ConfigError
 
 pytestmark = pytest.mark.sink_option("stampRows")

@@ -13,8 +13,8 @@ from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import let_go
-from tests.sink_options.bench import INT, Task, Writing, batches, own, schema
 from tests.stored import stored_in
+from tests.without_spark.sink import INT, Task, Writing, batches, own, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import AuthError, ConfigError, DataLossError, ServerError, TubeMQError
 from tubemq_spark.sink.commit import Written
@@ -109,11 +109,11 @@ def test_a_bad_row_does_not_hide_trouble_with_those_before_it(own_cluster: Embed
     rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
     writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
     trouble.befall(own_cluster.tubemq, topic)
-    both = "column 'value': it is null; and of the rows before it not all could be stored"
+    both = "column 'value': it is null; and not all rows before it could be stored"
     with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}") as caught:
         writing.write(rows)
     assert str(caught.value).endswith(
-        "; drop or mend such rows in the query, or set option 'failedRows' to drop or deadLetter"
+        "; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter"
     )
     assert bodies(own_cluster, topic) == []
 
@@ -132,7 +132,7 @@ def test_the_next_try_sends_the_rest(
     stood = len(bodies(own_cluster, topic))
     own_cluster.tubemq.clear_faults()
     own_cluster.tubemq.open_topic(topic)
-    assert write(topic, lambda: None, task.again(), **once).stood == stood
+    assert write(topic, lambda: None, task.again(), **once).already_stored == stood
     assert bodies(own_cluster, topic) == [row["value"] for row in ROWS]
     assert len({own(message)["spark_row"] for message in stored_in(own_cluster, topic)}) == len(ROWS)
 
@@ -166,9 +166,9 @@ def test_what_stood_was_removed_before_the_next_try(
         assert str(caught.value).count("sendAgain") == 1
         assert len(bodies(own_cluster, topic)) == 15
     else:
-        assert writing.write(rows, task.again()).stood == 5  # of the broker that lost none
+        assert writing.write(rows, task.again()).already_stored == 5  # of the broker that lost none
         assert set(bodies(own_cluster, topic)) == {row["value"] for row in ROWS}
-        assert re.search(rf"{reason}.*; its rows may stand twice, as option", caplog.text)
+        assert re.search(rf"{reason}.*; it may store some rows twice, as option", caplog.text)
 
 
 @pytest.mark.sink_option("failedRows")

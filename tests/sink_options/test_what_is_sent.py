@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.sink_options.bench import MINUTE, STRING, TIMESTAMP, bodies, own, save
 from tests.stored import stored_in
+from tests.without_spark.sink import MINUTE, STRING, TIMESTAMP, bodies, own, save
 
 
 @pytest.fixture

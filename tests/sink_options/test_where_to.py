@@ -10,8 +10,8 @@ import pytest
 from tests.clusters import Cluster
 from tests.messages import partitions
 from tests.sending import connect
-from tests.sink_options.bench import STRING, bodies, save
 from tests.stored import stored_in
+from tests.without_spark.sink import STRING, bodies, save
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 

@@ -26,10 +26,10 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
             return "tubemq_telling"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.commit_note import read_commit_note
+            from tubemq_spark.sink.earlier_attempts import read_commit_note
             from tubemq_spark.sink.options import SinkOptions
 
-            once = SinkOptions.from_options(self.options).once
+            once = SinkOptions.from_options(self.options).effectively_once
             assert once is not None
             note = read_commit_note(once.group)
             with open(said, "a") as file:

@@ -28,7 +28,8 @@ from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, 
 from tests.spark.test_restart import ROOT
 from tubemq_spark import restore
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.sink.task_writer import plan, write_batches
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import plan_write
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 ROWS, TASKS = 5000, 2  # of each task of the retried write
@@ -127,9 +128,8 @@ def by_rows(spark: SparkSession) -> str:
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-            from tubemq_spark.sink.task_writer import plan as planned
 
-            return TubeMQStreamRowWriter(planned(self.options, schema, overwrite))
+            return TubeMQStreamRowWriter(plan_write(self.options, schema, overwrite))
 
     spark.dataSource.register(OlderSpark)
     return OlderSpark.name()
@@ -280,7 +280,7 @@ def test_rows_that_came_in_another_order_are_no_copies(source: Source) -> None:
         ("a", {"n": "2"}, "news"),
         ("b", None, None),
     ]
-    made = plan(options(source.cluster, topic, stampRows="true"), columns, False, "one-write")
+    made = plan_write(options(source.cluster, topic, stampRows="true"), columns, False, "one-write")
     arrow = pa.schema(
         [("value", pa.string()), ("attributes", pa.map_(pa.string(), pa.string())), ("msg_type", pa.string())]
     )

@@ -1,8 +1,7 @@
-"""What a row's body becomes on its way into a message: a pack of InLong, fewer bytes, or both.
+"""Encodes a row's value as a message body: as an InLong pack, compressed, or both.
 
-The pack is InLongMsg of version 1, as DataProxy writes it for text protocols, with one message and without a
-compression of its own: 0x0F 1 created(8) 1(4) size(2) attributes size(4) 0(1) size(4) body 0x0F 1, big-endian. wire:
-InLongMsg.
+The pack is an InLongMsg of version 1 with one message and without a compression of its own, as DataProxy writes it for
+text protocols: 0x0F 1 created(8) 1(4) size(2) attributes size(4) 0(1) size(4) body 0x0F 1, big-endian. wire: InLongMsg.
 """
 
 from __future__ import annotations
@@ -14,32 +13,23 @@ from dataclasses import dataclass
 
 from tubemq_spark.compression import MAX_PLAIN, check_available, compress
 from tubemq_spark.protocol.message import COMPRESSION_KEY
-from tubemq_spark.sink.schema import Cells
+from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
 
 _HEAD = struct.Struct(">BBqIH")
 _GROUP = struct.Struct(">IBI")
-_MARK = b"\x0f\x01"
-_MAX_TEXT = 65_535  # bytes of attributes, as Java writes a text
+_MAGIC = b"\x0f\x01"
+_MAX_ATTRIBUTES = 65_535  # bytes, the longest text that Java writes
 
-# What the columns say, under the names of today and of old senders, and the number of messages.
-_TOLD = frozenset({"groupId", "bid", "streamId", "tid", "dt", "t", "cnt"})
-
-
-NO_TEXT = "it has bytes that are no UTF-8"
-
-
-class CellError(ValueError):
-    """A cell that cannot be sent; the text says why, `column` where."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason)
-        self.column = column
+# The attributes that columns give, under their present names and those of old senders, and the number of messages.
+_SET_BY_COLUMNS = frozenset({"groupId", "bid", "streamId", "tid", "dt", "t", "cnt"})
 
 
 @dataclass(frozen=True)
 class BodyCodec:
-    """What options `messageFormat` and `compression` ask for; `ConfigError` where pyarrow lacks the codec, which is no
-    fault of a row."""
+    """The encoding that options `messageFormat` and `compression` choose.
+
+    Raise `ConfigError` if pyarrow lacks the codec, which is no fault of a row.
+    """
 
     message_format: str = "raw"
     compression: str = "none"
@@ -50,53 +40,53 @@ class BodyCodec:
 
     @property
     def attribute(self) -> bytes:
-        """What stands behind a message's other attributes; empty for bodies as they are."""
+        """The attribute that names the compression, empty without one."""
         return b"" if self.compression == "none" else f"{COMPRESSION_KEY}={self.compression}".encode()
 
     def encode(self, value: bytes, cells: Cells) -> bytes:
-        """The message's body, of the row's `value`. `CellError` for what no pack can hold."""
+        """Return the body for the row's `value`; raise `BadRowError` for a row that no pack can hold."""
         body = _pack(value, cells) if self.message_format == "inlongmsg" else value
-        if len(body) > MAX_PLAIN:  # however short it becomes, no reader would undo that
-            raise CellError("value", f"it has {len(body)} bytes, and {MAX_PLAIN >> 20} MiB are the most; split it")
+        if len(body) > MAX_PLAIN:  # no reader decompresses a longer one
+            raise BadRowError("value", f"it has {len(body)} bytes, but at most {MAX_PLAIN >> 20} MiB fit; split it")
         return body if self.compression == "none" else compress(self.compression, body)
 
     def msg_type(self, cells: Cells) -> str | None:
-        """The row's, of a pack else its stream, as DataProxy sends it."""
+        """Return the row's message type; without one, a pack has its stream, as DataProxy sends it."""
         return cells.inlong_stream if cells.msg_type is None and self.message_format == "inlongmsg" else cells.msg_type
 
 
 def _pack(value: bytes, cells: Cells) -> bytes:
     created = time.time_ns() // 1_000_000 if cells.inlong_time is None else cells.inlong_time
-    told = [
+    attributes = [
         f"groupId={_name('inlong_group', cells.inlong_group)}",
         f"streamId={_name('inlong_stream', cells.inlong_stream)}",
         f"dt={created}",
         "cnt=1",
-        *_own(dict(cells.inlong_attributes or ())),
+        *_own_attributes(dict(cells.inlong_attributes or ())),
     ]
-    text = _java_text("&".join(told))
-    if len(text) > _MAX_TEXT:
-        raise CellError("inlong_attributes", f"{len(text)} bytes of attributes; a pack has room for {_MAX_TEXT}")
-    head = _HEAD.pack(*_MARK, created, 1, len(text))
-    return b"".join((head, text, _GROUP.pack(1 + 4 + len(value), 0, len(value)), value, _MARK))
+    text = _java_text("&".join(attributes))
+    if len(text) > _MAX_ATTRIBUTES:
+        raise BadRowError("inlong_attributes", f"{len(text)} bytes of attributes, but a pack holds {_MAX_ATTRIBUTES}")
+    head = _HEAD.pack(*_MAGIC, created, 1, len(text))
+    return b"".join((head, text, _GROUP.pack(1 + 4 + len(value), 0, len(value)), value, _MAGIC))
 
 
 def _name(column: str, name: str | None) -> str:
     if not name:
-        raise CellError(column, "it is null" if name is None else "it is empty")
+        raise BadRowError(column, "it is null" if name is None else "it is empty")
     return _text(column, "the name", name)
 
 
-def _own(attributes: Mapping[str, str | None]) -> list[str]:
+def _own_attributes(attributes: Mapping[str, str | None]) -> list[str]:
     column = "inlong_attributes"
     parts = []
     for key, value in attributes.items():
-        if key in _TOLD:
+        if key in _SET_BY_COLUMNS:
             continue
         if not key:
-            raise CellError(column, "an attribute has an empty key")
+            raise BadRowError(column, "an attribute has an empty key")
         if value is None:
-            raise CellError(column, f"attribute {key} is null; packs have only texts, leave it out")
+            raise BadRowError(column, f"attribute {key} is null; packs have only texts, so leave it out")
         parts.append(f"{_text(column, 'the key', key)}={_text(column, f'attribute {key}', value)}")
     return parts
 
@@ -105,15 +95,17 @@ def _text(column: str, what: str, text: str) -> str:
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError:
-        raise CellError(column, NO_TEXT) from None
+        raise BadRowError(column, NOT_UTF8) from None
     if "&" in text or "=" in text:
-        raise CellError(column, f"{what} {text!r} contains '&' or '=', which InLong uses as separators")
+        raise BadRowError(column, f"{what} {text!r} contains '&' or '=', which InLong uses as separators")
     return text
 
 
 def _java_text(text: str) -> bytes:
-    """As `DataOutput.writeUTF`, without its size: zero in two bytes, and what is beyond U+FFFF as two surrogates of
-    three bytes each."""
+    """Return `text` as `DataOutput.writeUTF` writes it, without its size.
+
+    Zero takes two bytes; a character beyond U+FFFF is two surrogates of three bytes each.
+    """
     if text.isascii() and "\0" not in text:
         return text.encode()
     units = (unit for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le")))

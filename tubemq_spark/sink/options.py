@@ -1,4 +1,4 @@
-"""What the sink is told: its options, one table, and the plain values that come of them."""
+"""The options of the sink, in one table, and the plain values that result from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _group(text: str) -> str:
     if not _GROUP_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no name of a group")
     if name.endswith("_look"):
-        raise ValueError(f"{text!r} would have groups that {name.removesuffix('_look')!r} looks with")
+        raise ValueError(f"{text!r} would share groups with {name.removesuffix('_look')!r}")
     return name
 
 
@@ -39,15 +39,15 @@ MAX_IN_FLIGHT_BYTES = Option(
     "tubemq.producer.maxInFlightBytes",
     whole_number(1),
     "a number of bytes, 1 or more",
-    "bytes of all messages of a task that are not acknowledged, each counted with 1400 more; a task waits while there "
-    "are more",
+    "how many bytes the unacknowledged messages of a task may have, each counted with 1400 more; a task with more "
+    "waits",
     MAX_BYTES,
 )
 STAMP_ROWS = Option(
     "stampRows",
     boolean,
     "true or false",
-    "each message carries where it came from, in the attributes `spark_id` (query or write), `spark_batch`, "
+    "each message carries the row that it was made from, in the attributes `spark_id` (query or write), `spark_batch`, "
     "`spark_partition` and `spark_row`",
     False,
 )
@@ -55,23 +55,23 @@ EFFECTIVELY_ONCE = Option(
     "effectivelyOnce",
     boolean,
     "true or false",
-    "for streams: a batch or task that is tried again sends only what is missing; rows are stamped, and carry "
-    "`spark_digest` as well",
+    "for streams: a batch or task that is attempted again sends only the rows that are not stored yet; rows are "
+    "stamped, and carry `spark_digest` as well",
     False,
 )
 EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
     "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`",
-    "of the consumer groups, with `_0`, `_1`, `_plan` and `_look_…` behind it, that keep the query's bookmarks at the "
-    "brokers; they must be the query's alone and stay the same",
-    shown_default="made of option `checkpointLocation`",
+    "the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`) that keep the query's bookmarks at the "
+    "brokers; no other query may use it, and it must not change",
+    shown_default="derived from option `checkpointLocation`",
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = Option(
     "effectivelyOnceMaxOffsets",
     whole_number(1, 2**62),
     "a number, 1 or more",
-    "how many messages a task reads at most to find those that an earlier try has stored",
+    "how many messages a task reads at most to find those that an earlier attempt has stored",
     10_000_000,
 )
 FAIL, SEND_AGAIN = "fail", "sendagain"
@@ -79,22 +79,22 @@ EFFECTIVELY_ONCE_UNCERTAIN = Option(
     "effectivelyOnceUncertain",
     one_of(FAIL, SEND_AGAIN),
     "fail or sendAgain",
-    "where it cannot be told what an earlier try has stored: the task fails, or rows are sent again and may stand "
-    "twice",
+    "what happens if it is unknown what an earlier attempt has stored: the task fails, or it sends rows again, which "
+    "may store some twice",
     FAIL,
 )
 RECEIPTS = Option(
     "receipts",
     not_blank,
     "a folder: a path of the driver's machine, or a URI such as s3://bucket/folder",
-    "where one Parquet file per batch says where each row landed",
+    "the folder of the receipts: one Parquet file per batch says where each row is stored",
 )
 MESSAGE_FORMAT = Option(
     "messageFormat",
     one_of("raw", "inlongmsg"),
     "raw or inlongmsg",
-    "`inlongmsg`: each row becomes a pack of InLong with one message; columns `inlong_group` and `inlong_stream` are "
-    "needed then",
+    "`inlongmsg`: each row becomes an InLong pack with one message, and needs the columns `inlong_group` and "
+    "`inlong_stream`",
     "raw",
 )
 
@@ -110,8 +110,8 @@ COMPRESSION = Option(
     "compression",
     _codec,
     "none, gzip, zstd, snappy or lz4",
-    "of each body, undone by the source; other readers see the attribute `spark_compression` and a gzip member, a zstd "
-    "frame, a raw snappy block or an lz4 frame",
+    "how each body is compressed; the source decompresses it, other readers see the attribute `spark_compression` and "
+    "a gzip member, a zstd frame, a raw snappy block or an lz4 frame",
     "none",
 )
 
@@ -120,12 +120,12 @@ FAILED_ROWS = Option(
     "failedRows",
     one_of(FAIL, DROP, DEAD_LETTER),
     "fail, drop or deadLetter",
-    "what becomes of rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
-    "left out, counted and logged, or go to `deadLetterTopic`",
+    "what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the task, are "
+    "dropped, counted and logged, or go to `deadLetterTopic`",
     FAIL,
 )
 DEAD_LETTER_TOPIC = Option(
-    "deadLetterTopic", not_blank, "the name of a topic", "where such rows go with `failedRows=deadLetter`"
+    "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
 )
 
 SINK_OPTIONS: tuple[Option[Any], ...] = (
@@ -147,9 +147,12 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 
 
 @dataclass(frozen=True)
-class OnceOptions:
-    """What effectively once needs: `group` is the base of the groups' names. `former_group` is the base that earlier
-    releases made of the checkpoint folder as it is spelled, None where it is the same."""
+class EffectivelyOnceOptions:
+    """The options of `effectivelyOnce`.
+
+    `group` is the prefix of the bookmark groups. `former_group` is the prefix that earlier releases derived from the
+    checkpoint folder as the user spells it, None if it is the same.
+    """
 
     group: str
     max_offsets: int = 10_000_000
@@ -159,14 +162,14 @@ class OnceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Plain values, for they travel to the executors."""
+    """The values of all options: plain, because they travel to the executors."""
 
     client: ClientSettings
     topic: str | None = None
     max_in_flight: int = 1000
     max_bytes: int = MAX_BYTES
     stamp_rows: bool = False
-    once: OnceOptions | None = None
+    effectively_once: EffectivelyOnceOptions | None = None
     message_format: str = "raw"
     compression: str = "none"
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
@@ -175,7 +178,7 @@ class SinkOptions:
 
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> SinkOptions:
-        """`ConfigError` for an option that cannot be used, or is unknown."""
+        """Return the values of `raw`; raise `ConfigError` for an option that is unknown or cannot be used."""
         check_names(raw, SINK_OPTIONS, ONLY_OF_THE_SOURCE)
         return cls(
             client=ClientSettings.from_options(raw),
@@ -183,7 +186,7 @@ class SinkOptions:
             max_in_flight=MAX_IN_FLIGHT.get(raw),
             max_bytes=MAX_IN_FLIGHT_BYTES.get(raw),
             stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
-            once=_once(raw),
+            effectively_once=_effectively_once(raw),
             message_format=MESSAGE_FORMAT.get(raw),
             compression=COMPRESSION.get(raw),
             receipts=RECEIPTS.read(raw),
@@ -195,19 +198,17 @@ class SinkOptions:
 def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
     topic, wanted = DEAD_LETTER_TOPIC.read(raw), FAILED_ROWS.get(raw) == DEAD_LETTER
     if wanted and topic is None:
-        raise ConfigError("option 'failedRows' is deadLetter, and option 'deadLetterTopic' does not say where they go")
+        raise ConfigError("option 'failedRows' is deadLetter, which needs option 'deadLetterTopic'")
     if topic is not None and topic == TOPIC.read(raw):
         raise ConfigError(
-            "option 'deadLetterTopic' is the topic of the other rows too: dead letters need one of their own"
+            "option 'deadLetterTopic' is also the topic of the other rows: dead letters need a topic of their own"
         )
     if topic is not None and not wanted:
-        raise ConfigError(
-            "option 'deadLetterTopic' goes with failedRows=deadLetter: give that too, or leave the topic out"
-        )
+        raise ConfigError("option 'deadLetterTopic' needs failedRows=deadLetter: set that too, or leave the topic out")
     return topic
 
 
-def _once(raw: Mapping[str, str]) -> OnceOptions | None:
+def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
     others: tuple[Option[Any], ...] = (
         EFFECTIVELY_ONCE_GROUP,
         EFFECTIVELY_ONCE_MAX_OFFSETS,
@@ -217,15 +218,15 @@ def _once(raw: Mapping[str, str]) -> OnceOptions | None:
     for option in others:
         option.read(raw)
         if option.name.lower() in given and not EFFECTIVELY_ONCE.get(raw):
-            raise ConfigError(f"option '{option.name}' goes with effectivelyOnce=true: give that too, or leave it out")
+            raise ConfigError(f"option '{option.name}' needs effectivelyOnce=true: set that too, or leave it out")
     if not EFFECTIVELY_ONCE.get(raw):
         return None
     if STAMP_ROWS.name.lower() in given and not STAMP_ROWS.get(raw):
-        raise ConfigError("option 'effectivelyOnce' needs the stamps of rows: leave 'stampRows' out, or set it to true")
+        raise ConfigError("option 'effectivelyOnce' needs stamped rows: leave 'stampRows' out, or set it to true")
     group, former = EFFECTIVELY_ONCE_GROUP.read(raw), None
     if group is None:
         group, former = _groups_of(given.get("checkpointlocation", ""))
-    return OnceOptions(
+    return EffectivelyOnceOptions(
         group,
         EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw),
         EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL,
@@ -234,7 +235,7 @@ def _once(raw: Mapping[str, str]) -> OnceOptions | None:
 
 
 def _groups_of(checkpoint: str) -> tuple[str, str | None]:
-    """The base of the groups' names for a checkpoint folder, and the one that earlier releases used, if another."""
+    """Return the prefix of the bookmark groups for a checkpoint folder, and that of earlier releases if it differs."""
     path, former = normal_path(checkpoint), checkpoint.strip().rstrip("/")
     if path in ("", "/"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""From a row's cells to the parts of a message. What cannot be sent is a `BadRowError` that names the column."""
+"""Encodes a row's cells as the parts of a message (the serializer); names the column of a row that cannot be sent."""
 
 from __future__ import annotations
 
@@ -12,27 +12,15 @@ from typing import NamedTuple
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, DIGEST_KEY, RESERVED
-from tubemq_spark.sink.body_codec import NO_TEXT, BodyCodec, CellError
-from tubemq_spark.sink.schema import Cells
+from tubemq_spark.sink.body_codec import BodyCodec
+from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _DIGEST = f",{DIGEST_KEY}=".encode()
 
 
-class BadRowError(Exception):
-    """A row that can never be sent: in which column, empty for the row as a whole, and why."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote what is no text
-        self.column = column
-
-    def __str__(self) -> str:
-        reason = super().__str__()
-        return f"column '{self.column}': {reason}" if self.column else reason
-
-
-class Parts(NamedTuple):
-    """What `Producer.send` takes; `attributes` without stamp."""
+class EncodedRow(NamedTuple):
+    """The parameters of `Producer.send`; `attributes` has no stamp yet."""
 
     topic: str
     body: bytes
@@ -46,75 +34,73 @@ class Parts(NamedTuple):
 class RowEncoder:
     """Encodes the rows of one task."""
 
-    def __init__(self, topic: str | None, form: BodyCodec, *, stamped: bool) -> None:
-        """`topic` is the option, which wins over that of a row. Of rows that are `stamped` no attribute of their own
-        may look like a stamp."""
+    def __init__(self, topic: str | None, body_codec: BodyCodec, *, stamped: bool) -> None:
+        """`topic` is the option, which wins over a row's topic. Rows that are `stamped` must not have attributes of a
+        stamp themselves."""
         self._topic = topic
-        self._form = form
-        self._is_raw = form == BodyCodec()
-        self._behind = b"," + form.attribute if form.attribute else b""
+        self._body_codec = body_codec
+        self._is_raw = body_codec == BodyCodec()
+        self._last_attribute = b"," + body_codec.attribute if body_codec.attribute else b""
         self._stamped = stamped
 
-    def parts(self, cells: Cells) -> Parts:
-        """`BadRowError` for a row that can never be sent, whatever its topic takes."""
-        value, topic, attributes, msg_type, msg_time, key, broker_id, partition, *_, corrupt = cells
-        to = topic if self._topic is None else self._topic
+    def encode(self, cells: Cells) -> EncodedRow:
+        """Return the parts of the row's message. Raise `BadRowError` for a row that no topic accepts."""
+        value, row_topic, attributes, msg_type, msg_time, key, broker_id, partition, *_, corrupt = cells
+        topic = row_topic if self._topic is None else self._topic
         column = "value"
         try:
             if corrupt:
                 column = "corrupt"
-                raise ConfigError("it is true: the source could not take this message apart, and its bytes are no body")
+                raise ConfigError("it is true: the source could not decode this message, so its bytes are no body")
             if value is None:
                 raise ConfigError("it is null")
             column = "topic"
-            if not to:
-                raise ConfigError("it is empty" if to == "" else "it is null, and option 'topic' is not given")
-            to.isascii() or to.encode()  # else no server could be asked for it
+            if not topic:
+                raise ConfigError("it is empty" if topic == "" else "it is null, and option 'topic' is not given")
+            topic.isascii() or topic.encode()  # otherwise no server could be asked for it
             target = None
             if broker_id is not None or partition is not None:
                 column = "partition" if partition is None else "broker_id"
                 if broker_id is None or partition is None:
-                    raise ConfigError("it is null, and the other half of the target is not; give both, or neither")
+                    raise ConfigError("it is null, but the other half of the target is not; give both, or neither")
                 target = (broker_id, partition)
             column = "msg_time"
             time_text = msg_time if isinstance(msg_time, str) else _time_text(_now() if msg_time is None else msg_time)
             encoded = _time_attribute(time_text)
             column = "msg_type"
             if not self._is_raw:
-                value = self._form.encode(value, cells)
-                if msg_type is None and (msg_type := self._form.msg_type(cells)) is not None:
+                value = self._body_codec.encode(value, cells)
+                if msg_type is None and (msg_type := self._body_codec.msg_type(cells)) is not None:
                     column = "inlong_stream"
             if msg_type is not None:
                 encoded = _type_attribute(msg_type) + b"," + encoded
             if attributes:
                 column = "attributes"
-                encoded += b"," + self._own(dict(attributes))
+                encoded += b"," + self._own_attributes(dict(attributes))
         except UnicodeEncodeError:
-            raise BadRowError(column, NO_TEXT) from None
-        except CellError as error:
-            raise BadRowError(error.column, str(error)) from None
+            raise BadRowError(column, NOT_UTF8) from None
         except ConfigError as error:
             raise BadRowError(column, str(error)) from None
-        return Parts(to, value, encoded + self._behind, msg_type, time_text, key, target)
+        return EncodedRow(topic, value, encoded + self._last_attribute, msg_type, time_text, key, target)
 
-    def _own(self, attributes: Mapping[str, str | None]) -> bytes:
+    def _own_attributes(self, attributes: Mapping[str, str | None]) -> bytes:
         texts = {key: text for key, text in attributes.items() if text is not None}
         if len(texts) < len(attributes):
             nulls = [key for key, text in attributes.items() if text is None]
-            raise ConfigError(f"attribute {', '.join(nulls)} is null; TubeMQ has only texts, leave it out")
+            raise ConfigError(f"attribute {', '.join(nulls)} is null; TubeMQ has only texts, so leave it out")
         if self._stamped and (reserved := sorted(RESERVED & texts.keys())):
             raise ConfigError(
                 f"the attribute {', '.join(reserved)} is reserved where rows are stamped; drop it from the map first, "
-                "or do without option 'stampRows'"
+                "or leave out option 'stampRows'"
             )
         return encode_attributes(texts, None, None)
 
 
 def digest_of(cells: Cells) -> str:
-    """16 hex digits of all that a row has: equal for equal rows, in every try."""
+    """Return 16 hex digits of all that a row has: equal for equal rows, in every attempt."""
     *others, _ = cells._replace(
         value=None, attributes=_items(cells.attributes), inlong_attributes=_items(cells.inlong_attributes)
-    )  # all but `corrupt`: such rows are not sent
+    )  # without `corrupt`, because such rows are not sent
     digest = blake2b(ascii(tuple(others)).encode(), digest_size=DIGEST_DIGITS // 2)
     digest.update(cells.value or b"")
     return digest.hexdigest()
@@ -127,7 +113,7 @@ def _items(
 
 
 def with_digest(row: int, digest: str) -> bytes:
-    """What follows the beginning of a stamp."""
+    """Return what follows the beginning of a stamp."""
     return b"%d%b%b" % (row, _DIGEST, digest.encode())
 
 

@@ -1,6 +1,6 @@
-"""Which columns the sink takes, and how their cells become plain values.
+"""Checks the columns of a DataFrame that is written, and converts their cells to plain values.
 
-A frame with a column `offset` or `message_id` is in the source's own shape: somebody copies what was read. Its
+A frame with a column `offset` or `message_id` has the source's own schema: somebody copies what was read. Its
 `broker_id`, `partition`, `offset`, `message_id` and `inlong_index` say where a message was read. The sink ignores them.
 """
 
@@ -30,7 +30,7 @@ from tubemq_spark.errors import ConfigError
 
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
 
-# Types by family: Spark's strings come with collations, maps and fields with null flags.
+# Types are compared by class, because Spark's strings have collations, and maps and fields null flags.
 _COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
     "value": ("binary or string", lambda kind: isinstance(kind, (BinaryType, StringType))),
     "topic": ("string", lambda kind: isinstance(kind, StringType)),
@@ -51,29 +51,32 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
     "broker_id": ("int", lambda kind: isinstance(kind, IntegerType)),
     "partition": ("int", lambda kind: isinstance(kind, IntegerType)),
 }
-# Where each row becomes a pack of InLong.
+# For `messageFormat=inlongmsg`, which makes a pack of InLong of each row.
 _INLONG_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
     "inlong_group": _COLUMNS["topic"],
     "inlong_stream": _COLUMNS["topic"],
     "inlong_time": ("timestamp", lambda kind: isinstance(kind, TimestampType)),
     "inlong_attributes": _COLUMNS["attributes"],
 }
-# What only a frame in the source's own shape may have besides.
+# Further columns of a frame with the source's schema.
 _SOURCE_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
     "offset": ("bigint", lambda kind: isinstance(kind, LongType)),
     "message_id": ("bigint", lambda kind: isinstance(kind, LongType)),
     "inlong_index": ("int", lambda kind: isinstance(kind, IntegerType)),
     "corrupt": ("boolean", lambda kind: isinstance(kind, BooleanType)),
 }
-_MARKS_OF_THE_SOURCE = frozenset({"offset", "message_id"})
-_ORIGIN = frozenset({"broker_id", "partition", "offset", "message_id", "inlong_index"})
+_ONLY_IN_SOURCE_SCHEMA = frozenset({"offset", "message_id"})
+_READ_POSITION = frozenset({"broker_id", "partition", "offset", "message_id", "inlong_index"})
 _TARGET = ("broker_id", "partition")
 _INLONG_NEEDED = ("inlong_group", "inlong_stream")
 
 
 class Cells(NamedTuple):
-    """One row. `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch; `inlong_time` is milliseconds since then.
-    `corrupt` is what the source says of a message with `corruptMessages=keep`."""
+    """One row.
+
+    `msg_time` is `yyyyMMddHHmm`, or minutes since the epoch; `inlong_time` is milliseconds since the epoch. `corrupt`
+    is True for a message that the source could not decode, with `corruptMessages=keep`.
+    """
 
     value: bytes | None
     topic: str | None = None
@@ -90,36 +93,53 @@ class Cells(NamedTuple):
     corrupt: bool | None = None
 
 
-def has_source_shape(names: Collection[str]) -> bool:
-    """Whether a frame with columns of these `names` is in the source's own shape."""
-    return not _MARKS_OF_THE_SOURCE.isdisjoint(names)
+class BadRowError(Exception):
+    """A row that can never be sent: which column is bad (empty for the row as a whole), and why."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(reason.encode("utf-8", "backslashreplace").decode())  # it may quote bytes that are no text
+        self.column = column
+
+    def __str__(self) -> str:
+        reason = super().__str__()
+        return f"column '{self.column}': {reason}" if self.column else reason
+
+
+NOT_UTF8 = "it has bytes that are not UTF-8"
+
+
+def has_source_schema(names: Collection[str]) -> bool:
+    """Return True if a frame with columns of these `names` has the source's own schema."""
+    return not _ONLY_IN_SOURCE_SCHEMA.isdisjoint(names)
 
 
 @lru_cache(maxsize=16)
 def columns_read(names: tuple[str, ...], topic: str | None) -> frozenset[str]:
-    """The columns of a checked frame whose cells the sink reads; `topic` is the option, which wins over the column."""
+    """Return the columns of a checked frame that the sink reads; `topic` is the option, which wins over the column."""
     ignored = {"topic"} if topic is not None else set()
-    return frozenset(names) - ignored - (_ORIGIN if has_source_shape(names) else set())
+    return frozenset(names) - ignored - (_READ_POSITION if has_source_schema(names) else set())
 
 
 def check_columns(schema: StructType, topic: str | None, message_format: str = "raw") -> None:
-    """`ConfigError` when the sink cannot write rows of `schema`; `topic` and `message_format` are the options."""
+    """Raise `ConfigError` if the sink cannot write rows of `schema`; `topic` and `message_format` are the options."""
     names = schema.fieldNames()
-    is_copy = has_source_shape(names)
+    is_copy = has_source_schema(names)
     _check_inlong(names, message_format, is_copy)
     columns = {**_COLUMNS, **_INLONG_COLUMNS} if message_format == "inlongmsg" else _COLUMNS
-    takes = ", ".join(f"{name} ({expected})" for name, (expected, _) in columns.items())
+    accepted = ", ".join(f"{name} ({expected})" for name, (expected, _) in columns.items())
     columns = {**columns, **_SOURCE_COLUMNS} if is_copy else columns
     if unknown := [name for name in names if name not in columns]:
         missing = "" if "value" in names else ", and column 'value' is missing"
         them = "it" if len(unknown) == 1 else "them"
         raise ConfigError(
-            f"{_columns(unknown)} unknown to the sink{missing}; the sink takes {takes}; drop or rename {them}"
+            f"{_columns(unknown)} unknown to the sink{missing}; the sink accepts {accepted}; drop or rename {them}"
         )
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{_columns(twice)} there more than once")
+        raise ConfigError(f"{_columns(twice)} present more than once")
     if "value" not in names:
-        raise ConfigError(f"column 'value' (binary or string) is missing; there is {', '.join(names) or 'none at all'}")
+        raise ConfigError(
+            f"column 'value' (binary or string) is missing; the frame has {', '.join(names) or 'no columns'}"
+        )
     for field in schema.fields:
         expected, fits = columns[field.name]
         if not fits(field.dataType):
@@ -128,25 +148,27 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
             )
     for name, other in (_TARGET, _TARGET[::-1]):
         if name in names and other not in names and not is_copy:
-            raise ConfigError(f"column '{name}' is there without column '{other}'; a target needs both, or neither")
+            raise ConfigError(f"column '{name}' comes without column '{other}'; a target needs both, or neither")
     if "topic" not in names and topic is None:
         raise ConfigError("no topic to write to: give option 'topic' or a column 'topic'")
 
 
 def _check_inlong(names: Sequence[str], message_format: str, is_copy: bool) -> None:
     if "inlong_index" in names and not is_copy:
-        raise ConfigError("column 'inlong_index' is a place in a pack that was read; drop it before the write")
+        raise ConfigError("column 'inlong_index' is a position in a pack that was read; drop it before the write")
     if message_format == "inlongmsg":
         if missing := [name for name in _INLONG_NEEDED if name not in names]:
             needed = " and ".join(_INLONG_NEEDED)
             raise ConfigError(f"{_columns(missing)} missing; messageFormat=inlongmsg needs {needed} (string)")
     elif packs := [name for name in _INLONG_COLUMNS if name in names]:
-        raise ConfigError(f"{_columns(packs)} only taken with messageFormat=inlongmsg; set that, or drop it")
+        raise ConfigError(f"{_columns(packs)} accepted only with messageFormat=inlongmsg; set that, or drop the column")
 
 
 def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[Cells]:
-    """The rows of an Arrow batch whose columns were checked; `topic` is the option. Bytes of a text that are no UTF-8,
-    which Spark lets pass, are lone surrogates of its cell."""
+    """Yield the rows of an Arrow batch whose columns were checked; `topic` is the option.
+
+    Spark allows texts with bytes that are not UTF-8. They become lone surrogates.
+    """
     names = batch.schema.names
     read = columns_read(tuple(names), topic)
     columns = {name: column for name, column in zip(names, batch.columns, strict=True) if name in read}
@@ -168,7 +190,7 @@ def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[
 
 
 def cells_of_row(row: Row, topic: str | None = None) -> Cells:
-    """A row as Spark gives it to writers without Arrow; `topic` is the option."""
+    """Return a row that Spark gives to writers without Arrow; `topic` is the option."""
     cells = row.asDict()
     read = columns_read(tuple(cells), topic)
     if len(read) < len(cells):
@@ -177,7 +199,7 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
     for name in ("value", "key"):
         if (value := cells.get(name)) is not None:
             cells[name] = value.encode() if isinstance(value, str) else bytes(value)
-    if isinstance(moment, datetime):  # Spark's are naive, in the zone of this process
+    if isinstance(moment, datetime):  # Spark's datetimes are naive, in the zone of this process
         cells["msg_time"] = (_utc(moment) - _EPOCH) // timedelta(minutes=1)
     if inlong_time is not None:
         cells["inlong_time"] = (_utc(inlong_time) - _EPOCH) // timedelta(milliseconds=1)
@@ -190,7 +212,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def _utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(timezone.utc)
-    except (OverflowError, ValueError):  # of the first or last day there is, in no zone that matters
+    except (OverflowError, ValueError):  # the first or last possible day, where the zone does not matter
         return moment.replace(tzinfo=timezone.utc)
 
 

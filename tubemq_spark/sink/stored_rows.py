@@ -1,9 +1,8 @@
-"""The rows that earlier tries of a batch have stored, in bounded memory.
+"""An index of the rows that earlier attempts of a batch have stored, in bounded memory (an external merge sort).
 
-`StoredRows` keeps 64 bytes for each row, in sorted runs of a quarter of a million rows. When there is more than one run
-they go to temporary files, and are merged at the end. So a retry needs some tens of megabytes at most, however many
-rows it finds, and time in proportion to them. `StoredRowsOfTask` is the part of one task; it gives each row that it
-finds once.
+`StoredRows` keeps 64 bytes for each row, in sorted runs of a quarter of a million rows. Further runs go to temporary
+files and are merged in the end. So the index needs some tens of megabytes at most, whatever the number of rows, and
+time in proportion to it. `StoredRowsOfTask` is the part of one task, and returns each stored row once.
 """
 
 from __future__ import annotations
@@ -23,28 +22,30 @@ from tubemq_spark.client.producer.pending_record import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 
 RUN_LENGTH = 1 << 18
-"""Rows that are kept in memory before they are sorted and put into a file."""
+"""The number of rows in memory before they are sorted and moved to a file."""
 
 _NO_POSITION = -1
-_COLUMNS = ("task", "digest", "row", "place", "message", "position")
-_CODES: Sequence[Literal["q", "Q"]] = ("q", "Q", "q", "q", "q", "q")  # of `array`, by column
-_VIEWS: Sequence[Literal["q", "Q"]] = (*_CODES, "q", "q")  # and of the tasks and numbers, sorted
+_COLUMNS = ("task", "digest", "row", "partition", "message", "position")
+_CODES: Sequence[Literal["q", "Q"]] = ("q", "Q", "q", "q", "q", "q")  # of `array`, for each column
+_VIEWS: Sequence[Literal["q", "Q"]] = (*_CODES, "q", "q")  # and for the sorted pairs of task and row number
 
 
 class _Run:
-    """Rows sorted by task, digest and number, and their numbers sorted by task. None is there twice. The columns are
-    views of 8 bytes a row, into memory or into a file without a name."""
+    """Rows sorted by task, digest and row number, and pairs of task and row number, sorted; no row occurs twice.
+
+    The columns are views of 8 bytes a row, into memory or into an unnamed file.
+    """
 
     def __init__(self, columns: Sequence[memoryview]) -> None:
         casts = [column.cast(code) for column, code in zip(columns, _VIEWS, strict=True)]
-        self.tasks, self.digests, self.rows, self.places, self.messages, self.positions = casts[:6]
+        self.tasks, self.digests, self.rows, self.partitions, self.messages, self.positions = casts[:6]
         self.number_tasks, self.numbers = casts[6:]
 
     def __len__(self) -> int:
         return len(self.tasks)
 
     def entries(self) -> Iterator[tuple[int, ...]]:
-        return zip(self.tasks, self.digests, self.rows, self.places, self.messages, self.positions, strict=True)
+        return zip(self.tasks, self.digests, self.rows, self.partitions, self.messages, self.positions, strict=True)
 
 
 def _sorted_run(rows: pa.Table) -> _Run:
@@ -68,7 +69,10 @@ def _merged(runs: Sequence[_Run]) -> _Run:
 def _in_file(
     most: int, entries: Iterable[tuple[int, ...]], most_numbers: int, numbers: Iterable[tuple[int, ...]]
 ) -> _Run:
-    """A run of sorted `entries` and `numbers`, `most` of them with repetitions, in a temporary file."""
+    """Return a run of sorted `entries` and `numbers` in a temporary file.
+
+    `most` and `most_numbers` are their counts, repetitions included.
+    """
     sizes = [8 * most] * len(_CODES) + [8 * most_numbers] * 2
     with tempfile.TemporaryFile(prefix="tubemq-spark-") as file:
         file.truncate(sum(sizes))
@@ -81,7 +85,7 @@ def _in_file(
 
 
 def _fill(columns: Sequence[Any], entries: Iterable[tuple[int, ...]], key_length: int) -> int:
-    """Writes the entries whose first values are not those of the entry before; how many."""
+    """Write the entries whose key differs from that of the entry before, and return how many these are."""
     count, last = 0, None
     for entry in entries:
         key = entry[:key_length]
@@ -95,25 +99,24 @@ def _fill(columns: Sequence[Any], entries: Iterable[tuple[int, ...]], key_length
 
 
 class StoredRows:
-    """What earlier tries of a batch have stored in a topic, by task."""
+    """The rows of a batch that earlier attempts have stored in a topic, by task."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        self._places: list[Partition] = []
-        self._numbers: dict[Partition, int] = {}
+        self._partitions: list[Partition] = []
+        self._partition_numbers: dict[Partition, int] = {}
         self._fresh = _new_columns()
         self.tasks: set[int] = set()
-        """The numbers of the tasks that have rows here."""
+        """The numbers of the tasks that have stored rows."""
 
     def add(self, task: int, row: int, digest: str, stored: RecordMetadata) -> None:
-        """A row that stands, with its 16 digits; one that is added again counts once."""
-        partition = stored.partition
-        place = self._numbers.get(partition)
-        if place is None:
-            place = self._numbers[partition] = len(self._places)
-            self._places.append(partition)
+        """Add a row with its digest of 16 hex digits; a row that is added again counts once."""
+        number = self._partition_numbers.get(stored.partition)
+        if number is None:
+            number = self._partition_numbers[stored.partition] = len(self._partitions)
+            self._partitions.append(stored.partition)
         position = _NO_POSITION if stored.offset is None else stored.offset
-        values = (task, int(digest, 16), row, place, stored.message_id, position)
+        values = (task, int(digest, 16), row, number, stored.message_id, position)
         for column, value in zip(self._fresh, values, strict=True):
             column.append(value)
         self.tasks.add(task)
@@ -121,14 +124,14 @@ class StoredRows:
             self._runs.append(_spilled(self._fresh_run()))
 
     def of(self, task: int) -> StoredRowsOfTask:
-        """The rows of one task."""
+        """Return the rows of one task."""
         if task not in self.tasks:
             return StoredRowsOfTask()
         if len(self._fresh[0]):
             self._runs.append(self._fresh_run())
         if len(self._runs) > 1:
             self._runs = [_merged(self._runs)]
-        return StoredRowsOfTask(self._runs[0], self._places, task) if self._runs else StoredRowsOfTask()
+        return StoredRowsOfTask(self._runs[0], self._partitions, task) if self._runs else StoredRowsOfTask()
 
     def _fresh_run(self) -> _Run:
         fresh, self._fresh = self._fresh, _new_columns()
@@ -136,23 +139,23 @@ class StoredRows:
 
 
 class StoredRowsOfTask:
-    """The rows of one task that an earlier try has stored in a topic."""
+    """The rows of one task that earlier attempts have stored in a topic."""
 
-    def __init__(self, run: _Run | None = None, places: Sequence[Partition] = (), task: int = 0) -> None:
+    def __init__(self, run: _Run | None = None, partitions: Sequence[Partition] = (), task: int = 0) -> None:
         self._run = run = _Run([memoryview(b"")] * len(_VIEWS)) if run is None else run
-        self._places = places
+        self._partitions = partitions
         self._low, self._high = bisect_left(run.tasks, task), bisect_right(run.tasks, task)
         self._numbers = bisect_left(run.number_tasks, task), bisect_right(run.number_tasks, task)
         self._taken = bytearray(self._high - self._low)
-        self._next: dict[int, int] = {}  # of equal rows, by the place of the first one: which to try next
-        self.unclaimed = self._high - self._low
-        """How many stand that were not taken."""
+        self._next: dict[int, int] = {}  # equal row to try next, by the index of the first one
+        self.unmatched = self._high - self._low
+        """How many stored rows were not taken."""
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def take(self, row: int, digest: str) -> tuple[int, RecordMetadata] | None:
-        """The number under which an equal row stands, and where; the same one is not given twice."""
+        """Return the row number of an equal stored row, and where it is stored; return no stored row twice."""
         run, wanted = self._run, int(digest, 16)
         first = bisect_left(run.digests, wanted, self._low, self._high)
         last = bisect_right(run.digests, wanted, first, self._high)
@@ -164,19 +167,19 @@ class StoredRowsOfTask:
         if at == last:
             return None
         self._taken[at - self._low] = 1
-        self.unclaimed -= 1
+        self.unmatched -= 1
         position = None if run.positions[at] == _NO_POSITION else run.positions[at]
-        return run.rows[at], RecordMetadata(self._places[run.places[at]], run.messages[at], position, None)
+        return run.rows[at], RecordMetadata(self._partitions[run.partitions[at]], run.messages[at], position, None)
 
     def free_number(self, row: int) -> int:
-        """For a row that does not stand: its own number unless another row stands under that."""
+        """Return a number for a row that is not stored: its own, unless a stored row has that number."""
         numbers, (low, high) = self._run.numbers, self._numbers
         while (at := bisect_left(numbers, row, low, high)) < high and numbers[at] == row:
             row += 1 << 32
         return row
 
     def _first_left(self, first: int, last: int) -> int:
-        """Of equal rows the first that was not taken, `last` without any. Looks at each of them once in all."""
+        """Return the first of equal rows that was not taken, or `last`. All calls together visit each row once."""
         at = self._next.get(first, first)
         while at < last and self._taken[at - self._low]:
             at += 1
@@ -207,7 +210,7 @@ def _sorted_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _without_repetitions(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Of sorted rows."""
+    """Return sorted `rows` without those whose keys equal those of the row before."""
     if rows.num_rows < 2:
         return rows
     same = None

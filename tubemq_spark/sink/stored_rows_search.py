@@ -1,71 +1,173 @@
-"""Finds the messages of a batch in a partition, also where the bookmark is too late.
+"""Searches a topic for the rows of a batch that earlier attempts have stored.
 
-All messages of a batch stand behind its bookmark, and those of the query's earlier batches before it. If a message of
-the batch stands before the bookmark, the bookmark is too late: servers dropped the query's groups and they began anew
-at the end, somebody moved them, or a broker lost messages in a crash and gave their positions to others. The search
-then goes back until a message of an earlier batch, or the beginning of the store, proves that nothing is left out.
+All messages of a batch are stored behind its bookmark, and those of the query's earlier batches before it. A message of
+the batch before the bookmark shows that the bookmark is too late: the servers dropped the query's groups, which began
+anew at the end, somebody moved them, or a broker lost messages in a crash and gave their positions to others. The
+search then goes back until it meets a message of an earlier batch, or the beginning of the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage
-from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_partition
+from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import Stamp, parse
+from tubemq_spark.sink.options import EffectivelyOnceOptions
+from tubemq_spark.sink.query_bookmarks import Bookmarks, QueryBookmarks
+from tubemq_spark.sink.stored_rows import StoredRows
+from tubemq_spark.sink.task_context import WriteTask
 
-Look = Callable[[int, int, int], Iterator[ScannedMessage]]
-"""Gives what stands from so many entries (third) before a position (first) up to another one (second)."""
+_log = logging.getLogger(__name__)
+
+_SETTLING_AFTER_FAILURE = 3  # times as long: a broker that hangs is what makes attempts fail
+
+Scan = Callable[[int, int, int], Iterator[ScannedMessage]]
+"""Yields the messages from a position (first) up to another one (second), and a number of index entries before them
+(third)."""
 
 
 class StoredRowsSearch:
-    """Of one batch of a query in one partition."""
+    """Searches topics for what earlier attempts of a task's batch have stored."""
 
-    def __init__(self, partition: Partition, query: str, batch: int, look: Look, max_offsets: int) -> None:
-        """Not more than `max_offsets` index entries before the bookmark are read."""
+    def __init__(
+        self,
+        session: ProducerSession,
+        options: EffectivelyOnceOptions,
+        task: WriteTask,
+        bookmarks: QueryBookmarks,
+        scans: ClaimedScans,
+        report_uncertain: Callable[[TubeMQError], None],
+    ) -> None:
+        """`report_uncertain` is called for each partition that has lost messages, if the option allows that."""
+        self._clock = session.settings.clock
+        self._task_settling = session.settings.timings.task_settling
+        self._options = options
+        self._task = task
+        self._bookmarks = bookmarks
+        self._scans = scans
+        self._report_uncertain = report_uncertain
+        self._first_answer: dict[int, float] = {}  # of each broker in this attempt, on the monotonic clock
+
+    def rows_in(self, topic: str, *, of_all_tasks: bool) -> StoredRows:
+        """Return the batch's rows in `topic`: of all tasks, or only of this task, which this run attempts again.
+
+        Raise `ConfigError` if the topic has too many messages to read, `DataLossError` if retention may have removed
+        rows, and otherwise as `scan_partition`.
+        """
+        ends = self._bookmarks_after_settling(topic)
+        self._bookmarks.known = known = {**ends, **self._bookmarks.known}
+        batch, limit = self._task.batch, self._options.max_offsets
+        since = {one: known[one].before(batch) for one in ends}
+        if _count_messages(ends, since) > limit:
+            since |= {one: known[one].end for one in ends if known[one].is_untried(batch)}
+        count = _count_messages(ends, since)
+        if count > limit:
+            raise ConfigError(
+                f"topic {topic} received {count} messages since the batch began, but option "
+                f"'effectivelyOnceMaxOffsets' lets a task read only {limit} to find its own among them. Raise it"
+            )
+        stored = StoredRows()
+        # The order is random, so that the tasks of a batch do not all wait for the same partition.
+        for partition, bookmark in random.sample(list(ends.items()), len(ends)):
+            try:
+                self._collect(partition, since[partition], bookmark.end, stored, of_all_tasks)
+            except DataLossError as loss:
+                if self._options.fails_when_uncertain:
+                    raise
+                self._report_uncertain(loss)
+        return stored
+
+    def _bookmarks_after_settling(self, topic: str) -> Bookmarks:
+        """Return the bookmarks of all partitions that an earlier attempt can know.
+
+        They are read when the brokers have handled what earlier attempts sent: some time after each broker has answered
+        for the first time.
+        """
+        answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)
+        now = self._clock.monotonic()
+        last = max((self._first_answer.setdefault(one.broker_id, now) for one in answered), default=now)
+        settling = self._task_settling * (_SETTLING_AFTER_FAILURE if self._task.attempt else 1)
+        self._clock.sleep(max(0.0, last + settling - now))
+        return self._bookmarks.read_topic(topic, refresh=True, skip_away=False)
+
+    def _collect(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
+        bookmark = self._bookmarks.known[partition]
+        try:
+            self._collect_from(partition, since, end, stored, of_all_tasks)
+        except DataLossError as loss:
+            if since >= bookmark.end or not bookmark.is_untried(self._task.batch):
+                raise
+            _log.info("%s; but no attempt of the batch had begun before this run", loss)
+            self._collect_from(partition, bookmark.end, end, stored, of_all_tasks)
+
+    def _collect_from(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
+        def scan(start: int, until: int, margin: int) -> Iterator[ScannedMessage]:
+            return self._scans.scan(partition, start, until=until, margin=margin)
+
+        search = PartitionSearch(partition, self._task.origin.id, self._task.batch, scan, self._options.max_offsets)
+        for stamp, message in search.messages(since, end):
+            task, digest = stamp.origin.partition, stamp.digest
+            assert digest is not None
+            stored.tasks.add(task)
+            if of_all_tasks or task == self._task.partition:
+                stored.add(task, stamp.row, digest, metadata_of(partition, message))
+
+
+class PartitionSearch:
+    """Searches one partition for the messages of one batch, also where the bookmark is too late."""
+
+    def __init__(self, partition: Partition, query: str, batch: int, scan: Scan, max_offsets: int) -> None:
+        """The search reads at most `max_offsets` index entries before the bookmark."""
         self._partition = partition
         self._query = query
         self._batch = batch
-        self._look = look
+        self._scan = scan
         self._max_offsets = max_offsets
-        self._is_preceded = False  # by a message of an earlier batch
+        self._has_met_earlier_batch = False
         self._first: ScannedMessage | None = None
 
     def messages(self, since: int, end: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
-        """The messages of the batch behind its bookmark `since`, and all that stand before it, up to `end`. One may
-        come twice. Raises as `client.look.look`; `ConfigError` when there is too much to read before the bookmark."""
+        """Yield the batch's messages behind its bookmark `since`, and all that are before it, up to `end`.
+
+        A message may come twice. Raise as `scan_partition`, and `ConfigError` if there is too much to read before the
+        bookmark.
+        """
         yield from self._read(since, end, MARGIN)
         stop = min(since, end)
         start = max(0, stop - MARGIN * UNIT)
-        if self._first is None or self._is_preceded or start == 0 or not self._stands_before(stop, start):
+        if self._first is None or self._has_met_earlier_batch or start == 0 or not self._is_before(stop, start):
             return
-        entries = MARGIN
-        while start > 0 and not self._is_preceded:
-            entries *= 2
-            if entries > max(self._max_offsets, MARGIN):
+        count = MARGIN
+        while start > 0 and not self._has_met_earlier_batch:
+            count *= 2
+            if count > max(self._max_offsets, MARGIN):
                 raise ConfigError(
-                    f"{self._partition}: messages of the batch stand before the query's bookmark at {since}, which is "
-                    "too late: the servers dropped the query's groups, or somebody moved them. Option "
-                    f"'effectivelyOnceMaxOffsets' lets a task read {self._max_offsets} messages to find the first "
-                    "one; raise it"
+                    f"{self._too_late(since)}. Option 'effectivelyOnceMaxOffsets' lets a task read only "
+                    f"{self._max_offsets} messages to find the first one. Raise it"
                 )
-            begin = max(0, start - entries * UNIT)
-            yield from self._further(begin, start, since)
+            begin = max(0, start - count * UNIT)
+            yield from self._read_before(begin, start, since)
             start = begin
 
-    def _further(self, begin: int, end: int, since: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
+    def _read_before(self, begin: int, end: int, since: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
         try:
             yield from self._read(begin, end, 0)
         except DataLossError as loss:
             if loss.offered < end:
                 yield from self._read(loss.offered, end, 0)
-            if not self._is_preceded:
+            if not self._has_met_earlier_batch:
                 raise DataLossError(
-                    f"{self._partition}: messages of the batch stand before the query's bookmark at {since}, which is "
-                    "too late: the servers dropped the query's groups, or somebody moved them. What an earlier try "
-                    f"has stored cannot be told, for retention has removed messages in [{begin}, {loss.offered})",
+                    f"{self._too_late(since)}. It is unknown what an earlier attempt has stored, because retention has "
+                    f"removed messages in [{begin}, {loss.offered})",
                     topic=self._partition.topic,
                     broker_id=self._partition.broker_id,
                     partition=self._partition.partition_id,
@@ -73,22 +175,78 @@ class StoredRowsSearch:
                     offered=loss.offered,
                 ) from None
 
-    def _read(self, since: int, end: int, behind: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
-        has_met = False
-        for seen in self._look(since, end, behind):
-            stamp = parse(seen.attributes)
+    def _too_late(self, since: int) -> str:
+        return (
+            f"{self._partition}: messages of the batch are stored before the query's bookmark at {since}, which is too "
+            "late: the servers dropped the query's groups, or somebody moved them"
+        )
+
+    def _read(self, since: int, end: int, margin: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
+        has_met_batch = False
+        for message in self._scan(since, end, margin):
+            stamp = parse(message.attributes)
             if stamp is None or stamp.origin.id != self._query:
                 continue
             if stamp.origin.batch < self._batch:
-                self._is_preceded = self._is_preceded or not has_met
+                self._has_met_earlier_batch = self._has_met_earlier_batch or not has_met_batch
             elif stamp.origin.batch == self._batch and stamp.digest is not None:
-                has_met = True
-                self._first = self._first or seen
-                yield stamp, seen
+                has_met_batch = True
+                self._first = self._first or message
+                yield stamp, message
 
-    def _stands_before(self, stop: int, start: int) -> bool:
-        """Whether a message of the batch stands before the bookmark."""
+    def _is_before(self, stop: int, start: int) -> bool:
+        """Return True if a message of the batch is stored between `start` and `stop`, the bookmark."""
         assert self._first is not None
         if self._first.position is not None:
             return self._first.position < stop
         return any(True for _ in self._read(start, stop, 0))
+
+
+class ClaimedScans:
+    """Scans of partitions in the name of one attempt of a task."""
+
+    def __init__(self, session: ProducerSession, group: str, task: WriteTask, planned_at: int) -> None:
+        """`planned_at` is the driver's time of the plan, in milliseconds since the epoch."""
+        self._session = session
+        self._group = group
+        # Newer than the claims of all earlier attempts, by one clock, the driver's.
+        self._claim = ClaimId(
+            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
+        )
+
+    def scan(
+        self,
+        partition: Partition,
+        since: int,
+        *,
+        until: int | None = None,
+        margin: int = MARGIN,
+        retry_for: float | None = None,
+    ) -> Iterator[ScannedMessage]:
+        """Yield the messages of `partition`, as `scan_partition`."""
+        # Each scan is newer than those before it, because a killed attempt leaves its claims behind.
+        self._claim = replace(self._claim, attempt=self._claim.attempt + 1)
+        return scan_partition(
+            self._session,
+            self._group,
+            partition,
+            since,
+            until=until,
+            margin=margin,
+            claim=self._claim,
+            retry_for=retry_for,
+        )
+
+
+def metadata_of(partition: Partition, message: ScannedMessage) -> RecordMetadata:
+    """Return where `message` of `partition` is stored."""
+    return RecordMetadata(partition, message.message_id, message.position, None)
+
+
+def _count_messages(ends: Bookmarks, since: Mapping[Partition, int]) -> int:
+    """Return how many messages are behind `since`. Partitions of one store share its messages, which count once."""
+    counts: dict[tuple[int, int], int] = {}
+    for partition, bookmark in ends.items():
+        store = partition.broker_id, partition.store_id
+        counts[store] = max(counts.get(store, 0), entries(since[partition], bookmark.end, margin=0))
+    return sum(counts.values())

@@ -33,7 +33,7 @@ from tests.stored import Stored, stored_in
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.stream import TubeMQStreamRowWriter
-from tubemq_spark.sink.task_writer import Plan
+from tubemq_spark.sink.write_plan import WritePlan
 
 Cells = Mapping[str, Any]
 """A row by its columns."""
@@ -165,8 +165,8 @@ class Writing:
         self._by_rows = by_rows
 
     @property
-    def plan(self) -> Plan:
-        plan: Plan = pickle.loads(self._on_executors)._plan
+    def plan(self) -> WritePlan:
+        plan: WritePlan = pickle.loads(self._on_executors)._plan
         return plan
 
     def write(self, rows: Sequence[Cells], task: Task | None = None) -> Written:

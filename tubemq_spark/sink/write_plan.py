@@ -1,0 +1,77 @@
+"""Plans a write on the driver: checks all that can be checked before a task runs, and collects what tasks need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql.types import StructType
+
+from tubemq_spark.client.cluster.deployed_topics import add_topics
+from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.earlier_attempts import CommitNote, read_commit_note
+from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
+from tubemq_spark.sink.query_bookmarks import Bookmarks, QueryBookmarks
+from tubemq_spark.sink.receipts import check_folder
+from tubemq_spark.sink.schema import check_columns, columns_read
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What the driver sends to the tasks of a batch: plain values.
+
+    `write_id` is None for streams. With `effectivelyOnce`, `bookmarks` and `last_commit` are those of the moment
+    `made_at`, in milliseconds since the epoch.
+    """
+
+    options: SinkOptions
+    write_id: str | None = None
+    bookmarks: Bookmarks = field(default_factory=dict, repr=False)
+    made_at: int = 0
+    last_commit: CommitNote | None = None
+
+    def for_tasks(self) -> WritePlan:
+        """Return the plan with the bookmarks and the last commit, if the options say `effectivelyOnce`.
+
+        To be called once for each attempt of a batch, before its tasks begin. Raise as `plan_write`, and
+        `TransportError` if a broker does not answer.
+        """
+        once = self.options.effectively_once
+        if once is None or self.made_at:
+            return self
+        last_commit = read_commit_note(once.group)
+        bookmarks: Bookmarks = {}
+        client = self.options.client
+        if self.options.topic is not None or last_commit.topics:
+            with SESSIONS.lease(client) as session:
+                bookmarks = QueryBookmarks(session, once, {}).read_for_batch(self.options.topic, last_commit.topics)
+        return replace(self, bookmarks=bookmarks, made_at=int(client.clock.time() * 1000), last_commit=last_commit)
+
+
+def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, write_id: str | None = None) -> WritePlan:
+    """Return the plan of a write with the options `raw`; `write_id` is that of a batch write.
+
+    Raise `ConfigError` for options, columns, a mode or a topic that cannot be used, `AuthError`, and `TransportError`
+    if no master answers or all brokers of a topic are down.
+    """
+    if overwrite:
+        raise ConfigError("TubeMQ only appends: write with mode('append'), or stream with outputMode('append')")
+    if write_id is not None and EFFECTIVELY_ONCE.get(raw):
+        raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
+    options = SinkOptions.from_options(raw)
+    check_columns(schema, options.topic, options.message_format)
+    names = schema.fieldNames()
+    if ignored := [name for name in names if name not in columns_read(tuple(names), options.topic)]:
+        _log.info("the sink ignores the columns %s: option 'topic' wins, or they say where rows were read", ignored)
+    if options.receipts is not None:
+        check_folder(options.receipts)
+    topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
+    if topics:
+        with SESSIONS.lease(options.client) as session:
+            add_topics(session, topics)
+        options = replace(options, client=replace(options.client, are_proven=True))
+    return WritePlan(options, write_id)
