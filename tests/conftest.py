@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, shared
 from tests.real.jars import MissingTool, tool
@@ -74,6 +74,14 @@ def use_timings(monkeypatch: pytest.MonkeyPatch) -> UseTimings:
         monkeypatch.setattr("tubemq_spark.client.settings.DEFAULT_TIMINGS", timings)
 
     return use
+
+
+@pytest.fixture
+def skipping_clock(monkeypatch: pytest.MonkeyPatch) -> SkippingClock:
+    """The clock of all settings that the test makes from now on."""
+    clock = SkippingClock()
+    monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
+    return clock
 
 
 @pytest.fixture(scope="session")

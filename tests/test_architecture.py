@@ -48,7 +48,8 @@ SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # Who may import what is not everybody's: a module, or a package with all below it.
 SOCKET_USERS = (
-    "tubemq_spark.client.net.connection",
+    "tubemq_spark.client.net.open_socket",
+    "tubemq_spark.client.net.socket_stream",
     "tubemq_spark.client.net.tls_socket",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
@@ -182,7 +183,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
     ("module", "source"),
     [
         ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
-        ("tubemq_spark.client.net.connection", "import socket, ssl, time"),
+        ("tubemq_spark.client.net.socket_stream", "import socket, ssl, time"),
         ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
         ("tubemq_spark.client.producer.z", "from ..cluster import x\nfrom ..settings import ClientSettings"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),

@@ -125,7 +125,7 @@ def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
 USES_THE_CLIENT = """
 import threading
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.net.connection import connect
+from tubemq_spark.client.net.connect import connect
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings

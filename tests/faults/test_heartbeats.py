@@ -40,7 +40,6 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.net import connection, pool
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
 from tubemq_spark.source import input_partition as partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig
@@ -89,7 +88,7 @@ def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, mon
     fill(tubemq)
     query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0)
     clock = Ahead()
-    for module in (connection, consumer, backoff, pool):
+    for module in (consumer, backoff):
         monkeypatch.setattr(module, "time", clock)
     stops: list[str] = []
 

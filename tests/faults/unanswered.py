@@ -71,7 +71,7 @@ def patience() -> Iterator[None]:
     """For a test that uses `unanswered`."""
     _rules.clear()
     with (
-        mock.patch.object(Connection, "_submit", _submit),
+        mock.patch.object(Connection, "submit_request", _submit),
         mock.patch.object(Connection, "reply", _reply),
         mock.patch.object(BrokerChannel, "silent_after", _silent_after),
     ):
@@ -80,7 +80,7 @@ def patience() -> Iterator[None]:
 
 
 _submit_as_ever, _reply_as_ever, _silent_after_as_ever = (
-    Connection._submit,
+    Connection.submit_request,
     Connection.reply,
     BrokerChannel.silent_after,
 )
@@ -106,7 +106,7 @@ def _reply(connection: Connection, serial_no: int) -> Response | Failure:
             deadlines[serial_no] = min(deadlines[serial_no], call.met_at + SOON)
             break
         try:
-            connection._pump(_TICK)
+            connection.poll(_TICK)
         except (TransportError, ProtocolError):
             break  # it is said below
     return _reply_as_ever(connection, serial_no)

@@ -53,7 +53,7 @@ CALLS = Calls()
 
 
 def install() -> None:
-    submit = Connection._submit
+    submit = Connection.submit_request
 
     def hooked(connection: Connection, request: Request) -> int:
         how = CALLS.met()
@@ -73,7 +73,7 @@ def install() -> None:
         _cut(connection)
         return serial_no
 
-    Connection._submit = hooked  # type: ignore[method-assign, assignment]
+    Connection.submit_request = hooked  # type: ignore[method-assign, assignment]
 
 
 def die() -> NoReturn:
@@ -83,12 +83,13 @@ def die() -> NoReturn:
 
 def _write_all(connection: Connection) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while connection._to_write and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         try:
-            connection._write()
+            if connection._stream.write():
+                return
         except OSError:
             return
-        select.select([], [connection._socket], [], 0.05)
+        select.select([], [connection._stream.socket], [], 0.05)
 
 
 def _wait_for_answer(connection: Connection) -> None:
@@ -97,10 +98,10 @@ def _wait_for_answer(connection: Connection) -> None:
     owed = len(connection._deadlines)
     heard: dict[int, object] = {}
     while len(heard) < owed and time.monotonic() < deadline:
-        if not select.select([connection._socket], [], [], 0.05)[0]:
+        if not select.select([connection._stream.socket], [], [], 0.05)[0]:
             continue
         try:
-            data = connection._socket.recv(1 << 16)
+            data = connection._stream.socket.recv(1 << 16)
             if not data:
                 return
             heard.update(connection._rpc.receive(data))
@@ -110,4 +111,4 @@ def _wait_for_answer(connection: Connection) -> None:
 
 def _cut(connection: Connection) -> None:
     with suppress(OSError):
-        connection._socket.shutdown(socket.SHUT_RDWR)
+        connection._stream.socket.shutdown(socket.SHUT_RDWR)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.interop.certificates import Authority, Certificate
 from tests.peers import refused_address
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch
 from tubemq_spark.client.consumer import partition_reader as consumer
-from tubemq_spark.client.net import connection, pool
+from tubemq_spark.client.net import pool
+from tubemq_spark.client.net.connect import connect
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
@@ -236,7 +236,6 @@ def test_an_operation_is_tried_again_for_so_long(start: Start, given: int, enoug
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """All that are made from now on."""
     made: list[Connection] = []
-    connect = connection.connect
 
     def note(address: Address, *args: Any) -> Connection:
         made.append(connect(address, *args))
@@ -265,7 +264,7 @@ def test_tasks_share_connections_or_have_their_own(
 @pytest.mark.option("tubemq.connections.idleMs")
 @pytest.mark.parametrize(("given", "closed"), [(None, False), (60_000, True)])
 def test_a_connection_is_closed_when_it_was_idle_for_long(
-    start: Start, connections: list[Connection], monkeypatch: pytest.MonkeyPatch, given: int | None, closed: bool
+    start: Start, connections: list[Connection], skipping_clock: SkippingClock, given: int | None, closed: bool
 ) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
@@ -274,8 +273,7 @@ def test_a_connection_is_closed_when_it_was_idle_for_long(
         run.next()
         before = list(connections)
         assert not any(one.closed for one in before)
-        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120.0)
-        monkeypatch.setattr(pool, "time", later)
+        skipping_clock.advance(120.0)
         run.latest()
         if closed:  # one that a heartbeat has at the moment, a little later
             wait_until(lambda: (run.latest(), all(one.closed for one in before))[1])

@@ -1,230 +1,359 @@
-"""What a session says to a master, and what it makes of the master's lists. For masters that fail see test_sessions."""
+"""Failover and retries: masters that fail, stand by, forget their clients, or send replies slowly."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
+from tests import messages
+from tests.client.net.connecting import trickling
 from tests.clocks import UseTimings
-from tests.peers import Peer, answering, message_reply
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.peers import Peer
+from tests.real.topics import TopicSpec
+from tests.sending import counted
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.protocol.auth import Credentials
-from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Request
-from tubemq_spark.protocol.flow_rules import FetchPause, FlowRule, FlowRules, Limits
-from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker, parse_consumer_topic
-from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError, TubeMQError
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
+from tubemq_spark.testing import Calls, ServerConfig
 
-REGISTER = Method.CONSUMER_REGISTER_V2
-HEARTBEAT = Method.CONSUMER_HEARTBEAT_V2
-NO_NODE = 411
+REGISTER, META, BEAT, CLOSE = "consumer_register_v2", "get_partition_meta", "consumer_heartbeat_v2", "consumer_close"
+STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
+GROUP = "g"
+TOPICS = {"demo": TopicSpec(partitions=3, stores=2)}
+DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
 PATIENCE = 30.0
 
 
-@dataclass
-class Master:
-    """Knows its members, and `lists`: broker strings and topic strings; tells `tasks`, if there are some."""
-
-    lists: tuple[list[str], list[str]] = field(default_factory=lambda: (["1:127.0.0.1:8123"], ["demo#1:2:3:1"]))
-    tasks: pb.OpsTaskInfo | None = None
-    requests: list[Request] = field(default_factory=list)
-    members: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.peer = Peer(answering(lambda request: message_reply(request, self._reply(request))))
-
-    @property
-    def address(self) -> Address:
-        return self.peer.address
-
-    def _reply(self, request: Request) -> Message:
-        self.requests.append(request)
-        brokers, topics = self.lists
-        if request.method == REGISTER:
-            self.members.add(pb.RegisterRequestC2MV2.FromString(request.data).clientId)
-            return pb.RegisterResponseM2CV2(
-                errCode=200, errMsg="", brokerConfigId=1, brokerConfigList=brokers, opsTaskInfo=self.tasks
-            )
-        if request.method == HEARTBEAT:
-            return pb.HeartResponseM2CV2(errCode=200, errMsg="", opsTaskInfo=self.tasks)
-        known = pb.GetPartMetaRequestC2M.FromString(request.data).clientId in self.members
-        if request.method != Method.GET_PARTITION_META:
-            return pb.CloseResponseM2C(success=True, errCode=200 if known else NO_NODE, errMsg="")
-        return pb.GetPartMetaResponseM2C(
-            errCode=200 if known else NO_NODE,
-            errMsg="",
-            brokerConfigId=1,
-            brokerConfigList=brokers if known else [],
-            topicMetaInfoId=1,
-            topicMetaInfoList=topics if known else [],
-        )
-
-
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[None]:
-    monkeypatch.setattr(connection_module, "_GRACE", 0.05)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
+    use_timings(slow_peer_grace=0.05)
+    use_timings(first_contact_timeout=PATIENCE)
     use_timings(topic_lists_fill_up=0.2)
-    yield
-    POOL.close()
+
+
+@pytest.fixture
+def beating(use_timings: UseTimings) -> None:
+    """Sessions send heartbeats all the time."""
+    use_timings(heartbeat_period=0.01)
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """One master."""
+    with embedded_cluster(topics=TOPICS, brokers=1) as running:
+        yield running
+
+
+@pytest.fixture
+def pair() -> Iterator[EmbeddedCluster]:
+    """Two masters, the first of which is the active one."""
+    with embedded_cluster(topics=TOPICS, brokers=1, masters=2) as running:
+        yield running
 
 
 @contextmanager
-def session(*masters: Address, credentials: Credentials | None = None) -> Iterator[ConsumerSession]:
+def session(
+    cluster: EmbeddedCluster,
+    *,
+    topics: tuple[str, ...] = ("demo",),
+    filters: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    **others: Any,
+) -> Iterator[ConsumerSession]:
     """One that is not registered yet, and is closed at the end."""
-    settings = ClientSettings(masters=masters, credentials=credentials, framing=Framing.STANDARD, retry_for=30.0)
-    made = ConsumerSession(settings, "g", ["demo"])
+    made = ConsumerSession(replace(messages.settings(cluster), retry_for=PATIENCE, **others), GROUP, topics, filters)
     try:
         yield made
     finally:
         made.close()
 
 
-DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
+class Heard:
+    """Calls of a method, at whatever master or at one."""
+
+    def __init__(self, cluster: EmbeddedCluster, method: str, master: int | None = None) -> None:
+        self._called = threading.Condition()
+        self.fault = cluster.tubemq.on(method, master=master).run(self._notify)
+
+    def wait_for_more(self, count: int) -> None:
+        """Until `count` came after this moment; all but the last of them are answered then."""
+        with self._called:
+            enough = self.fault.fired + count
+            assert self._called.wait_for(lambda: self.fault.fired >= enough, timeout=PATIENCE), self.fault
+
+    def _notify(self) -> None:
+        with self._called:
+            self._called.notify_all()
 
 
-def test_credentials_travel_signed() -> None:
-    master = Master()
-    with master.peer, session(master.address, credentials=Credentials("ann", "secret")) as consumer:
+def clients(cluster: EmbeddedCluster) -> list[str]:
+    return cluster.members(GROUP).clients
+
+
+# One master
+
+
+def test_registering_tells_where_the_partitions_are(cluster: EmbeddedCluster) -> None:
+    closes = counted(cluster, CLOSE)
+    with session(cluster) as consumer:
         consumer.register()
-        request = pb.RegisterRequestC2MV2.FromString(master.requests[0].data)
-        assert (request.groupName, list(request.topicList), request.sourceCount) == ("g", ["demo"], -1)
-        certificate = request.authInfo.authInfo
-        assert (certificate.userName, bool(certificate.signature)) == ("ann", True)
-        for sent in master.requests:
-            assert b"ann" in sent.data
-            assert b"secret" not in sent.data
+        assert consumer.cluster.partitions("demo") == DEMO
+        assert consumer.broker(DEMO[0]) == messages.broker(cluster, 1)
+        assert not consumer.cluster.owns_store(DEMO[0])
+        assert cluster.members(GROUP) == (["demo"], "client-rebalance", [consumer.client_id])
+        assert repr(consumer) == f"<ConsumerSession {consumer.client_id} REGISTERED at {cluster.master}>"
+        consumer.close()
+        consumer.close()
+    assert closes.fired == 1
+    assert clients(cluster) == []
+
+
+@pytest.mark.usefixtures("beating")
+def test_the_last_visit_token_is_shown_to_brokers() -> None:
+    config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
+    with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
+        beats = Heard(cluster, BEAT)
+        consumer.register()
+        token = consumer.broker_authorization().visitAuthorizedToken
+        cluster.tubemq.clock.advance(1000.0)
+        beats.wait_for_more(3)
+        assert consumer.broker_authorization().visitAuthorizedToken > token
+
+
+def test_a_topic_that_appears_a_little_later_is_waited_for(use_timings: UseTimings) -> None:
+    """By release 1.2; later ones refuse a topic that they do not know."""
+    use_timings(topic_lists_fill_up=PATIENCE)
+    with embedded_cluster(topics=TOPICS, brokers=1, framing="prefixed") as cluster:
+
+        def appear() -> None:
+            cluster.create("late", TopicSpec(partitions=1))
+            cluster.tubemq.clock.advance(5.0)  # beyond a round of balance, which makes the lists
+
+        late = cluster.tubemq.on(META, nth=2, times=1).run(appear)
+        with session(cluster, topics=("late",)) as consumer:
+            consumer.register()
+            assert consumer.cluster.partitions("late") == [Partition(1, "late", 0)]
+        assert late.fired == 1
 
 
 @pytest.mark.parametrize(
-    "short",
-    [([], []), (["1:127.0.0.1:8123"], []), ([], ["demo#1:2:3:0"]), (["1:127.0.0.1:8123"], ["demo#1:1:1:0"])],
-    ids=["nothing", "no topics", "no brokers", "fewer partitions"],
+    ("framing", "said"),
+    [("prefixed", "knows no topic dmeo: check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
+    ids=["1.2", "2.5"],
 )
-def test_the_short_lists_of_a_new_master_take_nothing_away(short: tuple[list[str], list[str]]) -> None:
-    old, new = Master(), Master(lists=short)
-    with new.peer, old.peer, session(old.address, new.address) as consumer:
+def test_a_topic_that_does_not_appear(framing: Any, said: str) -> None:
+    with (
+        embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster,
+        session(cluster, topics=("demo", "dmeo")) as consumer,
+    ):
+        with pytest.raises(ConfigError, match=f"{cluster.master}.*{said}"):
+            consumer.register()
+        assert clients(cluster) == []  # it has said good-bye
+
+
+def test_a_broker_that_no_list_names(cluster: EmbeddedCluster) -> None:
+    new = Partition(2, "demo", 0)
+    with session(cluster) as consumer:
         consumer.register()
-        old.peer.hang_up()
-        assert consumer.refresh().partitions("demo") == DEMO
-        assert consumer.broker(DEMO[0]) == Broker(1, Address("127.0.0.1", 8123))
-
-        new.lists = (["1:127.0.0.1:9999", "2:127.0.0.2:8123"], ["demo#1:2:3:1,2:1:1:1"])
-        assert consumer.refresh().partitions("demo") == [*DEMO, Partition(2, "demo", 0)]
-        assert consumer.broker(DEMO[0]).address.port == 9999
-
-
-# Flow rules
-
-SLOWLY = '[{"type":3,"rule":[{"normFreqInMs":500}]}]'
-
-
-def test_flow_rules_come_with_the_registration() -> None:
-    master = Master(
-        tasks=pb.OpsTaskInfo(
-            defFlowCheckId=11,
-            defFlowControlInfo="[]",
-            groupFlowCheckId=22,
-            groupFlowControlInfo=SLOWLY,
-            qryPriorityId=301,
-        )
-    )
-    with master.peer, session(master.address) as consumer:
-        assert consumer.flow_rules == FlowRules()
-        consumer.register()
-        pause = Limits(pause=FetchPause(500, 0, 0))
-        assert consumer.flow_rules == FlowRules(
-            FlowRule("default", 11, "[]"), FlowRule("group", 22, SLOWLY, pause), qry_priority_id=301
-        )
-    known = pb.RegisterRequestC2MV2.FromString(master.requests[0].data).opsTaskInfo
-    assert known == pb.OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
-
-
-def beats(master: Master) -> list[pb.OpsTaskInfo]:
-    """What the heartbeats said was known."""
-    return [
-        pb.HeartRequestC2MV2.FromString(request.data).opsTaskInfo
-        for request in list(master.requests)
-        if request.method == HEARTBEAT
-    ]
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_heartbeats_keep_the_flow_rules_up_to_date(use_timings: UseTimings, caplog: pytest.LogCaptureFixture) -> None:
-    use_timings(heartbeat_period=0.01)
-    master = Master()
-    with caplog.at_level("INFO", "tubemq_spark.client.cluster"), master.peer, session(master.address) as consumer:
-        consumer.register()
-        assert consumer.flow_rules == FlowRules()
-
-        master.tasks = pb.OpsTaskInfo(groupFlowCheckId=1, groupFlowControlInfo=SLOWLY)
-        wait_until(lambda: consumer.flow_rules.group.rule_id == 1)
-        wait_until(lambda: pb.OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=1) in beats(master))
-
-        master.tasks = pb.OpsTaskInfo(groupFlowCheckId=1, defFlowCheckId=2, defFlowControlInfo='[{"type":0}]')
-        wait_until(lambda: pb.OpsTaskInfo(defFlowCheckId=2, groupFlowCheckId=1) in beats(master))
-        assert consumer.flow_rules.group.text == SLOWLY
-        assert consumer.flow_rules.default.limits == Limits()
-
-        master.tasks = pb.OpsTaskInfo()
-        wait_until(lambda: consumer.flow_rules == FlowRules())
-    assert [(record.levelname, record.message) for record in caplog.records if "rule" in record.message] == [
-        ("INFO", f"group g: the group flow control rule 1 {SLOWLY} holds"),
-        ("WARNING", "group g: the default rule is not obeyed: '[{\"type\":0}]' is no flow rule: KeyError('rule')"),
-        ("INFO", f"group g: the group flow control rule 1 {SLOWLY} ended"),
-        ("INFO", 'group g: the default flow control rule 2 [{"type":0}] ended'),
-    ]
-
-
-# What is known of the cluster
-
-
-def layouts(*texts: str) -> list[TopicOnBroker]:
-    return [layout for text in texts for layout in parse_consumer_topic(text)]
-
-
-def broker(broker_id: int, port: int) -> dict[int, Broker]:
-    return {broker_id: Broker(broker_id, Address("127.0.0.1", port))}
+        with pytest.raises(ConfigError, match=f"knows no broker 2, which has {new}"):
+            consumer.broker(new)
+        assert cluster.tubemq.add_broker() == 2
+        assert consumer.broker(new) == messages.broker(cluster, 2)
 
 
 @pytest.mark.parametrize(
-    ("brokers", "texts", "partitions"),
+    ("code", "kind", "advice"),
     [
-        ({}, [], 2),
-        (broker(1, 5), [], 2),
-        ({}, ["demo#1:1:4:1"], 4),
-        ({}, ["demo#1:3:2:1"], 6),
-        ({}, ["demo#1:1:1:1"], 2),
-        ({}, ["demo#2:1:1:1"], 2),  # nobody knows yet where broker 2 is
-        (broker(2, 6), ["demo#2:1:1:1"], 3),
-        ({}, ["other#1:1:9:1"], 2),
+        (424, ConfigError, "in use by consumers with server-side balance: stop them, or use another"),
+        (425, ConfigError, "in use with other topics: stop those consumers, or use another 'tubemq.group'"),
+        (431, ConfigError, "check the topic's name, or create it"),
+        (415, AuthError, "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine"),
+        (450, AuthError, "authorise the group for the topic"),
+        (400, ServerError, ""),
+        (777, ServerError, ""),
     ],
 )
-def test_news_of_the_cluster_only_add(brokers: dict[int, Broker], texts: list[str], partitions: int) -> None:
-    known = Cluster().with_more(broker(1, 4), layouts("demo#1:1:2:1"))
-    cluster = known.with_more(brokers, layouts(*texts))
-    assert len(cluster.partitions("demo")) == partitions
-    assert cluster.partitions("demo") == sorted(cluster.partitions("demo"))
-    assert cluster.brokers == {**broker(1, 4), **brokers}
+def test_a_refusal_says_what_to_do(cluster: EmbeddedCluster, code: int, kind: type[TubeMQError], advice: str) -> None:
+    refusal = cluster.tubemq.on(REGISTER).fail(code, "as the test said")
+    said = f"registering group g for demo at the master {cluster.master} failed with {code} [A-Z_]+: as the test said.*"
+    with session(cluster) as consumer, pytest.raises(kind, match=said + advice):
+        consumer.register()
+    assert refusal.fired == 1
 
 
-def test_partitions_that_have_their_store_for_themselves() -> None:
-    cluster = Cluster().with_more(broker(1, 4), layouts("demo#1:2:1:1", "other#1:1:2:1"))
-    assert [cluster.owns_store(partition) for partition in cluster.partitions("demo")] == [True, True]
-    assert [cluster.owns_store(partition) for partition in cluster.partitions("other")] == [False, False]
-    assert not cluster.owns_store(Partition(7, "demo", 0))
-    assert cluster.missing(["demo", "third"]) == ["third"]
+def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
+    """All members of a group have the same, and a group may be held to some."""
+    cluster.tubemq.authorize("demo", GROUP)
+    cluster.tubemq.restrict("demo", GROUP, "a", "b")
+    with session(cluster) as unfiltered, session(cluster, filters={"demo": ("a", "c")}) as beyond:
+        for refused in (unfiltered, beyond):
+            with pytest.raises(AuthError, match="455 CONSUME_CONTENT_FORBIDDEN"):
+                refused.register()
+    with session(cluster, filters={"demo": ("a",)}) as consumer, session(cluster, filters={"demo": ("b",)}) as other:
+        consumer.register()
+        with pytest.raises(ConfigError, match=r"426 CLIENT_INCONSISTENT_FILTERSET.* with other filters"):
+            other.register()
+        assert clients(cluster) == [consumer.client_id]
+
+
+def test_a_broker_given_for_a_master(cluster: EmbeddedCluster) -> None:
+    (address,) = parse_master_addresses(cluster.broker_address(1))
+    said = f"{address} answers like a TubeMQ broker.*masters listen on 8715"
+    with session(cluster, masters=(address,)) as consumer, pytest.raises(ConfigError, match=said):
+        consumer.register()
+
+
+def test_an_exception_of_the_master_is_not_retried(cluster: EmbeddedCluster) -> None:
+    exception = cluster.tubemq.on(REGISTER).throw("java.lang.reflect.InvocationTargetException")
+    with (
+        session(cluster) as consumer,
+        pytest.raises(ServerError, match="InvocationTargetException: no further text"),
+    ):
+        consumer.register()
+    assert exception.fired == 1
+
+
+def test_a_master_that_is_not_ready_is_waited_for(cluster: EmbeddedCluster) -> None:
+    refusals = cluster.tubemq.on(REGISTER, times=2).fail(201)
+    with session(cluster) as consumer:
+        consumer.register()
+        assert clients(cluster) == [consumer.client_id]
+    assert refusals.fired == 2
+
+
+# Several masters
+
+
+@pytest.mark.parametrize("reason", ["stands by", "refuses", "is silent", "closes"])
+def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
+    pair.tubemq.switch_master()
+    first = pair.tubemq.on(REGISTER, master=1)
+    faults = {"is silent": Calls.silence, "closes": Calls.close_connection}
+    asked = faults[reason](first) if reason in faults else first.count()
+    if reason == "refuses":
+        pair.tubemq.stop_master(1)
+    metas = counted(pair, META)
+    with session(pair, rpc_timeout=2.0 if reason == "is silent" else 10.0) as consumer:
+        consumer.register()
+        consumer.refresh()
+        assert clients(pair) == [consumer.client_id]
+    assert asked.fired == (reason != "refuses")
+    assert metas.fired == 2  # and none of them at the first
+
+
+def test_no_master_at_all(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
+    use_timings(first_contact_timeout=0.2)
+    pair.tubemq.switch_master()
+    pair.tubemq.stop_master(2)
+    standby, gone = pair.master.split(",")
+    said = (
+        f"no master answered: .* at the master {standby}: not in service .StandbyException.; "
+        f".* at the master {gone}: cannot connect.* Check option 'tubemq.master' and that the master runs"
+    )
+    with session(pair) as consumer, pytest.raises(TransportError, match=said):
+        consumer.register()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the old one ends", "the old one stands by"])
+def test_a_session_moves_to_the_next_master_and_registers_there(pair: EmbeddedCluster, ends: bool) -> None:
+    closes = pair.tubemq.on(CLOSE, master=2).count()
+    with session(pair) as consumer:
+        consumer.register()
+        pair.tubemq.switch_master()
+        if ends:
+            pair.tubemq.stop_master(1)
+        consumer.refresh()
+        assert clients(pair) == [consumer.client_id]
+        assert repr(consumer).endswith(f"REGISTERED at {pair.master.split(',')[1]}>")
+    assert closes.fired == 1
+    assert clients(pair) == []
+
+
+def test_a_session_that_the_master_forgot_registers_again(cluster: EmbeddedCluster) -> None:
+    registers, metas = counted(cluster, REGISTER), counted(cluster, META)
+    with session(cluster) as consumer:
+        consumer.register()
+        cluster.tubemq.clock.advance(60.0)
+        assert clients(cluster) == []
+        consumer.refresh()
+        assert clients(cluster) == [consumer.client_id]
+    assert (registers.fired, metas.fired) == (2, 3)
+
+
+def test_a_master_that_comes_back_in_time_is_found(cluster: EmbeddedCluster) -> None:
+    """For long, once a session was registered: a failover takes its time."""
+    standing_by = cluster.tubemq.on(META, nth=2, times=3).throw(STANDBY)
+    with session(cluster) as consumer:
+        consumer.register()
+        assert consumer.refresh().partitions("demo") == DEMO
+    assert standing_by.fired == 3
+
+
+# Heartbeats
+
+
+@pytest.mark.usefixtures("beating")
+def test_a_registered_session_beats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
+    beats = Heard(cluster, BEAT)
+    with session(cluster) as consumer:
+        consumer.register()
+        for _ in range(5):
+            beats.wait_for_more(2)
+            cluster.tubemq.clock.advance(20.0)  # less than the timeout of 30
+        assert clients(cluster) == [consumer.client_id]
+        consumer.close()
+        after = beats.fault.fired
+        assert clients(cluster) == []
+    assert beats.fault.fired == after
+
+
+@pytest.mark.usefixtures("beating")
+def test_a_beat_that_finds_the_session_forgotten_registers_again(cluster: EmbeddedCluster) -> None:
+    beats, registers = Heard(cluster, BEAT), counted(cluster, REGISTER)
+    with session(cluster) as consumer:
+        consumer.register()
+        beats.wait_for_more(1)
+        cluster.tubemq.clock.advance(60.0)
+        beats.wait_for_more(4)
+        assert clients(cluster) == [consumer.client_id]
+        assert registers.fired == 2
+
+
+@pytest.mark.usefixtures("beating")
+def test_beats_survive_the_loss_of_a_master(pair: EmbeddedCluster) -> None:
+    first, second = Heard(pair, BEAT, master=1), Heard(pair, BEAT, master=2)
+    with session(pair) as consumer:
+        consumer.register()
+        first.wait_for_more(1)
+        pair.tubemq.switch_master()
+        pair.tubemq.stop_master(1)
+        second.wait_for_more(2)
+        assert clients(pair) == [consumer.client_id]
+
+
+# Slow masters
+
+
+def as_consumer(settings: ClientSettings) -> None:
+    ConsumerSession(settings, "g", ["demo"]).register()
+
+
+def as_producer(settings: ClientSettings) -> None:
+    ProducerSession(settings).refresh()
+
+
+@pytest.mark.parametrize("ask", [as_consumer, as_producer])
+def test_a_master_that_sends_byte_by_byte_blocks_nobody(ask: Callable[[ClientSettings], None]) -> None:
+    with Peer(trickling) as peer:
+        settings = ClientSettings((peer.address,), rpc_timeout=0.2, framing=Framing.STANDARD, retry_for=0.0)
+        with pytest.raises(TransportError, match=r"no master answered: .*did not answer in time"):
+            ask(settings)

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 
-from tests.peers import Peer, Serve, answering, echo, refused_address, reply_bytes, requests, silent
-from tests.waiting import wait_until
-from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net.connection import Connection, connect
+from tests.client.net.connecting import LATE, SOON, connected, response, submit, trickling
+from tests.clocks import SkippingClock
+from tests.peers import Peer, answering, echo, reply_bytes, requests, silent
+from tubemq_spark.client.clock import SystemClock
+from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.constants import Framing, Method, ServiceType
+from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Failure, Response
 
 pytestmark = pytest.mark.timeout(60)
 
-SOON, LATE = 0.05, 600.0  # seconds
-
-
-@pytest.fixture(autouse=True)
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_GRACE", SOON)
-    monkeypatch.setattr(connection_module, "_framings", {})
-
-
-@contextmanager
-def connected(peer: Peer, framing: Framing | None = Framing.STANDARD) -> Iterator[Connection]:
-    with peer:
-        connection = connect(peer.address, framing, timeout=10.0)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-
-def submit(connection: Connection, body: bytes, timeout: float = LATE) -> int:
-    return connection.submit_bytes(ServiceType.BROKER_READ, Method.GET_MESSAGE, body, timeout)
-
-
-def response(body: bytes) -> Response:
-    return Response(Method.GET_MESSAGE, body)
+PATIENCE = 30.0  # seconds
 
 
 # Replies
@@ -122,22 +99,18 @@ def test_silence_ends_at_the_requests_own_timeout_and_closes() -> None:
             connection.flush()
 
 
-def test_a_reply_that_waited_for_its_reader_is_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy_for = 0.0
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + busy_for)
-    monkeypatch.setattr(connection_module, "time", clock)
-    with connected(Peer(answering(echo))) as connection:
+def test_a_reply_that_waited_for_its_reader_is_in_time() -> None:
+    clock = SkippingClock()
+    with connected(Peer(answering(echo)), clock=clock) as connection:
         number = submit(connection, b"here since long", 10.0)
         connection.flush()
-        select.select([connection._socket], [], [])
-        busy_for = 3600.0
+        select.select([connection._stream.socket], [], [])
+        clock.advance(3600.0)
         assert connection.reply(number) == response(b"here since long")
 
 
-def test_nobody_is_late_while_bytes_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy_for = 0.0
-    monkeypatch.setattr(connection_module, "_GRACE", 10.0)
-    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + busy_for))
+def test_nobody_is_late_while_bytes_come_in() -> None:
+    clock = SkippingClock()
 
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
@@ -145,20 +118,49 @@ def test_nobody_is_late_while_bytes_come_in(monkeypatch: pytest.MonkeyPatch) -> 
             peer.sendall(bytes([byte]))
         silent(peer)
 
-    with connected(Peer(serve)) as connection:
+    with connected(Peer(serve), timings=Timings(slow_peer_grace=10.0), clock=clock) as connection:
         number = submit(connection, b"x" * 300, 1.0)
         connection.flush()
-        busy_for = 3600.0
+        clock.advance(3600.0)
         assert connection.reply(number) == response(b"x" * 300)
 
 
+def test_a_peer_that_trickles_holds_nobody_who_waits_for_several_replies() -> None:
+    with connected(Peer(trickling)) as connection:
+        numbers = [submit(connection, b"", 0.2) for _ in range(3)]
+        for number in numbers:
+            with pytest.raises(TransportError):
+                connection.reply(number)
+
+
+@pytest.mark.parametrize(("rate", "arrives"), [(32 * 1024, True), (8 * 1024, False)])
+def test_a_slow_link_has_time_for_a_long_reply(rate: int, arrives: bool) -> None:
+    """By the reader's clock the link carries `rate` bytes a second."""
+
+    def serve(connection: socket.socket) -> None:
+        serial_no, request = next(requests(connection))
+        reply = reply_bytes(serial_no, Response(request.method, bytes(1 << 20)))
+        for cut in range(0, len(reply), 4096):
+            connection.sendall(reply[cut : cut + 4096])
+            read.acquire(timeout=1.0)
+
+    class SlowLink(SystemClock):
+        def monotonic(self) -> float:
+            read.release()
+            return time.monotonic() + connection._stream.received / rate
+
+    read = threading.Semaphore(0)
+    with connected(Peer(serve)) as connection:
+        connection._clock = SlowLink()
+        number = submit(connection, b"", 5.0)
+        if arrives:
+            assert connection.reply(number) == response(bytes(1 << 20))
+        else:
+            with pytest.raises(TransportError, match="did not answer in time"):
+                connection.reply(number)
+
+
 # Peers that are none
-
-
-def test_nobody_there() -> None:
-    address = refused_address()
-    with pytest.raises(TransportError, match=f"cannot connect to {address}: Connection refused"):
-        connect(address, Framing.STANDARD, 1.0)
 
 
 @pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
@@ -245,89 +247,50 @@ def test_no_longer_open_when_the_peer_has_hung_up() -> None:
     with connected(peer) as connection:
         assert connection.still_open()
         peer.hang_up()
-        select.select([connection._socket], [], [])
+        select.select([connection._stream.socket], [], [])
         assert not connection.still_open()
 
 
-# Which framing
+# Both sides write
 
 
-@pytest.mark.parametrize("framing", list(Framing))
-def test_the_framing_is_found_and_remembered(framing: Framing, monkeypatch: pytest.MonkeyPatch) -> None:
-    if framing is Framing.STANDARD:  # the other one is not tried beside it, however long the answer takes
-        monkeypatch.setattr(connection_module, "_SECOND_FRAMING_AFTER", LATE)
-    with Peer(_of(framing)) as peer:
-        for tried in (2 if framing is Framing.PREFIXED else 1, 1):
-            before = peer.connections
-            connection = connect(peer.address, None, 10.0)
-            assert connection.framing is framing
-            assert connection.reply(submit(connection, b"hello")) == response(b"hello")
-            assert peer.connections - before == tried
-            connection.close()
+def test_what_a_peer_said_before_it_broke_off_is_read_even_when_there_is_more_to_write() -> None:
+    written, broken = threading.Event(), threading.Event()
 
-
-def test_a_slow_server_is_not_taken_for_one_of_the_other_framing() -> None:
-    """It answers the first probe only when the second one has come."""
-
-    def serve(connection: socket.socket) -> None:
-        if connection.recv(1, socket.MSG_PEEK) != b"\xff":
-            silent(connection)  # as servers are to the framing they do not know
-            return
-        for serial_no, request in requests(connection):
-            while peer.connections < 2:
-                time.sleep(0.001)
-            connection.sendall(reply_bytes(serial_no, echo(request)))
-
-    peer = Peer(serve)
-    with connected(peer, None) as connection:
-        assert connection.framing is Framing.STANDARD
-        assert connection.reply(submit(connection, b"hello")) == response(b"hello")
-
-
-def test_neither_framing_is_answered() -> None:
-    with Peer(silent) as peer:
-        with pytest.raises(
-            TransportError, match=r"answers nothing within 0\.5 s in either framing; is it the plain port"
-        ):
-            connect(peer.address, None, 0.5)
-        wait_until(lambda: peer.connections == 2)
-
-
-def test_probing_a_peer_that_closes() -> None:
-    with Peer(lambda connection: None) as peer, pytest.raises(TransportError, match="the peer closed it"):
-        connect(peer.address, None, 10.0)
-
-
-def test_probing_a_peer_that_speaks_something_else() -> None:
     def serve(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        serial_no, request = next(requests(peer))
+        assert written.wait(PATIENCE)
+        peer.sendall(reply_bytes(serial_no, echo(request)))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()  # with a reset
+        broken.set()
 
-    with Peer(serve) as peer, pytest.raises(ProtocolError, match=r"HTTP/1\.1 400"):
-        connect(peer.address, None, 10.0)
+    with Peer(serve) as peer:
+        connection = connect(peer.address, Framing.STANDARD, PATIENCE)
+        first, second = submit(connection, b"first"), submit(connection, bytes(20 << 20))
+        connection.flush()
+        written.set()
+        assert broken.wait(PATIENCE)
+        with pytest.raises(TransportError, match="broke"):
+            connection.flush()
+        assert connection.take() == {first: Response(Method.GET_MESSAGE, b"first")}
+        with pytest.raises(TransportError, match="broke"):
+            connection.reply(second)
 
 
-def test_a_server_that_came_back_with_the_other_framing_is_found_again() -> None:
-    speaks = Framing.PREFIXED
-    with Peer(lambda connection: _of(speaks)(connection)) as peer:
-        connect(peer.address, None, 10.0).close()
-        speaks = Framing.STANDARD
-        upgraded = connect(peer.address, None, 10.0)
-        with pytest.raises(TransportError, match="did not answer in time"):
-            upgraded.reply(submit(upgraded, b"", SOON))
-        connection = connect(peer.address, None, 10.0)
-        assert connection.framing is Framing.STANDARD
+def test_a_peer_may_write_much_before_it_reads() -> None:
+    """It reads the first request, answers all of them, and only then reads on."""
+    count = 24
+
+    def serve(peer: socket.socket) -> None:
+        serial_no, _ = next(requests(peer))
+        for n in range(count):
+            peer.sendall(reply_bytes(serial_no + n, Response(Method.GET_MESSAGE, bytes([n]) * (1 << 20))))
+        silent(peer)
+
+    with Peer(serve) as peer:
+        connection = connect(peer.address, Framing.STANDARD, PATIENCE)
+        numbers = [submit(connection, bytes(1 << 20)) for _ in range(count)]
+        for n, number in enumerate(numbers):
+            assert connection.reply(number) == Response(Method.GET_MESSAGE, bytes([n]) * (1 << 20))
         connection.close()
-
-
-def _of(framing: Framing) -> Serve:
-    """A server of one framing: silent to the other one, as real ones are."""
-
-    def serve(connection: socket.socket) -> None:
-        is_standard = connection.recv(1, socket.MSG_PEEK) == b"\xff"
-        if is_standard == (framing is Framing.STANDARD):
-            answering(echo, framing)(connection)
-        else:
-            silent(connection)
-
-    return serve

@@ -15,7 +15,7 @@ from tests.peers import Peer, answering, echo, refused_address
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.connection import Connection
-from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, choose
+from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, split_by_age
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import TransportError
@@ -31,7 +31,7 @@ TLS = TlsSettings()
 
 @dataclass(frozen=True)
 class Used:
-    """What `choose` looks at."""
+    """What `split_by_age` compares."""
 
     idle_since: float
 
@@ -48,7 +48,7 @@ class Used:
 def test_what_was_idle_for_too_long_is_dropped(oldest: float, kept: dict[Key, list[float]]) -> None:
     idle = {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}
     given = cast(Idle, {key: [Used(moment) for moment in moments] for key, moments in idle.items()})
-    keep, drop = choose(given, oldest)
+    keep, drop = split_by_age(given, oldest)
     assert {key: [used.idle_since for used in connections] for key, connections in keep.items()} == kept
     assert sorted(used.idle_since for used in drop) == sorted(
         {moment for moments in idle.values() for moment in moments} - {m for moments in kept.values() for m in moments}
@@ -155,7 +155,7 @@ def test_one_that_broke_while_idle_is_closed(pool: ConnectionPool) -> None:
     with Peer(answering(echo)) as gone:
         broken = use(pool, gone)
         gone.hang_up()
-        select.select([broken._socket], [], [])
+        select.select([broken._stream.socket], [], [])
         with pytest.raises(TransportError, match="cannot connect"):
             use(pool, gone)
     assert broken.closed

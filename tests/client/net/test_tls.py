@@ -26,10 +26,11 @@ from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client import tls as tls_module
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net.connection import Connection, connect, wait_for_any
+from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.net.pool import ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
@@ -254,11 +255,11 @@ def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authori
         silent(peer)
 
     with connected(secured(serve, server), trusting(authority)) as connection:
-        select.select([connection._socket], [], [])  # tickets for later sessions
+        select.select([connection._stream.socket], [], [])  # tickets for later sessions
         assert connection.still_open()
-        connection._socket.send(b"?")
+        connection._stream.socket.send(b"?")
         while connection.still_open():
-            select.select([connection._socket], [], [])
+            select.select([connection._stream.socket], [], [])
 
 
 def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server: Certificate) -> None:
@@ -266,7 +267,7 @@ def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server: 
         assert connection.still_open()
     with connected(secured(lambda peer: None, server), trusting(authority)) as connection:
         while connection.still_open():
-            select.select([connection._socket], [], [])
+            select.select([connection._stream.socket], [], [])
 
 
 @pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
@@ -359,18 +360,16 @@ def test_a_server_that_asks_for_a_certificate(
 # Plain and TLS mixed up
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_HANDSHAKE_WITHIN", SOON)
+HASTY = Timings(tls_handshake_timeout=SOON)
 
 
-def test_tls_at_a_plain_port(one_way: EmbeddedTubeMQ, authority: Authority, hasty: None) -> None:
+def test_tls_at_a_plain_port(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     master = address(one_way.master)
     with pytest.raises(
         TransportError,
         match=rf"cannot connect to {master}: no answer to the TLS handshake within 0\.2 s; is this the plain port\?",
     ):
-        connect(master, None, TIMEOUT, trusting(authority))
+        connect(master, None, TIMEOUT, trusting(authority), HASTY)
 
 
 def test_tls_at_a_port_that_speaks_something_else(authority: Authority) -> None:

@@ -17,7 +17,8 @@ from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, answering, echo
 from tubemq_spark.client import forget_servers, tls
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.net.connection import Connection, connect
+from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError

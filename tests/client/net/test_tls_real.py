@@ -15,8 +15,8 @@ from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net.connection import connect
+from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Address
@@ -95,10 +95,8 @@ def test_rows_go_there_and_back(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
 
 
 @pytest.mark.parametrize("server", ["master", "broker-1"])
-def test_who_is_wrong_there_is_told(
-    tubemq: TlsTubeMQ, tls: TlsSettings, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "_framings", {})
+def test_who_is_wrong_there_is_told(tubemq: TlsTubeMQ, tls: TlsSettings, server: str) -> None:
+    forget_servers()
     secure = Address("127.0.0.1", tubemq.tls_ports[server])
     with pytest.raises(TransportError, match=r"'tubemq\.tls\.cert' and 'tubemq\.tls\.key'"):
         connect(secure, None, TIMEOUT, TlsSettings(ca=tls.ca))
@@ -107,6 +105,5 @@ def test_who_is_wrong_there_is_told(
     with pytest.raises(TransportError, match=r"does the port speak TLS\? .*'tubemq\.tls\.enabled'"):
         connect(secure, None, TIMEOUT)
     host, _, port = (tubemq.master if server == "master" else tubemq.broker_address(1)).partition(":")
-    monkeypatch.setattr(connection_module, "_HANDSHAKE_WITHIN", 1.0)
     with pytest.raises(TransportError, match=r"no answer to the TLS handshake .* is this the plain port\?"):
-        connect(Address(host, int(port)), None, TIMEOUT, tls)
+        connect(Address(host, int(port)), None, TIMEOUT, tls, Timings(tls_handshake_timeout=1.0))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
@@ -18,7 +19,7 @@ from tests.waiting import wait_until
 from tubemq_spark.client.cluster import broker_health as health_module
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net import connection as connection_module
-from tubemq_spark.client.net import pool as pool_module
+from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer import channels as links_module
 from tubemq_spark.client.producer import partitioner as routing_module
@@ -225,13 +226,13 @@ class BlackHole:
     def release(self) -> None:
         """Who waits is told that there is nobody."""
         self.released.set()
-        wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+        wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-connect")])
 
 
 @pytest.fixture
 def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlackHole]:
     """Who connects to broker 2 hears nothing at all until the test is over, and is waited for for a moment only."""
-    hole, opened = BlackHole(), connection_module._open
+    hole = BlackHole()
     host, port = cluster.broker_address(2).split(":")
     black_hole = Address(host, int(port))
 
@@ -240,9 +241,9 @@ def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> It
             hole.attempts += 1
             hole.released.wait()
             raise TransportError(f"cannot connect to {address}: timed out")
-        return opened(address, *others)  # type: ignore[arg-type]
+        return open_socket(address, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(connection_module, "_open", open_or_wait)
+    monkeypatch.setattr(connection_module, "open_socket", open_or_wait)
     monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 0.3)
     yield hole
     hole.release()
@@ -285,11 +286,11 @@ def test_one_attempt_at_a_time_for_all_producers(cluster: EmbeddedCluster, unrea
 def test_producers_that_wait_for_one_attempt_all_get_a_connection(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_open, opened = threading.Event(), connection_module._open
+    may_open = threading.Event()
     same = settings(cluster)
     with Producer(same) as first, Producer(same) as second:
         first.limit("demo")
-        monkeypatch.setattr(connection_module, "_open", lambda *those: may_open.wait(60) and opened(*those))
+        monkeypatch.setattr(connection_module, "open_socket", lambda *those: may_open.wait(60) and open_socket(*those))
         for producer in (first, second):
             producer.prepare("demo")
             producer.send("demo", b"a", target=(1, 0))
@@ -334,22 +335,20 @@ def test_connections_that_nobody_wants_go_to_the_next(cluster: EmbeddedCluster) 
         producer.prepare("demo")
     wait_until(lambda: connections(cluster, 1) and connections(cluster, 2))
     ahead = [connections(cluster, n) for n in (1, 2)]
-    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-dial")])
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-connect")])
     with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
     assert [connections(cluster, n) for n in (1, 2)] == ahead
 
 
 @pytest.mark.parametrize("idle", [True, False], ids=["for too long", "not for long"])
-def test_connections_are_used_again_unless_they_were_idle(
-    cluster: EmbeddedCluster, idle: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "time", clock := Later())
-    same = settings(cluster, idle_for=60.0)
+def test_connections_are_used_again_unless_they_were_idle(cluster: EmbeddedCluster, idle: bool) -> None:
+    clock = SkippingClock()
+    same = settings(cluster, idle_for=60.0, clock=clock)
     with Producer(same) as producer:
         send_all(producer, 300)
     before = connections(cluster, 1) | connections(cluster, 2)
-    clock.late += 61.0 if idle else 59.0
+    clock.advance(61.0 if idle else 59.0)
     with Producer(same) as producer:
         send_all(producer, 300)
     wait_until(lambda: len(connections(cluster, 1)) == len(connections(cluster, 2)) == 1)

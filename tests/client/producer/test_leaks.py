@@ -62,7 +62,7 @@ class Observer:
 
         def is_settled() -> bool:
             left = self.look()
-            dialling = any(one.name.startswith("tubemq-dial") for one in threading.enumerate())
+            dialling = any(one.name.startswith("tubemq-connect") for one in threading.enumerate())
             return not dialling and left.producers == producers and left.connections <= connections
 
         wait_until(is_settled, f"{producers} producers and {connections} connections")

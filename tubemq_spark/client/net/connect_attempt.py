@@ -1,9 +1,8 @@
-"""Connections are made in the background: the messages for other brokers do not wait for one that is not there."""
+"""Connecting in the background, so that messages for other brokers do not wait for a broker that is down."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -14,79 +13,82 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Broker
 
-_CONNECT_WITHIN = 3.0  # seconds
-
 
 class ConnectAttempt:
-    """One attempt to reach a broker, for all that want it meanwhile. It is `done` when there is a connection, which the
-    first of them has, or an error, which is everybody's. `begun_at` is on the monotonic clock."""
+    """One attempt to connect to a broker, shared by all producers that want it meanwhile.
+
+    It is `done` when there is a connection, which the first producer gets, or an error, which all get. `begun_at` is on
+    the monotonic clock.
+    """
 
     def __init__(self, settings: ClientSettings, broker: Broker, failed: Callable[[], None]) -> None:
-        """`failed` is called, once, when there will be no connection."""
+        """`failed` is called once if the attempt fails."""
         self.broker = broker
-        self.begun_at = time.monotonic()
+        self.begun_at = settings.clock.monotonic()
         self._settings = settings
         self._failed = failed
         self._lease = ExitStack()
         self._lock = threading.Lock()
-        self._outcome: Connection | TransportError | ProtocolError | None = None
-        self._wanted = 1  # by so many
+        self._result: Connection | TransportError | ProtocolError | None = None
+        self._waiting = 1  # producers that wait for the result
         self._taken = False
         if POOL.has_idle(broker.address, settings):
             self._run()
         else:
-            threading.Thread(target=self._run, daemon=True, name=f"tubemq-dial-{broker.broker_id}").start()
+            threading.Thread(target=self._run, daemon=True, name=f"tubemq-connect-{broker.broker_id}").start()
 
     def __repr__(self) -> str:
-        return f"<Dial to {self.broker}: {'under way' if self._outcome is None else self._outcome!r}>"
+        return f"<ConnectAttempt to {self.broker}: {'running' if self._result is None else self._result!r}>"
 
     @property
     def done(self) -> bool:
-        return self._outcome is not None
+        return self._result is not None
 
     def join(self) -> bool:
-        """One more wants it; False when it is done, and will not do for anybody else."""
+        """Add one more waiting producer. Return False if the attempt is done, so that a new one is needed."""
         with self._lock:
-            if self._outcome is not None:
+            if self._result is not None:
                 return False
-            self._wanted += 1
+            self._waiting += 1
             return True
 
     def take(self) -> tuple[Connection, ExitStack] | None:
-        """The connection, and the lease that gives it back when it is closed; None when another has taken it.
-        `TransportError` or `ProtocolError` when the broker could not be reached."""
+        """Return the connection and the lease that gives it back when closed; None if another producer has taken it.
+
+        Raise `TransportError` or `ProtocolError` if the broker could not be reached.
+        """
         with self._lock:
-            outcome, self._wanted = self._outcome, self._wanted - 1
-            assert outcome is not None
-            if not isinstance(outcome, Connection):
-                raise outcome
+            result, self._waiting = self._result, self._waiting - 1
+            assert result is not None
+            if not isinstance(result, Connection):
+                raise result
             if self._taken:
                 return None
             self._taken = True
-            return outcome, self._lease
+            return result, self._lease
 
     def close(self) -> None:
-        """One less wants it: a connection that nobody wants goes to the pool as soon as it is there."""
+        """Remove one waiting producer. A connection that nobody waits for goes to the pool."""
         with self._lock:
-            self._wanted -= 1
-            if self._wanted or self._outcome is None or self._taken:
+            self._waiting -= 1
+            if self._waiting or self._result is None or self._taken:
                 return
         self._lease.close()
 
     def _run(self) -> None:
-        timeout = min(_CONNECT_WITHIN, self._settings.rpc_timeout)
-        outcome: Connection | TransportError | ProtocolError
+        timeout = min(self._settings.timings.background_connect_timeout, self._settings.rpc_timeout)
+        result: Connection | TransportError | ProtocolError
         try:
-            outcome = self._lease.enter_context(POOL.lease(self.broker.address, self._settings, timeout))
+            result = self._lease.enter_context(POOL.lease(self.broker.address, self._settings, timeout))
         except (TransportError, ProtocolError) as error:
-            outcome = error
-        except Exception as error:  # the thread must not end without a word: somebody waits for it
-            outcome = TransportError(f"{self.broker} cannot be reached: {error}")
-        if not isinstance(outcome, Connection):
-            self._failed()  # before anybody can begin the next one
+            result = error
+        except Exception as error:  # the thread must always give a result, because somebody waits for it
+            result = TransportError(f"{self.broker} cannot be reached: {error}")
+        if not isinstance(result, Connection):
+            self._failed()  # before anybody can begin the next attempt
         with self._lock:
-            self._outcome = outcome
-            if self._wanted:
+            self._result = result
+            if self._waiting:
                 return
         self._lease.close()
 
@@ -95,21 +97,20 @@ class ConnectAttempts:
     """The attempts of all producers of a session: one at a time to each broker. Safe to use from several threads."""
 
     def __init__(self, settings: ClientSettings, unreachable: Callable[[int], None]) -> None:
-        """`unreachable` is told the id of each broker that could not be reached, be anybody still waiting or not."""
+        """`unreachable` is called with the id of each broker that could not be reached, even if nobody waits for it."""
         self._settings = settings
         self._unreachable = unreachable
         self._last: dict[Broker, ConnectAttempt] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<Dials {[dial for dial in self._last.values() if not dial.done]}>"
+        return f"<ConnectAttempts {[attempt for attempt in self._last.values() if not attempt.done]}>"
 
     def to(self, broker: Broker) -> ConnectAttempt:
-        """The attempt that is under way, or else a new one; `take` or `close` ends it for who asked."""
+        """Return the attempt that is running, or a new one. The caller must `take` or `close` it."""
         with self._lock:
-            dial = self._last.get(broker)
-            if dial is None or not dial.join():
-                dial = self._last[broker] = ConnectAttempt(
-                    self._settings, broker, partial(self._unreachable, broker.broker_id)
-                )
-            return dial
+            attempt = self._last.get(broker)
+            if attempt is None or not attempt.join():
+                failed = partial(self._unreachable, broker.broker_id)
+                attempt = self._last[broker] = ConnectAttempt(self._settings, broker, failed)
+            return attempt

@@ -1,80 +1,56 @@
-"""One TCP connection to a master or broker, plain or over TLS; with `tls_socket` the only module that touches sockets.
+"""One TCP connection to a master or broker: pipelined requests, replies, request timeouts.
 
-A connection belongs to one thread at a time (the pool sees to it). It may have any number of requests unanswered: they
-are written together, and read while writing, so that neither side can block the other.
+A connection belongs to one thread at a time; the pool ensures that. It may have any number of unanswered requests.
 """
 
 from __future__ import annotations
 
-import logging
-import selectors
-import socket
-import struct
-import sys
-import time
-from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.backoff import Deadline
-from tubemq_spark.client.net.tls_socket import TlsSocket, over_tls
-from tubemq_spark.client.process_caches import close_with_servers
-from tubemq_spark.client.tls import TlsSettings, tls_context
-from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.net import socket_stream
+from tubemq_spark.client.net.framings import FRAMINGS
+from tubemq_spark.client.net.open_socket import open_socket, reason_of
+from tubemq_spark.client.net.socket_stream import SocketStream
+from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
+from tubemq_spark.client.tls import TlsSettings
+from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol
 
-if sys.platform != "win32":
-    import fcntl
-    import termios
-
-_log = logging.getLogger(__name__)
-
-_READ_SIZE = 1 << 18
-_WRITE_SIZE = 1 << 18
-_GRACE = 1.0  # seconds
-_SLOWEST = 16 * 1024  # bytes a second; a peer that sends fewer is given up at the timeout
-_HANDSHAKE_WITHIN = 5.0  # seconds; a plain port is silent for ever to one that begins TLS
-_LEAST_WAIT = 0.1  # seconds; the steps of connecting share their time, and the last ones need some
-_AT_ONCE = struct.pack("ii", 1, 0)  # a linger of no time: unsent bytes are dropped
-_TLS_ALERT = b"\x15\x03"  # begins the record in which a TLS server says what is wrong
-_SECOND_FRAMING_AFTER = 0.3  # seconds of silence before the other framing is tried beside the first
-
-# A call no server knows: it is answered with an exception at once, and changes nothing.
-_PROBE = Request(ServiceType.MASTER, 0, 10_000, b"")
+_MIN_RATE = 16 * 1024  # bytes a second; the request timeout applies to a peer that sends less
+_TLS_ALERT = b"\x15\x03"  # the first bytes of the record in which a TLS server reports an error
 
 
 class Connection:
-    """Calls over one socket. After any error it is closed, for its place in the stream is unknown then."""
+    """Requests and replies over one socket. After any error it is closed, because its place in the byte stream is
+    unknown then.
+    """
 
     def __init__(
-        self, address: Address, framing: Framing, connect_timeout: float, tls: TlsSettings | None = None
+        self,
+        address: Address,
+        framing: Framing,
+        connect_timeout: float,
+        tls: TlsSettings | None = None,
+        timings: Timings = DEFAULT_TIMINGS,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`TransportError` when nobody answers at `address` within `connect_timeout` seconds, `ProtocolError` when who
-        answers over TLS is not to be trusted.
-        """
+        """Connect within `connect_timeout` seconds. Raises as `open_socket` does."""
         self.address = address
         self.framing = framing
-        self.idle_since = time.monotonic()
+        self.idle_since = 0.0  # on the monotonic clock; the pool sets it
         self._rpc = RpcProtocol(framing)
-        self._deadlines: dict[int, float] = {}
+        self._deadlines: dict[int, float] = {}  # of unanswered requests, by serial number
         self._replies: dict[int, Response | Failure] = {}
-        self._to_write: deque[bytes] = deque()
-        self._written = 0  # of the first of them
-        self._queued = self._given = 0  # bytes of all requests, and how many of them the system has taken
-        self._received = 0  # bytes
-        self._broke: TransportError | ProtocolError | None = None  # why it was closed, unless its user did that
-        self._chunk = memoryview(bytearray(_READ_SIZE))
-        # A read of less has emptied a plain socket. One over TLS gives records, which are short, one by one.
-        self._whole_read = _READ_SIZE if tls is None else 0
-        self._socket = _open(address, connect_timeout, tls)
-        self._selector = selectors.DefaultSelector()
-        self._events = selectors.EVENT_READ
-        self._selector.register(self._socket, self._events)
+        self._failure: TransportError | ProtocolError | None = None  # why it was closed, unless its user closed it
+        self._grace = timings.slow_peer_grace
+        self._clock = clock
+        self._stream = SocketStream(open_socket(address, connect_timeout, tls, timings))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._deadlines)} unanswered"
@@ -82,301 +58,135 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        return self._socket.fileno() < 0
+        return self._stream.closed
 
     @property
     def unanswered(self) -> int:
+        """The number of requests without a reply."""
         return len(self._deadlines)
 
     @property
     def queued(self) -> int:
-        """How many bytes all requests have, whether they were written or not."""
-        return self._queued
+        """How many bytes all requests have, written or not."""
+        return self._stream.queued
 
     @property
     def delivered(self) -> int:
-        """How many of these bytes the peer's host has, as far as this system tells; on some it does not, then how many
-        the system has taken. Over TLS it may be a little less, as long as more bytes are on their way."""
-        return self._given - (0 if self.closed else _on_the_way(self._socket))
+        """How many of these bytes the peer's host has acknowledged, see `SocketStream.delivered`."""
+        return self._stream.delivered
 
     def submit(self, service: ServiceType, method: Method, message: Message, timeout: float) -> int:
-        """Queues a request for the next write; the number to ask for its reply. `timeout` is in seconds."""
+        """Queue a request for the next write. Return the serial number of its reply. `timeout` is in seconds."""
         return self.submit_bytes(service, method, message.SerializeToString(), timeout)
 
     def submit_bytes(self, service: ServiceType, method: Method, message: bytes, timeout: float) -> int:
-        """As `submit`, for a message that was encoded before. `ProtocolError` when it does not fit into a frame."""
-        return self._submit(Request(service, method, max(1, int(timeout * 1000)), message))
+        """As `submit`, for an encoded message. Raise `ProtocolError` if it does not fit into a frame."""
+        return self.submit_request(Request(service, method, max(1, int(timeout * 1000)), message))
 
-    def _submit(self, request: Request) -> int:
+    def submit_request(self, request: Request) -> int:
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         serial_no, data = self._rpc.request(request)
-        self._to_write.append(data)
-        self._queued += len(data)
-        self._deadlines[serial_no] = time.monotonic() + request.timeout_ms / 1000
+        self._stream.queue(data)
+        self._deadlines[serial_no] = self._clock.monotonic() + request.timeout_ms / 1000
         return serial_no
 
     def reply(self, serial_no: int) -> Response | Failure:
-        """Waits for the reply to `serial_no` until its request's timeout. Bytes that come in prolong that by the time
-        that they take over a link of 16 KiB/s.
+        """Return the reply to `serial_no`; wait until its request's timeout. Bytes that come in extend the timeout by
+        the time that they need at 16 KiB/s.
 
-        `TransportError` when it does not come in time or the connection breaks, `ProtocolError` when the peer speaks
-        something else; either way the connection is closed.
+        Raise `TransportError` if the reply does not come in time or the connection breaks, `ProtocolError` if the peer
+        speaks another protocol. In both cases the connection is closed.
         """
-        # A busy reader may find replies in the socket that came long ago, so it looks for a moment at the least. Bytes
-        # that come in buy time at the rate of a slow link, and not more: a peer that trickles must not hold anybody.
-        began, had = time.monotonic(), self._received
+        # A busy reader may find replies that came long ago, so it looks at the socket for a moment at least. Bytes that
+        # come in extend the timeout at a fixed rate only: a peer that sends one byte at a time must not block us.
+        started, received = self._clock.monotonic(), self._stream.received
         while serial_no not in self._replies:
             deadline = self._deadlines.get(serial_no)
             if deadline is None:
-                raise self._broke or TransportError(f"the connection to {self.address} is closed")
-            wait = self._latest(deadline, began, had) - time.monotonic()
+                raise self._failure or TransportError(f"the connection to {self.address} is closed")
+            wait = self._give_up_at(deadline, started, received) - self._clock.monotonic()
             try:
-                self._pump(max(0.0, wait))
+                self.poll(max(0.0, wait))
             except (TransportError, ProtocolError):
-                if serial_no in self._replies:  # it may have come in just before the end
+                if serial_no in self._replies:  # the reply came just before the error
                     break
                 raise
-            now = time.monotonic()
-            if serial_no not in self._replies and now >= self._latest(deadline, began, had):
+            now = self._clock.monotonic()
+            if serial_no not in self._replies and now >= self._give_up_at(deadline, started, received):
                 self.close()
-                _framings.pop(self.address, None)  # a server may be back as another release
-                raise TransportError(f"{self.address} did not answer in time; {self._silence()}")
+                FRAMINGS.pop(self.address, None)  # the server may have been replaced by another release
+                raise TransportError(
+                    f"{self.address} did not answer in time; if its port is right, is 'tubemq.rpc.framing' "
+                    f"({self.framing.value} was used), or is the server stuck?"
+                )
         return self._replies.pop(serial_no)
 
     def call(self, service: ServiceType, method: Method, message: Message, timeout: float) -> Response | Failure:
         return self.reply(self.submit(service, method, message, timeout))
 
     def flush(self) -> None:
-        """Writes what is queued and reads what is there, as far as possible without waiting."""
-        self._pump(0)
+        """Write what is queued and read what is there, as far as possible without waiting."""
+        self.poll(0)
 
     def answered(self, serial_no: int) -> bool:
-        """Whether `reply(serial_no)` would not wait."""
+        """Return True if `reply(serial_no)` would not wait."""
         return serial_no in self._replies
 
     def take(self) -> dict[int, Response | Failure]:
-        """All replies that came in and were not asked for yet, by number."""
+        """Return and remove all replies that came in, by serial number."""
         replies, self._replies = self._replies, {}
         return replies
 
     def close(self) -> None:
         if not self.closed:
-            self._selector.close()
-            if self._deadlines:
-                # What the peer has not got yet it shall not get later, when somebody has drawn conclusions.
-                with suppress(OSError):
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-            self._socket.close()
+            # Once a caller has given up a request, the peer must not receive it any more.
+            self._stream.close(drop_unsent=bool(self._deadlines))
             self._deadlines.clear()
-            self._to_write.clear()
 
     def still_open(self) -> bool:
-        """Whether an unused connection may be used again: nothing, not even an end, came in since."""
-        if self.closed or self._deadlines:
-            return False
-        return not self._selector.select(0) or (isinstance(self._socket, TlsSocket) and self._socket.is_quiet())
+        """Return True if an idle connection can be used again: nothing came in since, not even its end."""
+        return not self.closed and not self._deadlines and self._stream.is_quiet()
 
-    def _latest(self, deadline: float, began: float, had: int) -> float:
-        """When to stop waiting for a reply with this `deadline`. Its reader `began` to listen when it `had` so many
-        bytes.
-        """
-        return max(deadline, began + _GRACE) + (self._received - had) / _SLOWEST
-
-    def _silence(self) -> str:
-        return f"if its port is right, is 'tubemq.rpc.framing' ({self.framing.value} was used), or is the server stuck?"
-
-    def _pump(self, wait: float) -> None:
-        """Writes and reads once, after waiting up to `wait` seconds for either to be possible."""
+    def poll(self, wait: float) -> None:
+        """Write and read once, after waiting up to `wait` seconds until either is possible."""
         if self.closed:
             raise TransportError(f"the connection to {self.address} is closed")
         try:
-            try:
-                self._write()
-            except OSError:
-                self._read()  # what the peer said before it went
-                raise
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._to_write else 0)
-            if events != self._events:
-                self._selector.modify(self._socket, events)
-                self._events = events
-            ready = self._selector.select(wait)
-            if any(mask & selectors.EVENT_READ for _, mask in ready):
-                self._read()
+            self._stream.exchange(wait, self._receive)
         except OSError as cause:
-            question = self._question()
+            hint = self._tls_hint()
             self.close()
-            self._broke = TransportError(f"the connection to {self.address} broke: {_reason(cause)}{question}")
-            raise self._broke from None
+            self._failure = TransportError(f"the connection to {self.address} broke: {reason_of(cause)}{hint}")
+            raise self._failure from None
         except ProtocolError as cause:
-            question = self._question() if self._chunk[:2] == _TLS_ALERT else ""
+            hint = self._tls_hint() if self._stream.last_bytes[:2] == _TLS_ALERT else ""
             self.close()
-            self._broke = ProtocolError(
-                f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}{question}"
+            self._failure = ProtocolError(
+                f"{self.address} does not speak TubeMQ's protocol ({self.framing.value}): {cause}{hint}"
             )
-            raise self._broke from None
+            raise self._failure from None
 
-    def _question(self) -> str:
-        """What may be the matter with a peer that never answered: a port with TLS ends what does not begin so."""
+    def _receive(self, data: memoryview) -> None:
+        for serial_no, reply in self._rpc.receive(data):
+            del self._deadlines[serial_no]
+            self._replies[serial_no] = reply
+        self._rpc.receive(b"")  # raises an error in the bytes behind these replies now, because no more bytes may come
+
+    def _give_up_at(self, deadline: float, started: float, received: int) -> float:
+        """Return when to stop waiting for a reply with `deadline`. The reader started to wait at `started`, when
+        `received` bytes had come in.
+        """
+        return max(deadline, started + self._grace) + (self._stream.received - received) / _MIN_RATE
+
+    def _tls_hint(self) -> str:
+        """Return a hint for a peer that never answered: a TLS port ends connections that do not begin with TLS."""
         never_answered = next(iter(self._deadlines), None) == 1
-        if not never_answered or isinstance(self._socket, TlsSocket):
+        if not never_answered or self._stream.is_tls:
             return ""
         return "; it never answered: does the port speak TLS? Then set option 'tubemq.tls.enabled' to true"
 
-    def _write(self) -> None:
-        while self._to_write:
-            if len(self._to_write) > 1 and len(self._to_write[0]) < _WRITE_SIZE:
-                self._gather()
-            data = memoryview(self._to_write[0])[self._written :]
-            try:
-                written = self._socket.send(data)
-            except BlockingIOError:
-                return
-            self._written += written
-            self._given += written
-            if self._written == len(self._to_write[0]):
-                self._to_write.popleft()
-                self._written = 0
-
-    def _gather(self) -> None:
-        """Joins small requests, for one write costs more than copying them."""
-        parts, size = [], 0
-        while self._to_write and size < _WRITE_SIZE:
-            parts.append(self._to_write.popleft())
-            size += len(parts[-1])
-        self._to_write.appendleft(b"".join(parts))
-
-    def _read(self) -> None:
-        while True:
-            try:
-                size = self._socket.recv_into(self._chunk)
-            except BlockingIOError:
-                return
-            if size == 0:
-                raise ConnectionError("the peer closed it")
-            self._received += size
-            for serial_no, reply in self._rpc.receive(self._chunk[:size]):
-                del self._deadlines[serial_no]
-                self._replies[serial_no] = reply
-            self._rpc.receive(b"")  # raises now what is wrong behind those replies: no byte may follow to tell
-            if size < self._whole_read:
-                return
-
 
 def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
-    """Waits up to `seconds` until one of `connections` can read, or write what is queued; `flush` does either."""
-    with selectors.DefaultSelector() as selector:
-        for connection in connections:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection._to_write else 0)
-            selector.register(connection._socket, events)
-        selector.select(seconds)
-
-
-def _on_the_way(opened: socket.socket) -> int:
-    """How many bytes the system has taken, and the peer's host has not acknowledged."""
-    if sys.platform == "win32":
-        return 0
-    try:
-        return int.from_bytes(fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:  # not every system tells that of sockets
-        return 0
-
-
-_framings: dict[Address, Framing] = {}  # what was found out in this process
-
-
-def connect(address: Address, framing: Framing | None, timeout: float, tls: TlsSettings | None = None) -> Connection:
-    """A connection with `framing`, or with the one that `address` answers to.
-
-    A server is silent to the framing it does not know, so the standard one is tried first and the other one, over a
-    connection of its own, soon beside it. Raises as `Connection`, and `TransportError` when neither is answered within
-    `timeout` seconds.
-    """
-    known = framing or _framings.get(address)
-    if known is not None:
-        return Connection(address, known, timeout, tls)
-    deadline = Deadline(timeout)
-    standard = Connection(address, Framing.STANDARD, timeout, tls)
-    probes = {standard: standard._submit(_PROBE)}
-    try:
-        found = _first_answer(probes, min(_SECOND_FRAMING_AFTER, timeout / 2))
-        if found is None:
-            prefixed = Connection(address, Framing.PREFIXED, max(deadline.left, _LEAST_WAIT), tls)
-            probes[prefixed] = prefixed._submit(_PROBE)
-            found = _first_answer(probes, deadline.left)
-    except (TransportError, ProtocolError):
-        for probe in probes:
-            probe.close()
-        raise
-    for probe in probes:
-        if probe is not found:
-            probe.close()
-    if found is None:
-        raise TransportError(
-            f"{address} accepts connections but answers nothing within {timeout:g} s in either framing; "
-            f"is it the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
-            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)?"
-        )
-    _framings[address] = found.framing
-    _log.debug("%s speaks the %s framing", address, found.framing.value)
-    return found
-
-
-close_with_servers(_framings.clear)  # the next server at an address may speak the other framing
-
-
-def _first_answer(probes: dict[Connection, int], seconds: float) -> Connection | None:
-    deadline = Deadline(seconds)
-    while not deadline.passed:
-        for connection, serial_no in probes.items():
-            connection._pump(min(0.02, deadline.left))
-            if connection.answered(serial_no):
-                connection.reply(serial_no)
-                return connection
-    return None
-
-
-# Sockets, plain or over TLS
-
-
-def _open(address: Address, seconds: float, tls: TlsSettings | None) -> socket.socket:
-    """A socket that does not block. Raises as `Connection`."""
-    try:
-        context = None if tls is None else tls_context(tls)
-        deadline = Deadline(seconds)
-        opened = _reach(address, deadline)
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                opened = over_tls(opened, context, address, max(_LEAST_WAIT, min(deadline.left, _HANDSHAKE_WITHIN)))
-            opened.setblocking(False)
-        except BaseException:
-            opened.close()
-            raise
-    except ConfigError as cause:  # the driver has checked it, but files may differ here, or just be replaced
-        raise TransportError(f"cannot connect to {address}: {cause}; each executor needs the file") from None
-    except (OSError, UnicodeError) as cause:  # the latter for a name that cannot be a host's
-        raise TransportError(f"cannot connect to {address}: {_reason(cause)}") from None
-    return opened
-
-
-def _reach(address: Address, deadline: Deadline) -> socket.socket:
-    """A connected socket. A name may stand for several hosts: they share the time that is left, the last one has the
-    rest.
-    """
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    problem = OSError(f"{address.host} is no host's name")
-    for number, (family, kind, protocol, _, host) in enumerate(found):
-        opened = socket.socket(family, kind, protocol)
-        try:
-            opened.settimeout(max(_LEAST_WAIT, deadline.left / (len(found) - number)))
-            opened.connect(host)
-            return opened
-        except OSError as cause:
-            opened.close()
-            problem = cause
-    raise problem
-
-
-def _reason(cause: OSError | ValueError) -> str:
-    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    """Wait up to `seconds` until one of `connections` can read, or can write what is queued; `flush` does either."""
+    socket_stream.wait_for_any([connection._stream for connection in connections], seconds)

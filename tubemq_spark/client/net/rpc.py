@@ -1,6 +1,6 @@
-"""Many calls at once: all that go to one server share a connection and are written together.
+"""Batches of requests to many servers: requests to one server share a connection and are sent in one write.
 
-When a broker refuses the visit token of a call, the calls to it are made again with a newer one from the master.
+If a broker refuses the visit token of a request, the requests to it are sent again with a newer token.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 M = TypeVar("M", bound=Message)
 
 Outcome = Response | Failure | TransportError | ProtocolError
+"""What became of one request: a reply, an exception of the server, or why there is neither."""
 
 _MAX_TEXT = 600  # characters of a server's text, which names topic, group and client ids
 
 
 @dataclass(frozen=True)
 class ServerRequest:
-    """One request and where it goes; `what` says in words what it is for, as the beginning of an error's sentence.
-    `token` is the one in the message's `authInfo`, for calls that have it and may be repeated with another one.
+    """One request and its server. `what` describes it, as the beginning of an error's sentence.
+
+    `token` is the visit token in the message's `authInfo`, for requests that may be repeated with a newer one.
     """
 
     address: Address
@@ -48,128 +50,132 @@ class ServerRequest:
 
 
 def send_requests(
-    settings: ClientSettings, calls: Sequence[ServerRequest], timeout: float | None = None
+    settings: ClientSettings, requests: Sequence[ServerRequest], timeout: float | None = None
 ) -> list[Outcome]:
-    """The outcome of each call, in their order; those to one server are handled in their order too. Raises nothing.
+    """Return the outcome of each request, in order. Errors are outcomes: nothing is raised.
 
-    All calls to a broker that refused a visit token are made twice, hence calls with a `token` must bear that.
+    A server handles its requests in order too. All requests to a broker that refused a visit token are sent twice, so
+    requests with a `token` must be repeatable.
     """
-    outcomes = _call_all(settings, calls, timeout)
-    troubles = _renew_tokens(calls, outcomes)
-    if troubles:
-        again = [number for number, call in enumerate(calls) if troubles.get(call.address, "") is None]
+    outcomes = _send_once(settings, requests, timeout)
+    renewals = _renew_tokens(requests, outcomes)
+    if renewals:
+        again = [number for number, request in enumerate(requests) if renewals.get(request.address, "") is None]
         for number in again:
-            _authorize(settings, calls[number])
-        for number, outcome in zip(again, _call_all(settings, [calls[n] for n in again], timeout), strict=True):
+            _set_token(settings, requests[number])
+        repeated = _send_once(settings, [requests[number] for number in again], timeout)
+        for number, outcome in zip(again, repeated, strict=True):
             outcomes[number] = outcome
-        for number, call in enumerate(calls):
-            outcomes[number] = _unless_expired(call, outcomes[number], troubles.get(call.address))
+        for number, request in enumerate(requests):
+            outcomes[number] = _unless_expired(request, outcomes[number], renewals.get(request.address))
     return outcomes
 
 
-def _renew_tokens(calls: Sequence[ServerRequest], outcomes: Sequence[Outcome]) -> dict[Address, str | None]:
-    """The brokers that refused a token, each with why there is no newer one, None where there is one now."""
-    troubles: dict[Address, str | None] = {}
-    for call, outcome in zip(calls, outcomes, strict=True):
-        if call.token is not None and call.address not in troubles and _refusal(call, outcome) is not None:
+def _renew_tokens(requests: Sequence[ServerRequest], outcomes: Sequence[Outcome]) -> dict[Address, str | None]:
+    """Return the brokers that refused a token, each with the reason why there is no newer token, None if there is."""
+    renewals: dict[Address, str | None] = {}
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if request.token is not None and request.address not in renewals and _refusal(request, outcome) is not None:
             try:
-                call.token.renew(shown_token(call))
-                troubles[call.address] = None
+                request.token.renew(token_of(request))
+                renewals[request.address] = None
             except TransportError as error:
-                troubles[call.address] = str(error)
-    return troubles
+                renewals[request.address] = str(error)
+    return renewals
 
 
-def _authorize(settings: ClientSettings, call: ServerRequest) -> None:
-    """Puts the token of now into the message."""
-    if call.token is not None:
-        info: broker_pb.AuthorizedInfo = call.message.authInfo  # type: ignore[attr-defined]
-        info.CopyFrom(authorization(settings.credentials, call.token.value))
+def _set_token(settings: ClientSettings, request: ServerRequest) -> None:
+    """Put the current token into the message."""
+    if request.token is not None:
+        info: broker_pb.AuthorizedInfo = request.message.authInfo  # type: ignore[attr-defined]
+        info.CopyFrom(authorization(settings.credentials, request.token.value, settings.clock))
 
 
-def shown_token(call: ServerRequest) -> int:
-    """The visit token in the message of a call that has one."""
-    token: int = call.message.authInfo.visitAuthorizedToken  # type: ignore[attr-defined]
+def token_of(request: ServerRequest) -> int:
+    """Return the visit token in the message of a request that has one."""
+    token: int = request.message.authInfo.visitAuthorizedToken  # type: ignore[attr-defined]
     return token
 
 
-def _refusal(call: ServerRequest, outcome: Outcome) -> str | None:
-    """The broker's text when it answered 415 to a call with a token."""
-    if call.token is None or not isinstance(outcome, Response):
+def _refusal(request: ServerRequest, outcome: Outcome) -> str | None:
+    """Return the broker's text if it answered 415 to a request with a token."""
+    if request.token is None or not isinstance(outcome, Response):
         return None
+    reply: broker_pb.HeartBeatResponseB2C | broker_pb.RegisterResponseB2C
     try:
-        if call.method is Method.PARTITION_HEARTBEAT:
-            beat = parse(broker_pb.HeartBeatResponseB2C, outcome.data)
-            code, text = beat.errCode, beat.errMsg
+        if request.method is Method.PARTITION_HEARTBEAT:
+            reply = parse(broker_pb.HeartBeatResponseB2C, outcome.data)
         else:
-            claim = parse(broker_pb.RegisterResponseB2C, outcome.data)
-            code, text = claim.errCode, claim.errMsg
+            reply = parse(broker_pb.RegisterResponseB2C, outcome.data)
     except ProtocolError:
-        return None  # who reads the answer finds out
-    return text if code == ErrCode.CERTIFICATE_FAILURE else None
+        return None  # the caller finds out when it reads the reply
+    return reply.errMsg if reply.errCode == ErrCode.CERTIFICATE_FAILURE else None
 
 
-def _unless_expired(call: ServerRequest, outcome: Outcome, trouble: str | None) -> Outcome:
-    """A token that stays refused is a trouble that may pass, and not one of the user's credentials."""
-    text = _refusal(call, outcome)
+def _unless_expired(request: ServerRequest, outcome: Outcome, problem: str | None) -> Outcome:
+    """Return `outcome`, or a `TransportError` if the token is still refused, because a retry may help then."""
+    text = _refusal(request, outcome)
     if text is None or not is_about_visit_token(ErrCode.CERTIFICATE_FAILURE, text):
         return outcome
-    return TransportError(f"the broker refuses the visit token ({text}), and {trouble or 'the newest one too'}")
+    return TransportError(f"the broker refuses the visit token ({text}), and {problem or 'the newest one too'}")
 
 
-def _call_all(settings: ClientSettings, calls: Sequence[ServerRequest], timeout: float | None) -> list[Outcome]:
+def _send_once(settings: ClientSettings, requests: Sequence[ServerRequest], timeout: float | None) -> list[Outcome]:
     seconds = settings.rpc_timeout if timeout is None else timeout
     outcomes: list[Outcome] = []
     broken: dict[Address, TransportError | ProtocolError] = {}
     with ExitStack() as leases:
         connections: dict[Address, Connection] = {}
         serials: list[int] = []
-        # First all connections: while one is waited for, no request's time must run.
-        for address in dict.fromkeys(call.address for call in calls):
+        # Connect to all servers first: connecting to one must not use up the timeouts of requests to others.
+        for address in dict.fromkeys(request.address for request in requests):
             try:
                 connections[address] = leases.enter_context(POOL.lease(address, settings, seconds))
             except (TransportError, ProtocolError) as error:
                 broken[address] = error
-        for call in calls:
+        for request in requests:
             serial_no = -1
-            if call.address not in broken:
+            if request.address not in broken:
+                connection = connections[request.address]
                 try:
-                    serial_no = connections[call.address].submit(call.service, call.method, call.message, seconds)
+                    serial_no = connection.submit(request.service, request.method, request.message, seconds)
                 except (TransportError, ProtocolError) as error:
-                    broken[call.address] = error
+                    broken[request.address] = error
             serials.append(serial_no)
         for address, connection in connections.items():
             try:
                 connection.flush()
             except (TransportError, ProtocolError) as error:
                 broken[address] = error
-        for call, serial_no in zip(calls, serials, strict=True):
+        for request, serial_no in zip(requests, serials, strict=True):
+            address = request.address
             try:
-                if call.address in broken and not (
-                    call.address in connections and connections[call.address].answered(serial_no)
-                ):
-                    raise broken[call.address]
-                outcomes.append(connections[call.address].reply(serial_no))
+                if address in broken and not (address in connections and connections[address].answered(serial_no)):
+                    raise broken[address]
+                outcomes.append(connections[address].reply(serial_no))
             except (TransportError, ProtocolError) as error:
-                broken.setdefault(call.address, error)
-                outcomes.append(broken[call.address])
+                broken.setdefault(address, error)
+                outcomes.append(broken[address])
     return outcomes
 
 
-def send_request(settings: ClientSettings, call: ServerRequest, timeout: float | None = None) -> Response | Failure:
-    """As `send_requests` for one, raising `TransportError` or `ProtocolError`."""
-    outcome = send_requests(settings, [call], timeout)[0]
+def send_request(settings: ClientSettings, request: ServerRequest, timeout: float | None = None) -> Response | Failure:
+    """Send one request and return its reply. Raise `TransportError` or `ProtocolError`."""
+    outcome = send_requests(settings, [request], timeout)[0]
     if isinstance(outcome, (TransportError, ProtocolError)):
-        raise type(outcome)(f"{call.what}: {outcome}") from None
+        raise type(outcome)(f"{request.what}: {outcome}") from None
     return outcome
 
 
 def unwrap_reply(outcome: Outcome, kind: type[M], what: str) -> M:
-    """The reply message of a call. `TransportError` as well when the node is starting, stopping or standing by, so that
-    one reaction serves all cases of "not here, not now"; `ServerError` for any other exception of the server."""
+    """Return the reply message of a request.
+
+    Raise `TransportError` also if the server is starting, stopping or standing by, so that callers treat every server
+    that is not in service alike. Raise `ServerError` for any other exception of the server.
+    """
     if isinstance(outcome, Response):
         try:
-            return _checked(parse(kind, outcome.data))
+            return _with_readable_texts(parse(kind, outcome.data))
         except ProtocolError as error:
             raise ProtocolError(f"{what}: {error}") from None
     if isinstance(outcome, Failure):
@@ -179,11 +185,14 @@ def unwrap_reply(outcome: Outcome, kind: type[M], what: str) -> M:
     raise type(outcome)(f"{what}: {outcome}") from None
 
 
-def _checked(reply: M) -> M:
-    """`reply` with a text that errors and logs can show; holders of partitions are found in it, too."""
+def _with_readable_texts(reply: M) -> M:
+    """Return `reply` with an `errMsg` that errors and logs can show. Raise `ProtocolError` if a text is no UTF-8.
+
+    Code that searches a text, such as for the holder of a partition, still finds it.
+    """
     for name in _texts(reply.DESCRIPTOR):
         value = getattr(reply, name)
-        # protobuf gives bytes instead of a text that is no UTF-8.
+        # protobuf returns bytes instead of a text that is no UTF-8.
         if not isinstance(value, str) and (isinstance(value, bytes) or any(isinstance(one, bytes) for one in value)):
             raise ProtocolError(f"the text {name} of a {type(reply).__name__} is no UTF-8: {shown(value)}")
         if name == "errMsg" and not (len(value) <= _MAX_TEXT and value.isprintable()):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf.message import Message
 
-from tests.client.cluster.test_master_client import Master, session
+from tests.client.cluster.test_consumer_session import Master, session
 from tests.peers import Peer, answering, message_reply
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.net.pool import POOL
