@@ -1,4 +1,4 @@
-"""TubeMQ for tests: a master and brokers in this process that speak the wire protocol as the real ones do."""
+"""An embedded TubeMQ for tests: a master and brokers in this process that speak the wire protocol of real servers."""
 
 from tubemq_spark.testing.cluster import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig

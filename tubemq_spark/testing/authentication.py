@@ -1,6 +1,6 @@
-"""Credentials and visit tokens as the servers check them.
+"""Authentication: the servers' checks of credentials and visit tokens.
 
-The stock handlers look whether credentials are there and fresh; no password is compared.
+TubeMQ's own handlers check that credentials are present and recent; they compare no password.
 wire: SimpleCertificateMasterHandler, SimpleCertificateBrokerHandler, SimpleVisitTokenManager.
 """
 
@@ -18,10 +18,10 @@ _KEPT_BY_BROKERS = 6
 
 
 class VisitTokens:
-    """The numbers that clients get from the masters and show to the brokers; each is the time it was made, in ms.
+    """The tokens that clients receive from the masters and show to the brokers; each is its creation time in ms.
 
-    A new one is made after four fifths of `visit_token_valid_period`. Clients are given the last but one, so that every
-    broker has heard of it.
+    The masters create one after each four fifths of `visit_token_valid_period`. Clients receive the last but one, which
+    every broker knows by then.
     """
 
     def __init__(self, clock: Clock, config: ServerConfig) -> None:
@@ -32,18 +32,18 @@ class VisitTokens:
 
     @property
     def current(self) -> int:
-        """What clients are given now."""
+        """The token that clients receive now."""
         self._rotate()
         return self._tokens[-2] if len(self._tokens) > 1 else self._tokens[0]
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """What brokers accept now, oldest first."""
+        """The tokens that brokers accept now, oldest first."""
         self._rotate()
         return tuple(self._tokens)
 
     def rotate(self) -> None:
-        """As if the time for the next token had come; the one after that comes a whole period later."""
+        """Create the next token now; the one after it follows a whole period later."""
         self._rotate()
         self._next = self._clock.now()
         self._rotate()
@@ -59,7 +59,7 @@ class VisitTokens:
 def check_certificate(
     info: master_pb.MasterCertificateInfo, config: ServerConfig, clock: Clock, *, produce: bool
 ) -> None:
-    """What a master checks first in every call of a producer or consumer; `DeclinedError` with 415."""
+    """Check the credentials of a client's call to a master; `DeclinedError` with 415."""
     if not (config.start_produce_authenticate if produce else config.start_consume_authenticate):
         return
     claim = info.authInfo
@@ -80,10 +80,10 @@ def check_authorization(
     produce: bool,
     registered_at: float,
 ) -> None:
-    """What a broker checks in sends, registers, unregisters and heartbeats; `DeclinedError` with 415.
+    """Check the credentials of a send, register, unregister or heartbeat at a broker; `DeclinedError` with 415.
 
-    `registered_at` is when the broker last registered at the master, by `clock.now()`: for a while after that it takes
-    any visit token, for it may not have heard of all.
+    `registered_at` is when the broker last registered at the master, by `clock.now()`. For a while after that it
+    accepts any visit token, because it may not know all of them yet.
     """
     settled = clock.now() - registered_at > config.visit_token_check_in_valid_time
     if config.start_visit_token_check and settled and info.visitAuthorizedToken not in tokens.accepted:

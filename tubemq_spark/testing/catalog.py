@@ -1,6 +1,6 @@
-"""What is deployed on the cluster: the brokers, the topics on each of them, and what groups may do.
+"""The configuration of the cluster: brokers, the topics on each of them, and rules for consumer groups.
 
-The masters hand it out, the brokers go by it, and the methods of `EmbeddedTubeMQ` change it as the admin API would.
+Masters serve it to clients, brokers follow it, and `Administration` changes it as the admin API does.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 OFFSET_HISTORY = "__offset_history__"
-"""The brokers' own topic: on each of them, and open to readers only."""
+"""The brokers' own topic: every broker has it, and clients can only read it."""
 
 
 @dataclass
 class TopicLayout:
-    """One topic on one broker."""
+    """The partitions and settings of one topic on one broker."""
 
-    partitions: int  # of each store
+    partitions: int  # in each store
     stores: int
-    max_msg_size: int | None = None  # bytes; None: the cluster's
+    max_msg_size: int | None = None  # bytes; None: that of the cluster
     accept_publish: bool = True
     accept_subscribe: bool = True
 
@@ -31,7 +31,7 @@ class TopicLayout:
 
 @dataclass
 class BrokerEntry:
-    """A broker as the masters list it. `online` is False while it does not answer the masters."""
+    """A broker in the masters' list. `online` is False while the masters miss its heartbeats."""
 
     broker_id: int
     host: str
@@ -44,25 +44,25 @@ class BrokerEntry:
 
 @dataclass
 class GroupRules:
-    """What the admin API holds about consumer groups.
+    """Access rules for consumer groups, as the admin API sets them.
 
-    `authorized` has the topics under authorisation, with the groups that may read each. `filters` restricts a group
+    `authorized` holds the topics under authorisation, with the groups that may read each. `filters` restricts a group
     on a topic to some msgTypes. All pairs are (topic, group).
     """
 
     authorized: dict[str, set[str]] = field(default_factory=dict)
     blacklist: set[tuple[str, str]] = field(default_factory=set)
     filters: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
-    from_max: dict[str, int] = field(default_factory=dict)  # group -> id of its order to jump to the latest; they grow
+    from_max: dict[str, int] = field(default_factory=dict)  # group -> id of its last order, growing
 
     def is_disabled(self, topic: str, group: str) -> bool:
-        """Whether `group` is kept from `topic` although it may ask."""
+        """Return True if `group` may subscribe to `topic` but receives no partitions of it."""
         return (topic, group) in self.blacklist
 
 
 @dataclass(frozen=True)
 class FlowRule:
-    """A flow rule as the admin API takes it: its JSON text, and the read policy that goes with it."""
+    """A flow rule of the admin API: its JSON text and its read policy."""
 
     rule_id: int
     info: str = "[]"
@@ -78,13 +78,13 @@ class Catalog:
     group_flows: dict[str, FlowRule] = field(default_factory=dict)
 
     def layouts(self, topic: str) -> Mapping[int, TopicLayout]:
-        """How each broker holds the topic; nothing for one that is not deployed."""
+        """Return the topic's layout by broker id; empty for a topic that is not deployed."""
         if topic == OFFSET_HISTORY:
             return {broker_id: TopicLayout(partitions=10, stores=1) for broker_id in self.brokers}
         return self.topics.get(topic, {})
 
     def layout(self, topic: str, broker_id: int) -> TopicLayout | None:
-        """How the broker holds the topic, None when it does not."""
+        """Return the topic's layout on the broker; None when the broker does not have it."""
         if topic == OFFSET_HISTORY:
             return self.layouts(topic).get(broker_id)
         return self.topics.get(topic, {}).get(broker_id)

@@ -1,4 +1,8 @@
-"""The embedded servers' time: it passes by itself, and a test may advance it."""
+"""The servers' time in an embedded cluster, which a test can advance: `EmbeddedTubeMQ.clock`.
+
+The client has a clock of its own, `tubemq_spark.client.clock.Clock` in `ClientSettings.clock`, for its timeouts and
+pauses. The two are independent, as on two machines: advancing this one skips no pause of a client.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Seconds and milliseconds as the servers see them.
+    """Real time plus the seconds that a test has skipped.
 
-    Every timeout of the servers (claims, members, flushes, offsets, rounds of balance, delays of faults) is measured by
-    one of these, so that a test that waits for none of them can still see all of them.
+    All timeouts of the servers use it: claims, group members, flushes, offsets, rebalances, delays of faults. So a test
+    can see each of them without waiting.
     """
 
     def __init__(self, on_advance: Callable[[], None] = lambda: None) -> None:
@@ -18,15 +22,15 @@ class Clock:
         self._on_advance = on_advance
 
     def now(self) -> float:
-        """Seconds that never go back, from an arbitrary start."""
+        """Return monotonic seconds from an arbitrary start."""
         return time.monotonic() + self._skipped
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return int((time.time() + self._skipped) * 1000)
 
     def advance(self, seconds: float) -> None:
-        """Skips `seconds`, and has all done that falls due by it; `ValueError` for less than none."""
+        """Skip `seconds` and run all timers that become due; `ValueError` for a negative number."""
         if seconds < 0:
             raise ValueError(f"time does not go back: cannot advance by {seconds} s")
         self._skipped += seconds
@@ -34,7 +38,7 @@ class Clock:
 
 
 class Period:
-    """Says when something that is done every `seconds` is due."""
+    """A timer that is due every `seconds`."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -42,7 +46,7 @@ class Period:
         self._next = clock.now() + seconds
 
     def is_due(self) -> bool:
-        """Whether a period ended; if so, the next one begins. However many have ended, they count as one."""
+        """Return True if a period has ended, and start the next one; several ended periods count as one."""
         now = self._clock.now()
         if now < self._next:
             return False

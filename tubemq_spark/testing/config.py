@@ -1,4 +1,4 @@
-"""What an administrator sets in `master.ini` and `broker.ini`, under those files' names in snake case and seconds."""
+"""Server settings, named as in `master.ini` and `broker.ini` but in snake case, with times in seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tubemq_spark.protocol.constants import Framing
 
 
 class Release(str, Enum):
-    """The server whose behaviour is shown where the releases differ."""
+    """The TubeMQ release to behave like where releases differ."""
 
     V1_2 = "1.2"
     V2_5 = "2.5"
 
     @property
     def framing(self) -> Framing:
-        """What this release speaks unless its RPC classes were exchanged."""
+        """The framing of this release unless its RPC classes were exchanged."""
         return Framing.PREFIXED if self is Release.V1_2 else Framing.STANDARD
 
 
@@ -26,7 +26,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def parse_enum(kind: type[E], argument: str, value: object) -> E:
-    """The member of `kind` that is or has this value; `ConfigError` for any other, naming the argument."""
+    """Return the member of `kind` that is `value` or has it; `ConfigError` names the argument for any other value."""
     try:
         return kind(value)
     except ValueError:
@@ -36,13 +36,13 @@ def parse_enum(kind: type[E], argument: str, value: object) -> E:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The settings of all servers of an embedded cluster. All times are seconds on its clock, all sizes bytes."""
+    """The settings of all servers of an embedded cluster. Times are seconds on its clock, sizes are bytes."""
 
     release: Release = Release.V2_5
 
     # master.ini
     consumer_balance_period: float = 1.0
-    first_balance_delay: float = 0.0  # before the period that ends in the first round
+    first_balance_delay: float = 0.0  # before the first balance period
     consumer_heartbeat_timeout: float = 30.0
     producer_heartbeat_timeout: float = 30.0
     broker_heartbeat_timeout: float = 25.0
@@ -59,15 +59,15 @@ class ServerConfig:
     transfer_size: int = 512 * 1024
     max_segment_size: int = 1024 * 1024 * 1024
     max_index_segment_entries: int = 786_432
-    mem_cache_msg_size: int = 1_572_864  # of one of the two blocks, of which each has half of what the topic is set to
+    mem_cache_msg_size: int = 1_572_864  # of one of two blocks; each has half of the topic's setting
     mem_cache_msg_count: int = 5_120
     mem_cache_flush_interval: float = 20.0
-    offset_flush_interval: float = 5.0  # confirmed positions become durable: the table every 5 s
-    offset_file_interval: float = 6.0  # and, from 2.1 on, the file
-    visit_token_check_in_valid_time: float = 120.0  # after its registration a broker takes any visit token so long
-    group_offset_expiry: float = 20 * 24 * 3600.0  # from 2.1 on
+    offset_flush_interval: float = 5.0  # between two writes of confirmed positions to the table
+    offset_file_interval: float = 6.0  # and of the table to the file, in release 2.1 and later
+    visit_token_check_in_valid_time: float = 120.0  # for which a broker accepts any visit token after it registered
+    group_offset_expiry: float = 20 * 24 * 3600.0  # in release 2.1 and later
 
-    # The embedded server's own: where its brokers begin in the wave of message ids (which rise up to 2199 s and fall up
-    # to 4398 s), and what a topic may keep on one broker, in memory.
+    # Settings of the embedded server only: where brokers start in the wave of message ids (ids rise until 2199 s and
+    # fall until 4398 s), and the memory that a topic may take on one broker.
     message_id_phase: float = 300.0
     topic_max_bytes: int = 256 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""From a request of the wire to the handler of its method and back; what TubeMQ does with requests that have none.
+"""Dispatch of requests to the handlers of their methods, and the answers to requests without a handler.
 
 wire: NettyRpcServer, NettyRequestContext, PbEnDecoder.
 """
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 Handler = Callable[[bytes], bytes]
-"""Takes a request message's bytes, gives the reply message's. May raise `RefusalError`; a `ProtocolError` says that the
-bytes were no such message."""
+"""Turns the bytes of a request message into those of the reply message. May raise `RefusalError`; a `ProtocolError`
+means that the bytes are no such message."""
 
 
 class RefusalError(Exception):
-    """A call that is answered by a Java exception instead of a reply message."""
+    """A call that the server answers with a Java exception instead of a reply message."""
 
     def __init__(self, exception_name: str, text: str = "") -> None:
         super().__init__(f"{exception_name}: {text}")
@@ -34,14 +34,15 @@ class RefusalError(Exception):
 
 
 def bad_shape() -> RefusalError:
-    """What a handler answers that threw, as one does that split a text and found too few fields: the cause is not
-    transported.
+    """Return the answer of a handler that threw, for example because a text had too few fields.
+
+    The answer does not carry the cause.
     """
     return RefusalError("java.lang.reflect.InvocationTargetException")
 
 
 def on_message(kind: type[M], answer: Callable[[M], Message]) -> Handler:
-    """A handler from a function of messages."""
+    """Return a handler that parses the request, calls `answer` and encodes the reply."""
 
     def handle(data: bytes) -> bytes:
         return answer(parse(kind, data)).SerializeToString()
@@ -50,15 +51,17 @@ def on_message(kind: type[M], answer: Callable[[M], Message]) -> Handler:
 
 
 class Service:
-    """The handlers of one server by service type and method. `end_late` has the next call come to its end when so many
-    more have begun, where a server knows calls that can."""
+    """The handlers of one server by service type and method.
+
+    `delay_next_get(n)` lets the next get take effect when n more gets have begun; only brokers support it.
+    """
 
     def __init__(
         self,
         handlers: Mapping[ServiceType, Mapping[Method, Handler]],
-        end_late: Callable[[int], None] = lambda calls: None,
+        delay_next_get: Callable[[int], None] = lambda gets: None,
     ) -> None:
-        self.end_late = end_late
+        self.delay_next_get = delay_next_get
         self._handlers: dict[tuple[int, int], Handler] = {
             (service_type, method): handle
             for service_type, table in handlers.items()
@@ -66,7 +69,7 @@ class Service:
         }
 
     def answer(self, request: Request) -> Response | Failure | None:
-        """The reply; None when the server stays silent, as it does to a request that leaves it no time."""
+        """Return the reply; None when the server does not answer, as for a request without any time left."""
         handle = self._handlers.get((request.service_type, request.method))
         try:
             if handle is None or request.timeout_ms <= 0:
@@ -81,7 +84,7 @@ class Service:
             return bad_shape().failure
 
     def _unhandled(self, request: Request) -> Failure | None:
-        """The method alone tells what the message must be, and it is looked at before the time and the service."""
+        """Answer as the server does: it parses the message by its method, then checks the time and the service."""
         if request.method not in REQUESTS:
             return Failure("java.lang.Exception", f"there is no method {request.method}", fatal=True)
         parse(REQUESTS[Method(request.method)], request.data)
@@ -91,6 +94,6 @@ class Service:
 
 
 def unreadable(text: str, *, ended: bool = False) -> Failure:
-    """The answer to bytes that are no request; `ended` when they end where a length should stand."""
+    """Return the answer to bytes that are no request; `ended` if they end where a length should stand."""
     name = "java.io.EOFException" if ended else "com.google.protobuf.InvalidProtocolBufferException"
     return Failure(name, text, fatal=True)

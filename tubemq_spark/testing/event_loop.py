@@ -1,4 +1,4 @@
-"""The one thread of an embedded cluster: its event loop, and timers that run on its clock."""
+"""The thread of an embedded cluster: its event loop, and timers that run on the cluster's clock."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """The thread on which all that the servers hold is touched, and the timers that run on their clock."""
+    """The only thread that reads and changes the servers' state, and the timers that run on their clock."""
 
     running: ClassVar[weakref.WeakSet[EventLoopThread]] = weakref.WeakSet()
 
     def __init__(self, clock: Clock) -> None:
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that the servers have open
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # all that the servers have opened
         self._clock = clock
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-tubemq", daemon=True)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._closed = False
-        self._lock = threading.Lock()  # nothing may come behind the end of the loop: nobody would run it
+        self._lock = threading.Lock()  # guards `_closed`: after the end of the loop no function runs
         self._thread.start()
         self.running.add(self)
 
@@ -40,8 +40,9 @@ class EventLoopThread:
         return self._loop
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs `function` on the thread, and gives what it gives. May be called on the thread itself. `RuntimeError`
-        when the thread has ended.
+        """Run `function` on the thread and return its result; may be called on the thread itself.
+
+        Raises `RuntimeError` when the thread has ended.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -50,7 +51,7 @@ class EventLoopThread:
         def run() -> None:
             try:
                 done.set_result(function())
-            except BaseException as error:  # it is the caller's
+            except BaseException as error:  # the caller receives it
                 done.set_exception(error)
 
         with self._lock:
@@ -60,18 +61,19 @@ class EventLoopThread:
         return done.result()
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Runs `function` when so much time has passed on the clock."""
+        """Run `function` when `seconds` have passed on the clock."""
         heapq.heappush(self._timers, (self._clock.now() + seconds, next(self._numbers), function))
         self._loop.call_later(seconds, self.run_timers)
 
     def run_timers(self) -> None:
-        """Runs what is due; to be called when the clock was advanced."""
+        """Run the timers that are due; called when the clock was advanced."""
         while self._timers and self._timers[0][0] <= self._clock.now():
             heapq.heappop(self._timers)[2]()
 
     def close(self, last: Callable[[], None]) -> None:
-        """Runs `last` on the thread, and ends the thread. Does nothing the second time. `RuntimeError` when called on
-        the thread itself, which goes on then.
+        """Run `last` on the thread and end the thread; a second call does nothing.
+
+        Raises `RuntimeError` when called on the thread itself, which then continues.
         """
         if threading.current_thread() is self._thread and not self._closed:
             raise RuntimeError(
@@ -84,7 +86,7 @@ class EventLoopThread:
 
         async def settle() -> None:
             last()
-            # Connections that were accepted but not made yet are made, and find their listener closed.
+            # Let accepted connections finish their set-up; they find their listener closed.
             for _ in range(3):
                 await asyncio.sleep(0)
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -102,14 +104,17 @@ class EventLoopThread:
             self._close_sockets()
 
     def forget(self) -> None:
-        """For a forked child, where the thread does not run. Its loop is left alone, as the parent's polls the same."""
+        """Close the sockets in a forked child, where the thread does not run.
+
+        The loop stays as it is, because it shares its poll object with the parent's.
+        """
         self._closed = True
         self._lock = threading.Lock()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for one in list(self.sockets):
-            one.close()
+        for opened in list(self.sockets):
+            opened.close()
 
 
 def _forget_all() -> None:

@@ -1,6 +1,6 @@
-"""Faults a test asks for: which calls they meet, and what happens to those.
+"""Fault injection: rules that select calls and change what happens to them.
 
-Every rule is one `Fault`, which counts the calls it met, so that a test can assert that its fault happened.
+Each rule is one `Fault`. It counts the calls it applied to, so a test can assert that its fault happened.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _NAMES = sorted([method.name.lower() for method in REPLIES] + [_UNREGISTER])
 
 @dataclass(frozen=True)
 class Effect:
-    """What becomes of a call. Without anything said it is handled and answered as ever."""
+    """What happens to a call. With all defaults the server handles and answers it as usual."""
 
-    work: bool = True  # whether the server does what it is asked
-    reply: Callable[[Request], Response | Failure] | None = None  # in place of the server's own
-    delay: float = 0.0  # seconds on the clock before all else; what follows on the connection waits too
-    before: Callable[[], object] | None = None  # run ahead of the work
-    after: Callable[[], object] | None = None  # run between the work and the reply
-    damage: Callable[[bytes], bytes] | None = None  # from the reply's frame to what is sent of it
-    close: bool = False  # the connection ends after that
-    silence: bool = False  # nothing more is answered on the connection, and nothing done
-    late_by: int = 0  # how many more fetches of the group begin before this one moves the cursor
-    passes: bool = False  # nothing of all this: the call goes on to the next rule
+    work: bool = True  # False: the server does not execute the request
+    reply: Callable[[Request], Response | Failure] | None = None  # replaces the server's own
+    delay: float = 0.0  # seconds on the clock before all else; later requests of the connection wait too
+    before: Callable[[], object] | None = None  # runs before the work
+    after: Callable[[], object] | None = None  # runs between the work and the reply
+    damage: Callable[[bytes], bytes] | None = None  # turns the reply's frame into the bytes that are sent
+    close: bool = False  # the connection ends afterwards
+    silence: bool = False  # the server ignores all later requests of the connection
+    delay_by_gets: int = 0  # more gets of the group that begin before this one moves the cursor
+    passes: bool = False  # none of these: the next rule decides
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Which calls a rule is for: those of `method` that fit all that is said, from the `nth` on, `times` of them.
+    """The calls that a rule selects: those of `method` that match all conditions, from the `nth` on, `times` of them.
 
     `server` is "master 1" or "broker 1"; `client` is a part of the client id.
     """
@@ -70,10 +70,10 @@ class Conditions:
 
 
 class Fault:
-    """A rule at work. `fired` says how many calls met it. `remove()` ends it, and so does the end of a `with` block.
+    """An active rule. `fired` counts the calls it applied to. `remove()` or the end of a `with` block ends it.
 
-    `error` is the first that a function given to `Calls.run` raised. It is raised once more, in the test: when the rule
-    ends, or else by `EmbeddedTubeMQ.close`; never over another error that is on its way.
+    `error` is the first error of a function given to `Calls.run`. The test receives it when the rule ends, else from
+    `EmbeddedTubeMQ.close`. It never replaces another error that is being raised.
     """
 
     def __init__(self, conditions: Conditions, effect: Effect) -> None:
@@ -81,29 +81,29 @@ class Fault:
         self.removed = False
         self.effect = effect
         self.error: BaseException | None = None
-        self._owes = False  # whether nobody was told of the error yet
+        self._error_pending = False  # not raised in the test yet
         self._conditions = conditions
-        self._seen = 0
+        self._matched = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to it."""
-        return self.removed and not self._owes
+        """True when the rule is removed and its error was raised."""
+        return self.removed and not self._error_pending
 
     def remove(self) -> None:
         self.removed = True
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raises the error that nobody was told of yet, if there is one."""
-        if self._owes and self.error is not None:
-            self._owes = False
+        """Raise the pending error, if there is one."""
+        if self._error_pending and self.error is not None:
+            self._error_pending = False
             raise self.error
 
     def failed(self, error: BaseException) -> None:
-        """Something that the test gave has raised."""
+        """Record the error of a function of the test."""
         if self.error is None:
-            self.error, self._owes = error, True
+            self.error, self._error_pending = error, True
 
     def __enter__(self) -> Fault:
         return self
@@ -117,80 +117,82 @@ class Fault:
         return f"<Fault {self._conditions} fired {self.fired} times>"
 
     def meets(self, server: str, name: str, fields: Message) -> bool:
-        """Whether this call has the effect. Counts it."""
+        """Return True if the rule applies to this call, and count the call."""
         conditions = self._conditions
         if self.removed or not conditions.fit(server, name, fields):
             return False
-        self._seen += 1
-        if self._seen < conditions.nth or (conditions.times is not None and self.fired >= conditions.times):
+        self._matched += 1
+        if self._matched < conditions.nth or (conditions.times is not None and self.fired >= conditions.times):
             return False
         self.fired += 1
         return True
 
 
 class Calls:
-    """Some calls, and what may become of them. Each method makes one rule."""
+    """Selected calls. Each method adds one rule for them."""
 
     def __init__(self, faults: Faults, conditions: Conditions) -> None:
         self._faults = faults
         self._conditions = conditions
 
     def fail(self, code: int, text: str = "") -> Fault:
-        """They are answered with an error code (`ErrCode`), and not done."""
+        """Answer with an error code (`ErrCode`) without executing the request."""
         return self._add(Effect(work=False, reply=answer_with(code, text)))
 
     def throw(self, exception_name: str, text: str = "") -> Fault:
-        """They are answered with a Java exception, and not done."""
+        """Answer with a Java exception without executing the request."""
         return self._add(Effect(work=False, reply=lambda request: Failure(exception_name, text)))
 
     def drop_request(self) -> Fault:
-        """They are neither done nor answered."""
+        """Neither execute nor answer the request."""
         return self._add(Effect(work=False))
 
     def drop_reply(self) -> Fault:
-        """They are done and not answered."""
+        """Execute the request and do not answer."""
         return self._add(Effect(damage=lambda frame: b""))
 
     def end_late(self, fetches: int) -> Fault:
-        """Of `get_message`: they read at once, but move the group's cursor when so many more fetches of the group have
-        begun in the partition, whoever holds it by then. Their connection ends without an answer.
+        """For `get_message`: read at once, but move the group's cursor only when `fetches` more fetches of the group
+        have begun in the partition, whichever client holds it then. The connection ends without an answer.
         """
         if self._conditions.method != "get_message" or fetches < 1:
             raise ValueError(f"{fetches} fetches after a {self._conditions.method}: only get_message can end late")
-        return self._add(Effect(late_by=fetches, damage=lambda frame: b"", close=True))
+        return self._add(Effect(delay_by_gets=fetches, damage=lambda frame: b"", close=True))
 
     def delay(self, seconds: float) -> Fault:
-        """They, and what follows them on their connection, are taken up later, by the cluster's clock."""
+        """Handle the request, and later ones of its connection, after `seconds` on the cluster's clock."""
         return self._add(Effect(delay=seconds))
 
     def close_connection(self) -> Fault:
-        """They are not done, and their connection ends without an answer."""
+        """Do not execute the request; end its connection without an answer."""
         return self._add(Effect(work=False, close=True))
 
     def close_mid_frame(self) -> Fault:
-        """They are done, and the connection ends in the middle of the answer."""
+        """Execute the request and end the connection in the middle of the answer."""
         return self._add(Effect(damage=lambda frame: frame[: len(frame) // 2], close=True))
 
     def corrupt(self, at: int) -> Fault:
-        """They are done, and the byte at `at` of the answer's frame (from its end when negative) comes out inverted. Of
-        a frame that is too short it is the last, or first, byte.
+        """Execute the request and invert one byte of the answer's frame.
+
+        A negative `at` counts from the end. In a frame that is too short it is the last, or first, byte.
         """
         return self._add(Effect(damage=lambda frame: _invert(frame, at)))
 
     def silence(self) -> Fault:
-        """Their connection stays open, and nothing that comes over it is done or answered from then on."""
+        """Keep the connection open, and neither execute nor answer anything on it from now on."""
         return self._add(Effect(work=False, silence=True))
 
     def run(self, function: Callable[[], object], *, after: bool = False) -> Fault:
-        """`function` runs before they are done, or after and ahead of the answer; what it stops answers no more.
+        """Run `function` before the request is executed, or with `after` before it is answered.
 
-        It runs on the servers' own thread: it may change the cluster, but must not wait for an answer of its servers,
-        nor close it. When it raises, the connection ends without an answer, and the rule's `Fault` has the error.
+        A server that the function stops does not answer. The function runs on the servers' thread: it may change the
+        cluster, but must not wait for an answer of its servers, nor close it. When it raises, the connection ends
+        without an answer, and the rule's `Fault` has the error.
         """
         return self._add(Effect(after=function) if after else Effect(before=function))
 
     def count(self) -> Fault:
-        """Nothing becomes of them by this rule: it counts them, and they go on to the rules that were made later."""
+        """Only count the calls; rules that were added later decide what happens to them."""
         return self._add(Effect(passes=True))
 
     def _add(self, effect: Effect) -> Fault:
@@ -198,31 +200,31 @@ class Calls:
 
 
 class Faults:
-    """The rules of a cluster. The first that fits a call is the one it meets, after those that only count."""
+    """The rules of a cluster. The first matching rule that does not only count applies to a call."""
 
     def __init__(self) -> None:
         self._rules: list[Fault] = []
 
-    # Tests add rules while the servers' thread goes through them: a list is replaced, and never changed.
+    # Tests add rules while the servers' thread iterates over them, so a list is replaced and never changed.
 
     def add(self, fault: Fault) -> Fault:
         self._rules = [*(rule for rule in self._rules if not rule.is_over), fault]
         return fault
 
     def clear(self) -> None:
-        """Ends them all. Raises the first error that nobody was told of."""
+        """Remove all rules, and raise the first pending error."""
         for rule in self._rules:
             rule.removed = True
         self._rules = [rule for rule in self._rules if not rule.is_over]
         self.raise_errors()
 
     def raise_errors(self) -> None:
-        """Raises the first error of a rule that nobody was told of, if there is one."""
+        """Raise the first pending error of a rule, if there is one."""
         for rule in self._rules:
             rule.raise_error()
 
     def fault_on(self, server: str, request: Request) -> Fault | None:
-        """The rule that says what becomes of the call."""
+        """Return the rule that applies to the call."""
         if not self._rules:
             return None
         name, fields = _read(request)
@@ -233,7 +235,7 @@ class Faults:
 
 
 def answer_with(code: int, text: str) -> Callable[[Request], Response]:
-    """A reply of the request's own kind that carries an error code."""
+    """Return a function that makes a reply of the request's kind with an error code."""
 
     def reply(request: Request) -> Response:
         message = REPLIES[Method(request.method)]()
@@ -249,7 +251,7 @@ def answer_with(code: int, text: str) -> Callable[[Request], Response]:
 
 
 def _invert(frame: bytes, at: int) -> bytes:
-    if not frame:  # the server does not answer at all
+    if not frame:  # the server does not answer
         return frame
     damaged = bytearray(frame)
     damaged[max(-len(frame), min(at, len(frame) - 1))] ^= 0xFF
@@ -262,7 +264,7 @@ def _read(request: Request) -> tuple[str, Message | None]:
         fields = REQUESTS[method]()
         fields.MergeFromString(request.data)
     except (ValueError, DecodeError):
-        return "", None  # the server will say so itself
+        return "", None  # the server itself answers with the error
     if method is Method.PARTITION_REGISTER and _get(fields, "opType", None) == OpType.UNREGISTER:
         return _UNREGISTER, fields
     return method.name.lower(), fields

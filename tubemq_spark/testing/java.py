@@ -1,4 +1,4 @@
-"""Java's ways with texts, numbers and hash tables, where they show in a server's answers."""
+"""Java's handling of strings, numbers and hash tables, where a server's answers show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tubemq_spark.protocol.message import filter_code
 K = TypeVar("K")
 
 _CONTROLS_AND_BLANK = "".join(map(chr, range(0x21)))
-_NOT_WHITE = "\x85\u00a0\u2007\u202f"  # blank to Python alone
+_NOT_WHITE = "\x85\u00a0\u2007\u202f"  # white space for Python, not for Java
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -26,7 +26,7 @@ def trim(text: str) -> str:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """`String.split`: empty parts at the end are left out, and a text without the separator is one part."""
+    """`String.split`: it drops empty parts at the end; a text without the separator is one part."""
     parts = text.split(separator)
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -41,8 +41,10 @@ def parse_long(text: str) -> int:
 
 
 def hash_order(keys: Iterable[K]) -> list[K]:
-    """`keys`, numbers or what has the hash code of its text, in the order in which a `HashMap` that they were put into
-    one after the other goes through them."""
+    """Return `keys` in the iteration order of a Java `HashMap` into which they were put one after the other.
+
+    A key is an int, or anything whose hash code is that of its text.
+    """
     found = list(keys)
     size = 16
     while len(found) > size * 3 // 4:
@@ -60,10 +62,10 @@ def list_text(items: Iterable[str]) -> str:
 
 
 def set_text(items: Iterable[str]) -> str:
-    """A `HashSet` in a message."""
+    """Return the text of a `HashSet`."""
     return list_text(hash_order(items))
 
 
 def map_text(lists: Mapping[str, Iterable[str]]) -> str:
-    """A `HashMap` of lists in a message."""
+    """Return the text of a `HashMap` of lists."""
     return "{" + ", ".join(f"{key}={list_text(lists[key])}" for key in hash_order(lists)) + "}"

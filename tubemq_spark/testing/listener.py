@@ -1,4 +1,4 @@
-"""Servers on loopback: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
+"""TCP listeners on loopback: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tubemq_spark.testing.tls import TLSFiles
 
 HOST = "127.0.0.1"
 
-WRITE_AT = 256 * 1024  # bytes of answers that are sent together at most, and then asked whether the peer takes them
+WRITE_AT = 256 * 1024  # bytes of answers that one write sends; the transport may then pause a connection
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Node:
-    """One server as its connections see it: what answers, what its timers do, and under which name faults know it."""
+    """One server as its connections use it: the service, the timers, and the name in the conditions of faults."""
 
     name: str
     service: Service
@@ -38,7 +38,7 @@ class Node:
 
 
 class Listener:
-    """A port and the connections to it. Once opened it keeps the port, closed or not, until its thread ends."""
+    """A port and the connections to it. It keeps its port until the thread ends, also while it is closed."""
 
     def __init__(
         self, node: Node, thread: EventLoopThread, faults: Faults, framing: Framing, tls: TLSFiles | None = None
@@ -49,21 +49,21 @@ class Listener:
         self.thread = thread
         self.faults = faults
         self.connections: set[_Connection] = set()
-        self._context = None if tls is None else tls.context()  # bad files are found before any port is open
+        self._context = None if tls is None else tls.context()  # raises for bad files before any port is open
         self._socket: socket.socket | None = None
-        self._reserved: socket.socket | None = None  # bound and not listening: keeps the port, and refuses connections
-        self._making: set[asyncio.Task[Any]] = set()
+        self._reserved: socket.socket | None = None  # bound but not listening: keeps the port and refuses connections
+        self._handshakes: set[asyncio.Task[Any]] = set()
 
     @property
     def is_open(self) -> bool:
         return self._socket is not None
 
     def has_closed(self, opened: socket.socket) -> bool:
-        """Whether connections that were accepted by `opened` are to end."""
+        """Return True if the connections that `opened` accepted must end."""
         return self._socket is not opened
 
     def open(self) -> None:
-        """Connections are taken from now on. `OSError` when somebody else has the port."""
+        """Accept connections from now on; `OSError` when another program has the port."""
         if self._socket is not None:
             return
         try:
@@ -82,7 +82,7 @@ class Listener:
         bound = socket.socket()
         self.thread.sockets.add(bound)
         try:
-            if os.name == "posix":  # elsewhere it would let others take the port
+            if os.name == "posix":  # on Windows it would let others take the port
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((HOST, self.port))
         except OSError:
@@ -92,53 +92,53 @@ class Listener:
         return bound
 
     def _accept(self, opened: socket.socket) -> None:
-        # Not by asyncio's own server: it leaks what it accepted when it is closed before the connection is made.
+        # asyncio's own server would leak a socket when it closes between accept and the end of the handshake.
         while True:
             try:
                 accepted, _ = opened.accept()
-            except OSError:  # nobody waits any more, or who waited has gone
+            except OSError:  # no connection waits, or the one that waited was closed
                 return
             self.thread.sockets.add(accepted)
             loop = self.thread.loop
-            making = loop.connect_accepted_socket(lambda: _Connection(self, opened), accepted, ssl=self._context)
-            self._making.add(task := loop.create_task(making))
-            task.add_done_callback(self._made)
+            handshake = loop.connect_accepted_socket(lambda: _Connection(self, opened), accepted, ssl=self._context)
+            self._handshakes.add(task := loop.create_task(handshake))
+            task.add_done_callback(self._handshake_ended)
 
-    def _made(self, task: asyncio.Task[Any]) -> None:
-        self._making.discard(task)
+    def _handshake_ended(self, task: asyncio.Task[Any]) -> None:
+        self._handshakes.discard(task)
         if not task.cancelled():
-            task.exception()  # of a handshake that failed: its client knows
+            task.exception()  # retrieve the error of a failed handshake; its client has it too
 
     def close(self) -> None:
-        """Refuses connections from now on, and resets those there are."""
+        """Refuse connections from now on, and reset the open ones."""
         if self._socket is None:
             return
         self.thread.loop.remove_reader(self._socket)
         self._socket.close()
         self._socket = None
-        with suppress(OSError):  # somebody was quicker: `open` will say so
+        with suppress(OSError):  # another program took the port: `open` will report it
             self._reserved = self._bind()
         for connection in list(self.connections):
             connection.abort()
 
 
 class _Connection(asyncio.Protocol):
-    """Handles the calls of one connection in the order they come, as TubeMQ's workers do."""
+    """One connection. It handles requests in the order of their arrival, as TubeMQ's workers do."""
 
     def __init__(self, listener: Listener, opened: socket.socket) -> None:
         self._listener = listener
         self._opened = opened
         self._decoder = FrameDecoder(listener.framing)
         self._waiting: deque[Frame] = deque()
-        self._held = False  # by a call that is delayed
+        self._held = False  # by a delayed request
         self._silent = False
-        self._paused = False  # by a peer that does not take its answers
+        self._paused = False  # by a peer that does not read its answers
         self._unsent = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self._listener.has_closed(self._opened):  # while they shook hands
+        if self._listener.has_closed(self._opened):  # during the handshake
             transport.abort()
             return
         self._transport = transport
@@ -152,19 +152,19 @@ class _Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._paused = True
         if self._transport is not None:
-            self._transport.pause_reading()  # who does not take answers gets to ask no more
+            self._transport.pause_reading()  # back-pressure: a peer that reads no answers may send no requests
 
     def resume_writing(self) -> None:
         self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
-            self._go_on()
+            self._resume_requests()
 
     def _is_ending(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     def abort(self) -> None:
-        self._waiting.clear()  # nobody is there any more to handle them
+        self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -174,12 +174,12 @@ class _Connection(asyncio.Protocol):
         try:
             self._waiting.extend(self._decoder.feed(data))
         except ProtocolError:
-            # The real server logs it, keeps the connection, and understands nothing that follows.
+            # The real server logs it, keeps the connection open, and understands nothing that follows.
             self._silent = True
             return
-        self._go_on()
+        self._resume_requests()
 
-    def _go_on(self) -> None:
+    def _resume_requests(self) -> None:
         self._listener.node.tick()
         while self._waiting and not (self._held or self._silent or self._paused):
             self._handle(self._waiting.popleft())
@@ -213,32 +213,32 @@ class _Connection(asyncio.Protocol):
         self._held = False
         if self._transport is None:
             return
-        if not too_late:  # else the server drops it, as one that waited for longer than its caller does
+        if not too_late:  # else the server drops it, as a request that waited longer than its timeout
             self._handle_with(frame, request, fault)
-        self._go_on()
+        self._resume_requests()
 
     def _handle_with(self, frame: Frame, request: Request, fault: Fault) -> None:
         effect = fault.effect
         close = effect.close
         try:
-            self._unsent += self._sent_with(frame, request, effect)
-        except BaseException as error:  # it is the test's, which the fault brings it to
+            self._unsent += self._reply_with(frame, request, effect)
+        except BaseException as error:  # an error of the test's function, which the fault raises there
             fault.failed(error)
             close = True
         if effect.silence:
             self._silent = True
         if close:
             self._flush()
-            self._say_no_more()
+            self._end()
 
-    def _sent_with(self, frame: Frame, request: Request, effect: Effect) -> bytes:
+    def _reply_with(self, frame: Frame, request: Request, effect: Effect) -> bytes:
         if effect.before is not None:
             effect.before()
-            if self._is_ending():  # the server that was to do it is gone
+            if self._is_ending():  # the function stopped this server
                 return b""
         reply: Response | Failure | None = None
-        if effect.late_by:
-            self._listener.node.service.end_late(effect.late_by)
+        if effect.delay_by_gets:
+            self._listener.node.service.delay_next_get(effect.delay_by_gets)
         if effect.work:
             reply = self._listener.node.service.answer(request)
         if effect.reply is not None:
@@ -248,9 +248,11 @@ class _Connection(asyncio.Protocol):
         sent = self._encode(frame, reply)
         return sent if effect.damage is None else effect.damage(sent)
 
-    def _say_no_more(self) -> None:
-        """Ends the connection. A close would reset it if there was more to read, and a reset overtakes what was said:
-        so this end is closed alone, and the peer closes the other.
+    def _end(self) -> None:
+        """End the connection after the answers that were written.
+
+        `close` would reset it if there is more to read, and a reset overtakes the answers. So this side sends EOF only,
+        and the peer closes the connection.
         """
         self._silent = True
         if self._transport is None:
@@ -269,7 +271,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _pad(data: bytes) -> bytes:
-    """A prefixed frame as 1.1 and 1.2 write it: with the whole of the last block's buffer behind it."""
+    """Return a prefixed frame as 1.1 and 1.2 write it: padded with the whole buffer of its last block."""
     (blocks,) = struct.unpack_from(">i", data, 12)
     length = 12 + blocks * (4 + RPC_MAX_BUFFER_SIZE)
     return struct.pack(">i", length) + data[4:] + bytes(length + 4 - len(data))

@@ -1,4 +1,4 @@
-"""How a handler's work becomes the outcome that its reply message names."""
+"""Error codes of reply messages: a handler raises `DeclinedError`, and the reply carries its code and text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tubemq_spark.protocol.errcode import ErrCode
 
 
 class DeclinedError(Exception):
-    """A call that is answered with an error code in the reply message."""
+    """A call that the server answers with an error code in the reply message."""
 
     def __init__(self, code: ErrCode, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -24,7 +24,7 @@ def bad_request(text: str) -> DeclinedError:
 
 @contextmanager
 def filling_status(reply: Any) -> Iterator[None]:
-    """Fills `errCode`, `errMsg` and any `success` by how the block ends; a `DeclinedError` goes no further."""
+    """Set `errCode`, `errMsg` and `success` (if there is one) when the block ends; swallow a `DeclinedError`."""
     code, text = ErrCode.SUCCESS, "OK!"
     try:
         yield

@@ -1,6 +1,6 @@
-"""The checks of what a request to a master says, before anything is done about it (wire: PBParameterUtils).
+"""Validation of the parameters of requests (wire: PBParameterUtils).
 
-Each gives the value to work with, or raises `DeclinedError` in the words of the server.
+Each function returns the cleaned value, or raises `DeclinedError` with the server's own text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARTITION_OFFSETS = "[Parameter error] unformatted Partition-Offset value : {} 
 
 
 class Field(Enum):
-    """A required text, and how long it may be."""
+    """A required text field and its maximum length."""
 
     CLIENT_ID = "clientId", MAX_CLIENT_ID
     GROUP_NAME = "groupName", MAX_CLIENT_ID
@@ -30,7 +30,7 @@ class Field(Enum):
 
 
 def required_text(field: Field, value: str, release: Release) -> str:
-    """`value` without blanks around it."""
+    """Return `value` without surrounding blanks."""
     name, limit = field.value
     if is_blank(value):
         raise bad_request(f"Request miss necessary {name} data!")
@@ -51,7 +51,7 @@ def producer_topics(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def consumer_topics(names: Collection[str], deployed: Collection[str] | None) -> tuple[str, ...]:
-    """`deployed` is None where the server does not ask whether a topic exists."""
+    """Return the topic names. `deployed` is None where the server does not check that topics exist."""
     if not names:
         raise bad_request("Request miss necessary subscribed topicList data!")
     topics = _names(names)
@@ -66,7 +66,7 @@ def consumer_topics(names: Collection[str], deployed: Collection[str] | None) ->
 
 
 def topic_filters(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The filters of each topic, sorted, from texts `topic#condition,condition`. `RefusalError` for other shapes."""
+    """Return the sorted filters by topic, from texts `topic#condition,condition`; `RefusalError` for other shapes."""
     found: dict[str, set[str]] = {}
     for text in conditions:
         if is_blank(text):
@@ -82,7 +82,7 @@ def topic_filters(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def required_partitions(text: str, topics: Collection[str]) -> dict[str, int]:
-    """Offsets by partition key, from `brokerId:topic:partitionId=offset,…`. `RefusalError` for a lone `=`."""
+    """Return offsets by partition key, from `brokerId:topic:partitionId=offset,…`; `RefusalError` for a lone `=`."""
     offsets: dict[str, int] = {}
     if is_blank(text):
         return offsets
@@ -114,7 +114,7 @@ def check_rules(
     topics: Iterable[str],
     filters: Mapping[str, Collection[str]],
 ) -> None:
-    """What administrators have to say to a consumer (wire: DefaultMetaDataService)."""
+    """Apply the administrators' access rules to a consumer (wire: DefaultMetaDataService)."""
     topics = hash_order(topics)
     if strange := [topic for topic in hash_order(filters) if topic not in topics]:
         raise bad_request(f"Filter's Topic not subscribed :{list_text(strange)}")

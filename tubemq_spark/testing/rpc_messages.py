@@ -1,4 +1,4 @@
-"""The messages of all calls by method (wire: PbEnDecoder)."""
+"""The request and reply message of each RPC method (wire: PbEnDecoder)."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ REPLIES: Mapping[Method, type[Message]] = {
     Method.GET_MESSAGE: broker_pb.GetMessageResponseB2C,
     Method.COMMIT_OFFSET: broker_pb.CommitOffsetResponseB2C,
 }
-"""Of the calls that clients make."""
+"""Of the methods that clients call."""

@@ -1,4 +1,4 @@
-"""The servers of a cluster: how they are wired, started, stopped and crashed."""
+"""The servers of a cluster: how they are connected, started, stopped and crashed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Server(Generic[T]):
 
 
 class Servers:
-    """All servers of one cluster and what is deployed on them, to be used on `thread` alone."""
+    """All servers of one cluster and its configuration; only `thread` may use it."""
 
     def __init__(
         self, config: ServerConfig, framing: Framing, tls: TLSFiles | None, clock: Clock, faults: Faults
@@ -62,10 +62,10 @@ class Servers:
         self._clock = clock
         self._faults = faults
         self._tokens = VisitTokens(clock, config)
-        self._registered_at: dict[int, float] = {}  # when each broker last did so at the masters
+        self._registered_at: dict[int, float] = {}  # time of each broker's last registration at the masters
 
     def open(self, masters: int, brokers: int, port: int) -> None:
-        """`port` is that of the first master; `OSError` when it is in use."""
+        """Create and open all servers. `port` is that of the first master; `OSError` when it is in use."""
         for number in range(1, masters + 1):
             service = MasterService(self.catalog, self._clock, self.config, self._tokens)
             service.standby = number > 1
@@ -84,7 +84,7 @@ class Servers:
             broker.close()
 
     def tick(self) -> None:
-        """Has all servers do what is due by the clock."""
+        """Run the timers of all servers that are due by the clock."""
         for master in self.masters:
             master.service.tick()
         for broker in self.brokers.values():
@@ -93,13 +93,12 @@ class Servers:
     # -- masters --------------------------------------------------------------------------------------------------
 
     def master(self, number: int) -> Server[MasterService]:
-        """`ConfigError` when there is none of that number; they count from 1."""
+        """Return a master, counted from 1; `ConfigError` for an unknown number."""
         if not 1 <= number <= len(self.masters):
             raise ConfigError(f"there is no master {number}; there are {len(self.masters)}, counted from 1")
         return self.masters[number - 1]
 
     def rotate_visit_token(self) -> None:
-        """Called on the servers' thread."""
         self._tokens.rotate()
 
     def switch_master(self, lists_fill_after: float) -> None:
@@ -119,7 +118,7 @@ class Servers:
     # -- brokers --------------------------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Server[BrokerService]:
-        """`ConfigError` when there is none with that id."""
+        """Return a broker; `ConfigError` for an unknown id."""
         if broker_id not in self.brokers:
             raise ConfigError(f"there is no broker {broker_id}; the brokers are {sorted(self.brokers)}")
         return self.brokers[broker_id]
@@ -158,7 +157,7 @@ class Servers:
             server.service.tick()
             server.close()
             server.service.stop()
-            self.catalog.brokers[broker_id].online = False  # it says good-bye to the masters
+            self.catalog.brokers[broker_id].online = False  # it unregisters at the masters
 
     def crash_broker(self, broker_id: int) -> None:
         server = self.broker(broker_id)
@@ -166,14 +165,14 @@ class Servers:
             return
         run = self._registered_at[broker_id]
 
-        def miss() -> None:
+        def miss_heartbeats() -> None:
             if not server.is_open and self._registered_at[broker_id] == run:
                 self.catalog.brokers[broker_id].online = False
 
         server.service.tick()
         server.close()
         server.service.crash()
-        self.thread.after(self.config.broker_heartbeat_timeout, miss)
+        self.thread.after(self.config.broker_heartbeat_timeout, miss_heartbeats)
 
     def _register(self, broker_id: int) -> None:
         self._registered_at[broker_id] = self._clock.now()

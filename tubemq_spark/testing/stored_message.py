@@ -1,4 +1,4 @@
-"""Messages as a test looks at them."""
+"""`StoredMessage`: a message of a topic, as `EmbeddedTubeMQ` shows it to a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message as it stands in a topic. `offset` is its own position, `msg_time` is `yyyyMMddHHmm`."""
+    """A message in a topic. `offset` is its own position, `msg_time` is `yyyyMMddHHmm`."""
 
     broker_id: int
     partition: int
@@ -46,12 +46,12 @@ class StoredMessage:
 
     @classmethod
     def of_entry(cls, broker_id: int, offset: int, entry: Entry) -> StoredMessage:
-        """`entry` is one that readers are given."""
+        """Return the message of an entry that readers can receive."""
         assert entry.wire is not None
-        (message,) = pb.GetMessageResponseB2C.FromString(_REST_OF_A_REPLY + entry.wire).messages
+        (message,) = pb.GetMessageResponseB2C.FromString(_REPLY_FIELDS + entry.wire).messages
         return cls.of_payload(
             broker_id, entry.partition_id, offset, message.messageId, message.payLoadData, message.flag
         )
 
 
-_REST_OF_A_REPLY = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()  # it must be there to parse
+_REPLY_FIELDS = pb.GetMessageResponseB2C(success=True, errCode=200).SerializeToString()  # required fields

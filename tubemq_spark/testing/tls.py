@@ -1,4 +1,4 @@
-"""The servers' side of TLS."""
+"""TLS on the servers' side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TLSFiles:
-    """PEM files of the servers. With `client_ca` they ask their clients for certificates (two-way)."""
+    """PEM files of the servers. With `client_ca` they require certificates of their clients (mutual TLS)."""
 
     cert: str
     key: str

@@ -1,7 +1,8 @@
-"""How a master deals a group's partitions out to its members, and the orders that come of it; no time, no messages.
+"""Partition assignment by the master: shares of a group's members, and the orders of a rebalance. It has no clock and
+no messages.
 
-A round compares what each member should have with what it last reported. A member that was told to give something up
-must have done so before any member of its group is told to take something.
+A rebalance compares the share of each member with the partitions it reported last. All members must have released the
+partitions that they were ordered to release, before a member of the group is ordered to take one.
 
 wire: DefaultLoadBalancer, ConsumerEventManager, EventType.
 """
@@ -17,14 +18,14 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing.java import hash_order
 
 Held = Mapping[str, Mapping[str, Collection[Partition]]]
-"""Partitions by client id and topic. A client that never reported is not in it."""
+"""Partitions by client id and topic. A client that never reported is missing."""
 
 Shares = dict[str, dict[str, list[Partition]]]
-"""What each client should have, by topic."""
+"""The partitions that each client should have, by topic."""
 
 
 def first_shares(client_ids: Collection[str], partitions: Mapping[str, Sequence[Partition]]) -> Shares:
-    """The first round of a master: each topic's partitions in order, cut into runs of nearly equal length."""
+    """Return the shares of a master's first rebalance: ranges of each topic's partitions, of nearly equal length."""
     ordered = sorted(client_ids)
     shares: Shares = {client_id: {} for client_id in ordered}
     for topic, found in partitions.items():
@@ -38,8 +39,11 @@ def first_shares(client_ids: Collection[str], partitions: Mapping[str, Sequence[
 def next_shares(
     client_ids: Collection[str], held: Held, partitions: Collection[Partition], choose: Callable[[int], int]
 ) -> Shares:
-    """A later round. While there are partitions that nobody has, it deals them to members at random: `choose` gives a
-    number below its argument. Only when there are none it takes from who has more than others."""
+    """Return the shares of a later rebalance.
+
+    Partitions without an owner go to random members; `choose` returns a number below its argument. Only when every
+    partition has an owner, members with more than their part give some to others.
+    """
     order = hash_order(client_ids)
     free = dict.fromkeys(hash_order(partitions))
     shares: Shares = {client_id: {} for client_id in order}
@@ -59,7 +63,7 @@ def next_shares(
 
 
 def bound_shares(booked: Mapping[str, str], partitions: Collection[Partition]) -> Shares:
-    """A round of bound consumption: partitions whose offsets members gave, to the members whose offsets count."""
+    """Return the shares of bound consumption: a partition with given offsets goes to the member whose offset wins."""
     shares: Shares = {}
     for one in hash_order(partitions):
         if str(one) in booked:
@@ -68,9 +72,9 @@ def bound_shares(booked: Mapping[str, str], partitions: Collection[Partition]) -
 
 
 def _level(shares: Shares, count: int) -> None:
-    """Takes from members with more than their part and gives to those with nothing, or less than the smallest part.
+    """Move partitions from members with more than their part to members with none, or fewer than the smallest part.
 
-    What nobody may take is left over, for the next round to deal out.
+    A partition that no member may take stays free until the next rebalance.
     """
     least, more = divmod(count, len(shares))
     most = least + (more > 0)
@@ -100,7 +104,7 @@ def _level(shares: Shares, count: int) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """What one member must give up and take to get from what it has to its share."""
+    """The partitions that one member must release and take to reach its share."""
 
     removed: list[Partition]
     added: list[Partition]
@@ -109,7 +113,7 @@ class Change:
 def change(
     share: Mapping[str, Sequence[Partition]], held: Mapping[str, Collection[Partition]], disabled: Collection[str]
 ) -> Change:
-    """Topics that the share does not name stay as they are; nothing of a `disabled` topic is left or taken."""
+    """Return the change from `held` to `share`. Topics outside the share stay; `disabled` topics are released."""
     removed, added = [], []
     for topic in hash_order(share):
         had = held.get(topic, ())
@@ -128,7 +132,7 @@ class EventType(IntEnum):
 
 @dataclass
 class Order:
-    """What one member is told to do; it is told once, and keeps the order until it reports."""
+    """An instruction for one member. The master sends it once and keeps it until the member reports."""
 
     rebalance_id: int
     op_type: EventType
@@ -137,7 +141,7 @@ class Order:
 
 
 class Orders:
-    """The orders of all members that are not yet reported as done."""
+    """The orders that members have not reported as done yet."""
 
     def __init__(self) -> None:
         self._disconnects: dict[str, deque[Order]] = {}
@@ -145,7 +149,7 @@ class Orders:
 
     @property
     def client_ids(self) -> set[str]:
-        """Who has any."""
+        """The clients with orders."""
         return {*self._disconnects, *self._connects}
 
     def give(self, client_id: str, rebalance_id: int, removed: list[str], added: list[str]) -> None:
@@ -157,12 +161,12 @@ class Orders:
             self._connects.setdefault(client_id, deque()).append(Order(rebalance_id, op_type, added))
 
     def next(self, client_id: str, group: Collection[str]) -> Order | None:
-        """The member's order that is due in its `group`, whether it was sent or not."""
+        """Return the member's order that is due in its `group`, sent or not."""
         queue = self._due(group).get(client_id)
         return queue[0] if queue else None
 
     def report(self, client_id: str, group: Collection[str]) -> None:
-        """The member has done something: what is due in its group counts as done, whatever it was."""
+        """Remove the member's due order, whichever one it has reported."""
         due = self._due(group)
         if queue := due.get(client_id):
             queue.popleft()
@@ -178,5 +182,5 @@ class Orders:
         self._connects.clear()
 
     def _due(self, group: Collection[str]) -> dict[str, deque[Order]]:
-        """No member of a group may connect while another has still to disconnect."""
+        """Return the connects of a group, or the disconnects as long as any member still has one."""
         return self._connects if self._disconnects.keys().isdisjoint(group) else self._disconnects

@@ -1,4 +1,5 @@
-"""Consumers that share partitions out among themselves: V2 register and heartbeat, and what a master tells them.
+"""Consumers with client-side balance: V2 register and heartbeat, and partition metadata. The clients assign partitions
+themselves.
 
 wire: TMaster, ClientSyncInfo, OpsSyncInfo.
 """
@@ -24,6 +25,8 @@ from tubemq_spark.testing.request_checks import Field, check_rules, consumer_top
 
 
 class ClientBalance:
+    """The requests of such consumers, and their groups' metadata."""
+
     def __init__(
         self,
         access: AccessCheck,
@@ -42,6 +45,7 @@ class ClientBalance:
         self._release = config.release
 
     def register(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> master_pb.RegisterResponseM2CV2:
+        """RegisterRequestC2MV2: join the group and return the brokers. Release 1.2 checks its role later than 2.5."""
         reply = master_pb.RegisterResponseM2CV2()
         with filling_status(reply):
             member, reported = self._check(request, tls)
@@ -56,9 +60,10 @@ class ClientBalance:
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestC2MV2, tls: bool) -> master_pb.HeartResponseM2CV2:
+        """HeartRequestC2MV2: record what the member holds; return broker list and metadata if they changed."""
         reply = master_pb.HeartResponseM2CV2()
         with filling_status(reply):
-            client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
+            client_id, group_name = self._checked_names(request.authInfo, request.clientId, request.groupName)
             report = request.subRepInfo
             reported = _reported(report)
             group, member = self._find(group_name, client_id)
@@ -77,10 +82,10 @@ class ClientBalance:
         return reply
 
     def partition_meta(self, request: master_pb.GetPartMetaRequestC2M, tls: bool) -> master_pb.GetPartMetaResponseM2C:
-        """Also a sign of life. What it tells is as old as the last round, or as the group."""
+        """GetPartMetaRequestC2M: return topic metadata as of the last rebalance. It counts as a heartbeat."""
         reply = master_pb.GetPartMetaResponseM2C()
         with filling_status(reply):
-            client_id, group_name = self._admit(request.authInfo, request.clientId, request.groupName)
+            client_id, group_name = self._checked_names(request.authInfo, request.clientId, request.groupName)
             group, _ = self._find(group_name, client_id)
             if group.meta_id == UNKNOWN_ID:
                 self._refresh(group)
@@ -92,14 +97,14 @@ class ClientBalance:
                 reply.brokerConfigList.extend(texts)
         return reply
 
-    def round(self) -> None:
-        """Brings what the groups are told up to date."""
+    def rebalance(self) -> None:
+        """Update the metadata of all groups."""
         for name in self._groups.names(client_balance=True):
             if (group := self._groups.get(name)) is not None:
                 self._refresh(group)
 
     def _check(self, request: master_pb.RegisterRequestC2MV2, tls: bool) -> tuple[Member, list[Partition]]:
-        self._access.admit(request.authInfo, produce=False)
+        self._access.check_credentials(request.authInfo, produce=False)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
         required_text(Field.HOST_NAME, request.hostName, self._release)
         group = required_text(Field.GROUP_NAME, request.groupName, self._release)
@@ -128,8 +133,8 @@ class ClientBalance:
         )
         return member, reported
 
-    def _admit(self, auth: master_pb.MasterCertificateInfo, client_id: str, group: str) -> tuple[str, str]:
-        self._access.admit(auth, produce=False)
+    def _checked_names(self, auth: master_pb.MasterCertificateInfo, client_id: str, group: str) -> tuple[str, str]:
+        self._access.check_credentials(auth, produce=False)
         client_id = required_text(Field.CLIENT_ID, client_id, self._release)
         group = required_text(Field.GROUP_NAME, group, self._release)
         self._access.check_active(client_id)
@@ -144,7 +149,7 @@ class ClientBalance:
         return group, member
 
     def _holding(self, reported: list[Partition]) -> Holding:
-        """Of the partitions that a member reports those on brokers that run."""
+        """Return the reported partitions that are on running brokers."""
         holding: Holding = {}
         for partition in reported:
             if (broker := self._lists.broker(partition.broker_id)) is not None:
@@ -152,13 +157,13 @@ class ClientBalance:
         return holding
 
     def _is_overdue(self, member: Member) -> bool:
-        """Whether the member goes by old news: it is told the metadata unasked."""
+        """Return True if the member's metadata is so old that the master sends it unasked."""
         age = self._clock.wall_ms() - member.assigned_at
         limit = self._config.max_meta_force_update_period * 1000
         return member.assigned_at >= 0 and age > limit and bool(self._groups.held.get(member.client_id))
 
     def _refresh(self, group: ConsumerGroup) -> None:
-        """Topics that are no more stay in what the group is told."""
+        """Update the group's metadata; deleted topics stay in it, as on the server."""
         meta = self._lists.consumer_topics(group.topics, group.name)
         if meta and meta != group.meta:
             group.meta.update(meta)
@@ -186,7 +191,7 @@ def _meta(group: ConsumerGroup) -> list[str]:
 
 
 def _reported(report: master_pb.ClientSubRepInfo) -> list[Partition]:
-    """`RefusalError` for other shapes than `topic#brokerId:partitionId,…`."""
+    """Parse `topic#brokerId:partitionId,…`; `RefusalError` for other shapes."""
     if not report.reportSubInfo:
         return []
     try:

@@ -1,4 +1,4 @@
-"""One consumer group as a master knows it: its members, and what all of them must have in common.
+"""One consumer group of a master: its members, and the settings that all members must share.
 
 wire: ConsumeGroupInfo, ConsumerInfo.
 """
@@ -19,10 +19,10 @@ _DIFFERS = "is inconsistency with other consumers in the group"
 
 
 class ConsumeType(Enum):
-    """How the members of a group come by their partitions, in the words of the server's messages."""
+    """How the members of a group get their partitions, in the words of the server's messages."""
 
-    NORMAL = "unbound"  # the master deals them out
-    BOUND = "bound"  # likewise, but first those for which members gave offsets
+    NORMAL = "unbound"  # the master assigns them
+    BOUND = "bound"  # likewise, starting with those for which members gave offsets
     CLIENT_BALANCE = "client-rebalance"
 
 
@@ -37,7 +37,7 @@ class Member:
     source_count: int = -1
     # client-side balance
     node_id: int = -1
-    from_max_id: int = UNKNOWN_ID  # the last order to go to the latest message that it followed
+    from_max_id: int = UNKNOWN_ID  # the last order to consume from the latest that it followed
     assigned_at: int = UNKNOWN_ID  # ms
     # bound consumption
     session_key: str = ""
@@ -45,7 +45,7 @@ class Member:
     offsets: Mapping[str, int] = field(default_factory=dict)  # by partition key
 
     def learn(self, from_max_id: int, assigned_at: int) -> None:
-        """What a member with client-side balance reports."""
+        """Record the report of a member with client-side balance."""
         if from_max_id >= 0:
             self.from_max_id = from_max_id
         if assigned_at != UNKNOWN_ID:
@@ -53,24 +53,21 @@ class Member:
 
 
 class ConsumerGroup:
-    """A group from its first member to its last. The first one's ways bind the others."""
+    """A group. Its first member's settings bind the later ones."""
 
     def __init__(self, first: Member, release: Release, old_from_max_id: int = UNKNOWN_ID) -> None:
         self.name = first.group
         self.consume_type = first.consume_type
         self.topics = first.topics
         self.members: dict[str, Member] = {}
-        self.not_allocated = True  # no member has said yet that it did what the balance told it
-        self.bound_rounds = 0
-        self.booked: dict[str, str] = {}  # partition key -> the member whose offset counts
-        self.old_from_max_id = old_from_max_id  # an order to the group as it was before does not concern this one
+        self.not_allocated = True  # no member has reported an order as done yet
+        self.bound_rebalances = 0
+        self.booked: dict[str, str] = {}  # partition key -> the member whose offset wins
+        self.old_from_max_id = old_from_max_id  # an order from before the first member joined
         self.meta_id = UNKNOWN_ID
         self.meta: dict[str, str] = {}  # topic -> text
         self._release = release
-        self._filters = first.filters
-        self._source_count = first.source_count
-        self._session_key = first.session_key
-        self._select_big = first.select_big
+        self._first = first
 
     def __repr__(self) -> str:
         return f"<group {self.name} {self.consume_type.value} {sorted(self.members)}>"
@@ -80,21 +77,21 @@ class ConsumerGroup:
         return hash_order(self.members)
 
     @property
-    def waits_for_bound_round(self) -> bool:
-        """Whether partitions with given offsets are still to be dealt out."""
+    def waits_for_bound_rebalance(self) -> bool:
+        """True while partitions with given offsets are not assigned yet."""
         return (
             self.consume_type is ConsumeType.BOUND
             and self.not_allocated
             and bool(self.booked)
-            and self.bound_rounds < 2
+            and self.bound_rebalances < 2
         )
 
     @property
     def is_full(self) -> bool:
-        return len(self.members) >= self._source_count
+        return len(self.members) >= self._first.source_count
 
     def add(self, member: Member) -> None:
-        """`DeclinedError` when the member's ways are not the group's."""
+        """Add a member, or update a known one; `DeclinedError` when its settings are not those of the group."""
         if self.members:
             self._check(member)
         known = self.members.get(member.client_id)
@@ -116,7 +113,7 @@ class ConsumerGroup:
             holder = self.members.get(self.booked.get(key, ""))
             other = None if holder is None else holder.offsets.get(key)
             offset = member.offsets[key]
-            if other is None or (offset >= other if self._select_big else offset < other):
+            if other is None or (offset >= other if self._first.select_big else offset < other):
                 self.booked[key] = member.client_id
 
     def _check(self, member: Member) -> None:
@@ -135,44 +132,46 @@ class ConsumerGroup:
         self._check_filters(member, who)
         if self.consume_type is ConsumeType.BOUND:
             self._check_bound(member, who)
-        elif self.consume_type is ConsumeType.CLIENT_BALANCE and self._source_count > 0:
+        elif self.consume_type is ConsumeType.CLIENT_BALANCE and self._first.source_count > 0:
             self._check_source_count(member, who)
             self._check_node_id(member, who)
 
     def _check_filters(self, member: Member, who: str) -> None:
-        if member.filters == self._filters:
+        if member.filters == self._first.filters:
             return
         text = f"{who} subscribe with filter condition {map_text(member.filters)} {_DIFFERS}"
-        if not self._filters:
+        if not self._first.filters:
             text += ": topic without conditions"
         elif not member.filters:
             text = (
                 f"{who} subscribe without filter condition  {_DIFFERS}, "
-                f"existed topic conditions is {map_text(self._filters)}"
+                f"existed topic conditions is {map_text(self._first.filters)}"
             )
         else:
-            text += f", existed topic conditions is {map_text(self._filters)}"
+            text += f", existed topic conditions is {map_text(self._first.filters)}"
         raise DeclinedError(ErrCode.CLIENT_INCONSISTENT_FILTERSET, text)
 
     def _check_bound(self, member: Member, who: str) -> None:
-        if member.session_key != self._session_key:
+        if member.session_key != self._first.session_key:
             raise DeclinedError(
                 ErrCode.CLIENT_INCONSISTENT_SESSIONKEY,
-                f"{who}'s sessionKey {_DIFFERS}, required is {self._session_key}, request is {member.session_key}",
+                f"{who}'s sessionKey {_DIFFERS}, "
+                f"required is {self._first.session_key}, request is {member.session_key}",
             )
-        if member.select_big != self._select_big:
+        if member.select_big != self._first.select_big:
             raise DeclinedError(
                 ErrCode.CLIENT_INCONSISTENT_SELECTBIG,
                 f"{who}'s isSelectBig {_DIFFERS}, "
-                f"required is {_java_bool(self._select_big)}, request is {_java_bool(member.select_big)}",
+                f"required is {_java_bool(self._first.select_big)}, request is {_java_bool(member.select_big)}",
             )
         self._check_source_count(member, who)
 
     def _check_source_count(self, member: Member, who: str) -> None:
-        if member.source_count != self._source_count:
+        if member.source_count != self._first.source_count:
             raise DeclinedError(
                 ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT,
-                f"{who}'s sourceCount {_DIFFERS}, required is {self._source_count}, request is {member.source_count}",
+                f"{who}'s sourceCount {_DIFFERS}, "
+                f"required is {self._first.source_count}, request is {member.source_count}",
             )
 
     def _check_node_id(self, member: Member, who: str) -> None:

@@ -1,4 +1,4 @@
-"""All consumer groups of a master, who of their members is alive, and what each last said it holds.
+"""All consumer groups of a master, the liveness of their members, and the partitions that each member last reported.
 
 wire: ConsumerInfoHolder, HeartbeatManager, TMaster.
 """
@@ -24,7 +24,7 @@ from tubemq_spark.testing.reply_status import DeclinedError, filling_status
 from tubemq_spark.testing.request_checks import Field, required_text
 
 Holding = dict[str, dict[Partition, Broker]]
-"""What a member holds, by topic, and where it said the partition's broker is."""
+"""A member's partitions by topic, each with its broker as the member named it."""
 
 
 class ConsumerGroups:
@@ -34,7 +34,7 @@ class ConsumerGroups:
         self._config = config
         self._heartbeats = Heartbeats(clock, config.consumer_heartbeat_timeout)
         self._groups: dict[str, ConsumerGroup] = {}
-        self._group_of: dict[str, str] = {}  # client id -> the group that it registered for last
+        self._group_of: dict[str, str] = {}  # client id -> the group it registered for last
         self.held: dict[str, Holding] = {}  # by client id
         self.orders = Orders()
 
@@ -42,7 +42,7 @@ class ConsumerGroups:
         return f"<{len(self._groups)} groups, {len(self._group_of)} members>"
 
     def names(self, *, client_balance: bool) -> list[str]:
-        """The groups of one of the two kinds."""
+        """Return the names of the groups with client-side or with server-side balance."""
         kinds = {ConsumeType.CLIENT_BALANCE} if client_balance else {ConsumeType.NORMAL, ConsumeType.BOUND}
         return hash_order(name for name, group in self._groups.items() if group.consume_type in kinds)
 
@@ -50,7 +50,7 @@ class ConsumerGroups:
         return self._groups.get(name)
 
     def find(self, name: str) -> ConsumerGroup:
-        """`DeclinedError` with 411 when there is no such group."""
+        """Return a group; `DeclinedError` with 411 when there is none of that name."""
         group = self._groups.get(name)
         if group is None:
             raise DeclinedError(ErrCode.HB_NO_NODE, f"Not found groupName {name} in holder!")
@@ -60,7 +60,7 @@ class ConsumerGroups:
         return self._groups.get(self._group_of.get(client_id, ""))
 
     def join(self, member: Member, *, not_allocated: bool) -> ConsumerGroup:
-        """`DeclinedError` with 424 to 430 when the member does not fit into its group."""
+        """Add a member to its group; `DeclinedError` with 424 to 430 when its settings differ from the group's."""
         name = member.group
         group = self._groups.get(name)
         if group is None:
@@ -75,7 +75,7 @@ class ConsumerGroups:
         return group
 
     def beat(self, group: str, client_id: str) -> None:
-        """`DeclinedError` with 411 when the member is unknown."""
+        """Record a heartbeat; `DeclinedError` with 411 when the member is unknown."""
         if unknown := self._heartbeats.beat(_key(group, client_id)):
             raise DeclinedError(ErrCode.HB_NO_NODE, f"Update consumer node exception:{unknown}")
 
@@ -83,10 +83,10 @@ class ConsumerGroups:
         return _key(group, client_id) in self._heartbeats
 
     def close(self, request: master_pb.CloseRequestC2M) -> master_pb.CloseResponseM2C:
-        """Of members of either kind; succeeds for unknown ones too."""
+        """CloseRequestC2M: remove a member of either kind; succeeds for unknown ones too."""
         reply = master_pb.CloseResponseM2C()
         with filling_status(reply):
-            self._access.admit(request.authInfo, produce=False)
+            self._access.check_credentials(request.authInfo, produce=False)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
             group = required_text(Field.GROUP_NAME, request.groupName, self._config.release)
             self._access.check_active(client_id)
@@ -107,7 +107,7 @@ class ConsumerGroups:
         self.orders.clear()
 
     def _release(self, key: str) -> None:
-        parts = split(key, "@")  # as the server does, to whom names with an @ are lost
+        parts = split(key, "@")  # as the server, which mistakes names that contain an @
         if len(parts) < 2:
             raise bad_shape()
         client_id, name = parts[:2]

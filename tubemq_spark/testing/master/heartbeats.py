@@ -1,4 +1,4 @@
-"""Who is alive, by the time of the last sign of life (wire: HeartbeatManager)."""
+"""Liveness of clients by the time of their last heartbeat (wire: HeartbeatManager)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SCAN_PERIOD = 1.0
 
 
 class Heartbeats:
-    """Keys that must be heard of every `timeout` seconds. One that was not is still known until the next scan."""
+    """Keys that need a heartbeat every `timeout` seconds. An expired key stays known until the next scan."""
 
     def __init__(self, clock: Clock, timeout: float) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Heartbeats:
         self._deadlines[key] = self._clock.now() + self._timeout
 
     def beat(self, key: str) -> str | None:
-        """None, or what a master says to a key that it does not know."""
+        """Record a heartbeat and return None; for an unknown key return the master's error text."""
         if key not in self._deadlines:
             return f"Invalid node id:{key}, you have to append node first!"
         self.start(key)
@@ -36,7 +36,7 @@ class Heartbeats:
         self._deadlines.clear()
 
     def scan(self) -> list[str]:
-        """The keys whose time is over, which are then unknown; none while no scan is due."""
+        """Remove the expired keys and return them; none while no scan is due."""
         if not self._scan.is_due():
             return []
         now = self._clock.now()

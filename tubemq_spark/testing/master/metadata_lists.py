@@ -1,4 +1,4 @@
-"""The lists of brokers and topics that a master hands out, in the texts and with the ids of its replies.
+"""Cluster metadata: the lists of brokers and topics that a master returns, with the texts and ids of its replies.
 
 wire: DefBrokerRunManager, BrokerTopicInfoView, TMaster.
 """
@@ -23,7 +23,7 @@ from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order
 
-_BROKER_TLS_PORT = 8124  # of brokers that name none
+_BROKER_TLS_PORT = 8124  # of brokers that announce none
 
 
 class BrokerList(NamedTuple):
@@ -32,7 +32,7 @@ class BrokerList(NamedTuple):
 
 
 class MetadataLists:
-    """What is deployed as the masters tell it; of a master that has just taken over, the brokers come after a while."""
+    """The deployment as one master lists it. A master that has just become active lists no broker for a while."""
 
     def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig) -> None:
         self._catalog = catalog
@@ -44,23 +44,23 @@ class MetadataLists:
         self._list_id = clock.wall_ms()
 
     def forget(self, fill_after: float) -> None:
-        """Brokers are unknown for so many seconds, and with them what is on them."""
+        """List no brokers, and nothing on them, for `fill_after` seconds."""
         self._filled_at = self._clock.now() + fill_after
         self._known = ([], [])
         self._list_id = self.new_id(self._list_id)
 
     def new_id(self, last: int) -> int:
-        """An id for a list that changed (wire: SerialIdUtils)."""
+        """Return an id for a changed list (wire: SerialIdUtils)."""
         now = self._clock.wall_ms()
         return now if now > last else last + 10
 
     @property
     def deployed(self) -> Collection[str]:
-        """The topics that brokers are to have, whether they run or not."""
+        """The topics of all brokers, running or not."""
         return [OFFSET_HISTORY, *(topic for topic, layouts in self._catalog.topics.items() if layouts)]
 
     def brokers(self, tls: bool) -> BrokerList:
-        """All configured brokers. One id serves both kinds of connection, and changes with either list."""
+        """Return all configured brokers. One id covers plain and TLS lists, and changes with either."""
         entries = self._entries()
         blank_tls = BROKER_PORT if self._release is Release.V1_2 else _BROKER_TLS_PORT
         lists = (
@@ -73,12 +73,12 @@ class MetadataLists:
         return BrokerList(self._list_id, list(lists[tls]))
 
     def broker(self, broker_id: int, *, tls: bool = False) -> Broker | None:
-        """A broker that runs, as clients reach it."""
+        """Return a running broker with the port for clients; None when it does not run."""
         entry = self._running(broker_id)
         return None if entry is None else _broker(entry, tls)
 
     def producer_topics(self, topics: Iterable[str]) -> list[str]:
-        """One text for each of `topics` that takes messages somewhere."""
+        """Return one text for each of `topics` that accepts messages on some broker."""
         texts = []
         for topic in hash_order(topics):
             size = self._topic_size(topic)
@@ -92,7 +92,7 @@ class MetadataLists:
         return texts
 
     def consumer_topics(self, topics: Iterable[str], group: str) -> dict[str, str]:
-        """The text of each of `topics` that is deployed, whether or not it can be read now."""
+        """Return the text of each deployed one of `topics`, readable now or not."""
         keys = [f"{broker_id}:{topic}" for topic in topics for broker_id in self._catalog.layouts(topic)]
         found: dict[str, list[TopicOnBroker]] = {}
         for key in hash_order(keys):
@@ -101,13 +101,13 @@ class MetadataLists:
             of_topic = found.setdefault(topic, [])
             available = self._is_readable(int(broker_id), layout) and not self._catalog.rules.is_disabled(topic, group)
             if self._release is Release.V1_2:
-                # Its builder does not take the status back: what follows an available broker is called available.
+                # Its builder never resets the status: all brokers after an available one count as available.
                 available = available or any(one.available for one in of_topic)
             of_topic.append(TopicOnBroker(topic, int(broker_id), layout.stores, layout.partitions, available))
         return {topic: format_consumer_topic(layouts) for topic, layouts in found.items()}
 
     def subscribable(self, topic: str) -> list[Partition]:
-        """The partitions of `topic` that the master's balance may give to members."""
+        """Return the partitions of `topic` that the master may assign to members."""
         return [
             partition
             for entry, layout in self._on_running(topic)
@@ -133,10 +133,10 @@ class MetadataLists:
         entry = self._running(broker_id)
         if entry is None or not layout.accept_subscribe:
             return False
-        return entry.accept_subscribe or self._release is Release.V1_2  # which looks at the topic alone
+        return entry.accept_subscribe or self._release is Release.V1_2  # which checks the topic only
 
     def _topic_size(self, topic: str) -> int | None:
-        """The topic's own limit, None where it is the cluster's."""
+        """Return the topic's own limit; None when the cluster's applies."""
         sizes = [layout.max_msg_size for layout in self._catalog.layouts(topic).values()]
         return next((size for size in sizes if size is not None and size != self._max_msg_size), None)
 

@@ -1,4 +1,4 @@
-"""The life of producers at a master: register, heartbeat, close (wire: TMaster, ProducerInfoHolder)."""
+"""Producers at a master: register, heartbeat, close (wire: TMaster, ProducerInfoHolder)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _NO_SETTINGS, _OWN_SIZE = UNKNOWN_ID, 1  # ids of the cluster's settings without
 
 
 class Producers:
+    """The requests of producers. The master checks its role last, in both releases."""
+
     def __init__(
         self, access: AccessCheck, lists: MetadataLists, catalog: Catalog, clock: Clock, config: ServerConfig
     ) -> None:
@@ -28,7 +30,7 @@ class Producers:
         self._heartbeats = Heartbeats(clock, config.producer_heartbeat_timeout)
 
     def register(self, request: master_pb.RegisterRequestP2M, tls: bool) -> master_pb.RegisterResponseM2P:
-        """Gives the brokers; topics come with the first heartbeat."""
+        """RegisterRequestP2M: return the brokers; topics come with the first heartbeat."""
         reply = master_pb.RegisterResponseM2P(brokerCheckSum=-1)
         with filling_status(reply):
             client_id, _ = self._check(request)
@@ -40,6 +42,7 @@ class Producers:
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestP2M, tls: bool) -> master_pb.HeartResponseM2P:
+        """HeartRequestP2M: return the topics, and the brokers if their list changed. 411 for an unknown producer."""
         reply = master_pb.HeartResponseM2P(brokerCheckSum=-1)
         with filling_status(reply):
             client_id, topics = self._check(request)
@@ -54,10 +57,10 @@ class Producers:
         return reply
 
     def close(self, request: master_pb.CloseRequestP2M) -> master_pb.CloseResponseM2P:
-        """Succeeds for unknown producers too."""
+        """CloseRequestP2M: succeeds for unknown producers too."""
         reply = master_pb.CloseResponseM2P()
         with filling_status(reply):
-            self._access.admit(request.authInfo, produce=True)
+            self._access.check_credentials(request.authInfo, produce=True)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
             self._access.check_active(client_id)
             self._heartbeats.stop(client_id)
@@ -70,7 +73,7 @@ class Producers:
         self._heartbeats.clear()
 
     def _check(self, request: master_pb.RegisterRequestP2M | master_pb.HeartRequestP2M) -> tuple[str, tuple[str, ...]]:
-        self._access.admit(request.authInfo, produce=True)
+        self._access.check_credentials(request.authInfo, produce=True)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._config.release)
         required_text(Field.HOST_NAME, request.hostName, self._config.release)
         topics = producer_topics(request.topicList)
@@ -78,15 +81,17 @@ class Producers:
         return client_id, topics
 
     def _settings(self, known: master_pb.ApprovedClientConfig) -> master_pb.ApprovedClientConfig:
-        """Comes whether the producer asks for it or not. Who says that it knows none is right about settings that were
-        never changed: they are told no size."""
+        """Return the cluster's settings; the reply has them even if the producer did not ask.
+
+        The size is missing when the producer knows these settings, or knows none and they were never changed.
+        """
         settings = master_pb.ApprovedClientConfig(configId=self._settings_id())
         if known.configId != settings.configId:
             settings.maxMsgSize = self._config.max_msg_size
         return settings
 
     def _settings_id(self) -> int:
-        """The default flow rule is one of the cluster's settings."""
+        """Return the id of the cluster's settings, of which the default flow rule is one."""
         if self._catalog.default_flow is not None:
             return self._catalog.default_flow.rule_id
         return _NO_SETTINGS if self._config.max_msg_size == DEFAULT_MAX_MESSAGE_SIZE else _OWN_SIZE

@@ -1,4 +1,4 @@
-"""Consumers to which the master deals partitions out: register, heartbeat and the rounds.
+"""Consumers with server-side balance: register, heartbeat and rebalance. The master assigns the partitions.
 
 wire: TMaster, DefaultLoadBalancer, ConsumerEventManager.
 """
@@ -31,10 +31,12 @@ from tubemq_spark.testing.request_checks import (
     topic_filters,
 )
 
-_MAX_DELAYS = 10  # rounds that a group may be left out for orders that its members do not report as done
+_MAX_DELAYS = 10  # rebalances that skip a group because its members have not reported their orders
 
 
 class ServerBalance:
+    """The requests of such consumers, and the rebalances of their groups."""
+
     def __init__(
         self, access: AccessCheck, groups: ConsumerGroups, lists: MetadataLists, catalog: Catalog, config: ServerConfig
     ) -> None:
@@ -43,13 +45,16 @@ class ServerBalance:
         self._lists = lists
         self._catalog = catalog
         self._release = config.release
-        self._random = random.Random(0)  # the server's is another one each time: here runs repeat
-        self._rounds = 0
-        self._is_first_round = True
+        self._random = random.Random(0)  # a fixed seed, so that runs repeat; the real server has none
+        self._rebalances = 0
+        self._is_first_rebalance = True
         self._delays: dict[str, int] = {}
 
     def register(self, request: master_pb.RegisterRequestC2M, tls: bool) -> master_pb.RegisterResponseM2C:
-        """Gives no partitions: they come with heartbeats, after a round."""
+        """RegisterRequestC2M: join the group. Partitions come with heartbeats, after a rebalance.
+
+        Release 1.2 checks its role later than 2.5, and does not check whether the topics exist.
+        """
         reply = master_pb.RegisterResponseM2C()
         with filling_status(reply):
             member, held = self._check(request, tls)
@@ -63,10 +68,10 @@ class ServerBalance:
         return reply
 
     def heartbeat(self, request: master_pb.HeartRequestC2M) -> master_pb.HeartResponseM2C:
-        """Takes the report of what the member holds and has done, gives the next order that it was not yet told."""
+        """HeartRequestC2M: record what the member holds and has done; return its next order that was not sent yet."""
         reply = master_pb.HeartResponseM2C()
         with filling_status(reply):
-            self._access.admit(request.authInfo, produce=False)
+            self._access.check_credentials(request.authInfo, produce=False)
             client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
             group_name = required_text(Field.GROUP_NAME, request.groupName, self._release)
             self._access.check_active(client_id)
@@ -75,11 +80,11 @@ class ServerBalance:
             self._groups.held.setdefault(client_id, {})
             if request.reportSubscribeInfo:
                 self._groups.held[client_id] = _holding(_subscribe_infos(request.subscribeInfo))
-            colleagues = self._colleagues(client_id)
+            members = self._members_with(client_id)
             if request.HasField("event") and request.event.rebalanceId > 0:
                 group.not_allocated = False
-                self._groups.orders.report(client_id, colleagues)
-            order = self._groups.orders.next(client_id, colleagues) if colleagues else None
+                self._groups.orders.report(client_id, members)
+            order = self._groups.orders.next(client_id, members) if members else None
             if order is not None and not order.is_sent:
                 order.is_sent = True
                 reply.event.rebalanceId = order.rebalance_id
@@ -90,33 +95,33 @@ class ServerBalance:
             reply.notAllocated = group.not_allocated
         return reply
 
-    def round(self) -> None:
-        """Gives orders to the groups whose members have done all they were told."""
-        self._rounds += 1
+    def rebalance(self) -> None:
+        """Give orders to the groups whose members have done all previous ones."""
+        self._rebalances += 1
         names = self._groups.names(client_balance=False)
-        if not self._is_first_round:
+        if not self._is_first_rebalance:
             busy = self._busy_groups()
             names = [name for name in names if name not in busy]
         groups = [group for name in names if (group := self._groups.get(name)) is not None]
         for group in groups:
-            self._deal_bound(group)
+            self._assign_bound(group)
         for group in groups:
-            self._deal(group)
-        self._is_first_round = False
+            self._assign(group)
+        self._is_first_rebalance = False
 
     def forget(self) -> None:
-        """As a standby that takes over: it has held rounds all the time, for nobody."""
-        self._is_first_round = False
+        """Behave as a standby that takes over: it has rebalanced all the time, without any group."""
+        self._is_first_rebalance = False
         self._delays.clear()
 
     def restart(self) -> None:
-        """As a new process."""
-        self._rounds = 0
-        self._is_first_round = True
+        """Behave as a new process."""
+        self._rebalances = 0
+        self._is_first_rebalance = True
         self._delays.clear()
 
     def _check(self, request: master_pb.RegisterRequestC2M, tls: bool) -> tuple[Member, list[SubscribeInfo]]:
-        self._access.admit(request.authInfo, produce=False)
+        self._access.check_credentials(request.authInfo, produce=False)
         client_id = required_text(Field.CLIENT_ID, request.clientId, self._release)
         required_text(Field.HOST_NAME, request.hostName, self._release)
         group = required_text(Field.GROUP_NAME, request.groupName, self._release)
@@ -154,13 +159,13 @@ class ServerBalance:
         )
         return member, held
 
-    def _colleagues(self, client_id: str) -> list[str]:
-        """The member's group: the one that it registered for last, whatever it calls its group now."""
+    def _members_with(self, client_id: str) -> list[str]:
+        """Return the members of the group that the client registered for last, whatever group it names now."""
         group = self._groups.group_of(client_id)
         return [] if group is None else list(group.members)
 
     def _busy_groups(self) -> set[str]:
-        """The groups with orders that are not done. Who is too slow about them has them taken back."""
+        """Return the groups with orders that are not done; after too many rebalances the orders are dropped."""
         busy = set()
         for client_id in hash_order(self._groups.orders.client_ids):
             group = self._groups.group_of(client_id)
@@ -173,17 +178,17 @@ class ServerBalance:
         self._delays = {name: self._delays.get(name, 0) + 1 for name in busy}
         return busy
 
-    def _deal_bound(self, group: ConsumerGroup) -> None:
-        if group.waits_for_bound_round and group.is_full:
+    def _assign_bound(self, group: ConsumerGroup) -> None:
+        if group.waits_for_bound_rebalance and group.is_full:
             partitions = [one for topic in hash_order(group.topics) for one in self._lists.subscribable(topic)]
             self._give_orders(group, bound_shares(group.booked, partitions))
-            group.bound_rounds += 1
+            group.bound_rebalances += 1
 
-    def _deal(self, group: ConsumerGroup) -> None:
-        if group.waits_for_bound_round:
+    def _assign(self, group: ConsumerGroup) -> None:
+        if group.waits_for_bound_rebalance:
             return
         partitions = {topic: self._lists.subscribable(topic) for topic in hash_order(group.topics)}
-        if self._is_first_round:
+        if self._is_first_rebalance:
             shares = first_shares(group.members, partitions)
         else:
             found = [one for of_topic in partitions.values() for one in of_topic]
@@ -202,12 +207,12 @@ class ServerBalance:
                 step = change(shares[client_id], held, disabled)
                 removed = [self._info(member, one, held) for one in step.removed]
                 added = [self._info(member, one, held) for one in step.added]
-                self._groups.orders.give(client_id, self._rounds, removed, added)
+                self._groups.orders.give(client_id, self._rebalances, removed, added)
 
     def _info(self, member: Member, partition: Partition, held: Holding) -> str:
-        """What a member holds is named with the address that the member gave."""
+        """Return the text of one partition. A held one carries the broker address that the member reported."""
         broker = held.get(partition.topic, {}).get(partition) or self._lists.broker(partition.broker_id, tls=member.tls)
-        assert broker is not None  # partitions that are dealt out are on brokers that run
+        assert broker is not None  # assigned partitions are on running brokers
         return str(SubscribeInfo(member.client_id, member.group, broker, partition))
 
     def _add_flow_rules(
@@ -216,7 +221,7 @@ class ServerBalance:
         reply: master_pb.RegisterResponseM2C | master_pb.HeartResponseM2C,
         group: str,
     ) -> None:
-        """Only for clients that name a rule that they know, if it is that they know none."""
+        """Add flow rules for clients whose request names the id of a known rule, or of none."""
         if not request.HasField("defFlowCheckId") and not request.HasField("groupFlowCheckId"):
             return
         reply.ssdStoreId = reply.defFlowCheckId = reply.groupFlowCheckId = reply.qryPriorityId = UNKNOWN_ID
@@ -233,7 +238,7 @@ class ServerBalance:
 
 
 def _subscribe_infos(texts: Iterable[str]) -> list[SubscribeInfo]:
-    """`RefusalError` for other shapes than `clientId@group#brokerId:host:port#topic:partitionId`."""
+    """Parse `clientId@group#brokerId:host:port#topic:partitionId`; `RefusalError` for other shapes."""
     try:
         return [parse_subscribe_info(text) for text in texts if not is_blank(text)]
     except ProtocolError:

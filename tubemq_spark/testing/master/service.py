@@ -1,6 +1,6 @@
-"""A master without its sockets: the life of its clients, its lists, and the rounds in which it deals partitions out.
+"""A master without its sockets: its clients, its metadata lists, and the rebalances of consumer groups.
 
-It does nothing by itself: whoever owns it calls `tick` now and then.
+It has no thread: its owner calls `tick` regularly.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tubemq_spark.testing.master.server_balance import ServerBalance
 
 
 class MasterService:
-    """`service` answers requests that came in plain, `tls_service` those over TLS, which name the brokers' TLS ports.
+    """One master. `service` answers plain requests, `tls_service` those over TLS, with the brokers' TLS ports.
 
-    Masters of one cluster share the catalog and the visit tokens, and nothing else.
+    Masters of one cluster share only the catalog and the visit tokens.
     """
 
     def __init__(self, catalog: Catalog, clock: Clock, config: ServerConfig, tokens: VisitTokens) -> None:
@@ -37,13 +37,13 @@ class MasterService:
         self._groups = ConsumerGroups(self._access, catalog, clock, config)
         self._client_balance = ClientBalance(self._access, self._groups, self._lists, catalog, clock, config)
         self._server_balance = ServerBalance(self._access, self._groups, self._lists, catalog, config)
-        self._round_at = self._first_round_at()
+        self._rebalance_at = self._first_rebalance_at()
         self.service = Service({ServiceType.MASTER: self._handlers(tls=False)})
         self.tls_service = Service({ServiceType.MASTER: self._handlers(tls=True)})
 
     @property
     def standby(self) -> bool:
-        """Whether another master is the active one. Set, calls are refused once their parameters were found right."""
+        """True while another master is active: this one refuses calls after it has checked their parameters."""
         return self._access.standby
 
     @standby.setter
@@ -52,7 +52,7 @@ class MasterService:
 
     @property
     def address(self) -> str:
-        """`host:port` of this master, which its refusals name; to be set by whoever listens for it."""
+        """`host:port` of this master, for error texts; set when its port is open."""
         return self._access.address
 
     @address.setter
@@ -60,29 +60,29 @@ class MasterService:
         self._access.address = value
 
     def tick(self) -> None:
-        """Once a second forgets clients that were silent for too long; holds a round of balance when one is due."""
+        """Remove clients without heartbeats once a second, and rebalance when it is due."""
         self._producers.tick()
         self._groups.tick()
         now = self._clock.now()
-        if now >= self._round_at:
-            self._round_at = now + self._config.consumer_balance_period
-            self._client_balance.round()
-            self._server_balance.round()
+        if now >= self._rebalance_at:
+            self._rebalance_at = now + self._config.consumer_balance_period
+            self._client_balance.rebalance()
+            self._server_balance.rebalance()
 
     def forget(self, lists_fill_after: float = 0.0) -> None:
-        """As a master that takes over: no client is known, and for so many seconds no broker has registered."""
+        """Behave as a master that takes over: no client, and no broker in the lists for `lists_fill_after` seconds."""
         self._lists.forget(lists_fill_after)
         self._producers.forget()
         self._groups.forget()
         self._server_balance.forget()
 
     def restart(self) -> None:
-        """As a master whose process has begun anew: no client is known, and its first round is still to come."""
+        """Behave as a new process: it knows no client, and its first rebalance is still to come."""
         self.forget()
         self._server_balance.restart()
-        self._round_at = self._first_round_at()
+        self._rebalance_at = self._first_rebalance_at()
 
-    def _first_round_at(self) -> float:
+    def _first_rebalance_at(self) -> float:
         return self._clock.now() + self._config.first_balance_delay + self._config.consumer_balance_period
 
     def _handlers(self, tls: bool) -> Mapping[Method, Handler]:
