@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from tests import messages
 from tests.clusters import Cluster
 from tests.messages import Sent
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
@@ -68,10 +70,11 @@ def reader(
     claim: ClaimId | None = None,
     claim_timeout: float = 0.0,
     previous_client_id: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> PartitionReader:
-    """A reader that waits for nobody, unless told otherwise."""
+    """Return a reader that waits for no other client, unless `claim_timeout` says so."""
     return PartitionReader(
-        messages.settings(cluster),
+        replace(messages.settings(cluster), clock=clock),
         group,
         claim or next_claim(),
         wanted(cluster, partition, start, end),

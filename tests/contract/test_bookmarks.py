@@ -1,26 +1,25 @@
-"""Where a query's bookmarks are put, and that they are there for whoever asks next."""
+"""Where a query's bookmarks are set, and that the next client finds them there."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from types import SimpleNamespace
 
 import pytest
 
 from tests import messages, reading
+from tests.clocks import SkippingClock
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, EACH_FRAMING, running
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark, bookmark_group, move_bookmarks, read_bookmarks
@@ -34,7 +33,7 @@ STRANGER = "some_java_consumer"
 
 @dataclass
 class Scene:
-    """A topic of one's own, and a name for bookmarks in it."""
+    """A topic, and a name for the bookmarks of a query in it."""
 
     cluster: Cluster
     session: ProducerSession
@@ -52,18 +51,18 @@ class Scene:
         return read_bookmarks(self.session, base or self.base, self.partitions)
 
     def begin(self) -> dict[Partition, Bookmark]:
-        """A batch is planned."""
+        """Read the bookmarks as a new batch does."""
         return read_bookmarks(self.session, self.base, self.partitions, begin_batch=True)
 
     def commit(self, batch: int) -> None:
         move_bookmarks(self.session, self.base, batch, self.partitions)
 
     def ends(self) -> dict[Partition, int]:
-        """Of the partitions' stores, as another group sees it."""
+        """Return the ends of the partitions' stores, as another group sees them."""
         return {p: reading.look(self.cluster, f"{self.base}_tests", p).end for p in self.partitions}
 
-    def stand(self, batch: int) -> dict[Partition, int]:
-        """Where the group of a batch stands, as another consumer of it sees it. All partitions are free therefore."""
+    def group_positions(self, batch: int) -> dict[Partition, int]:
+        """Return the positions of the batch's group, as another consumer sees them, which needs free partitions."""
         group = bookmark_group(self.base, batch)
         return {p: reading.look(self.cluster, group, p).group for p in self.partitions}
 
@@ -76,7 +75,7 @@ def session(cluster: Cluster) -> Iterator[ProducerSession]:
 
 @pytest.fixture(scope="module")
 def shared_topic() -> Callable[[Cluster, Layout], str]:
-    """One of each layout for all tests of this file."""
+    """Return the topic of a layout that all tests of this file share."""
     names: dict[tuple[str, Layout], str] = {}
 
     def give(cluster: Cluster, layout: Layout) -> str:
@@ -106,28 +105,28 @@ def small(
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens instead of the next pauses between two tries; a pause without anything to happen is an error."""
+def pauses(session: ProducerSession, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens in the next pauses between two attempts. More pauses are an error."""
     actions: list[Callable[[], object]] = []
 
     def sleep(_: float) -> None:
         assert actions, "there was nothing to wait for"
         actions.pop(0)()
 
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(session, "settings", replace(session.settings, clock=SkippingClock(sleep)))
     return actions
 
 
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 def test_new_bookmarks_are_at_the_end_and_stay_there(scene: Scene) -> None:
-    """Where stores have several partitions, one gets all."""
+    """Where partitions share a store, the first one gets all messages."""
     filled = [p for p in scene.partitions if p.partition_id % STORE_PARTITION_BASE == 0]
     scene.send(7 * len(filled), filled)
     ends = scene.ends()
     assert scene.read() == {p: Bookmark(end, end, end) for p, end in ends.items()}
     scene.send(3 * len(filled), filled)
     assert scene.read() == {p: Bookmark(end, end, end + 3 * UNIT) for p, end in ends.items()}
-    assert scene.stand(0) == scene.stand(1) == ends
+    assert scene.group_positions(0) == scene.group_positions(1) == ends
 
 
 @pytest.mark.parametrize("layout", ["one", "three"])
@@ -142,20 +141,24 @@ def test_bookmarks_of_empty_stores_are_at_the_beginning(
 
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 def test_a_commit_moves_the_group_of_its_batch(scene: Scene) -> None:
-    """What a batch sends stands behind its bookmark, however often it is tried and committed."""
-    marks, before = scene.read(), scene.ends()
+    """All messages of a batch are behind its bookmark, however often it is repeated and committed."""
+    bookmarks, before = scene.read(), scene.ends()
     for batch in range(4):
-        assert {p: mark.before(batch) for p, mark in marks.items()} == before
+        assert {p: bookmark.before(batch) for p, bookmark in bookmarks.items()} == before
         for _ in range(2):
             scene.send(2 * len(scene.partitions))
             scene.commit(batch)
             again = scene.read()
-            assert {p: mark.before(batch) for p, mark in again.items()} == before
-            assert {p: mark.before(batch + 1) for p, mark in again.items()} == scene.ends() == scene.stand(batch)
-        marks, before = scene.read(), scene.ends()
+            assert {p: bookmark.before(batch) for p, bookmark in again.items()} == before
+            assert (
+                {p: bookmark.before(batch + 1) for p, bookmark in again.items()}
+                == scene.ends()
+                == scene.group_positions(batch)
+            )
+        bookmarks, before = scene.read(), scene.ends()
 
 
-def test_a_commit_may_come_first(small: Scene) -> None:
+def test_a_commit_sets_bookmarks_that_nobody_has_read(small: Scene) -> None:
     small.send(9)
     small.commit(5)
     after = small.ends()
@@ -166,36 +169,36 @@ def test_a_commit_may_come_first(small: Scene) -> None:
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 def test_the_third_group_tells_whether_a_batch_has_begun(small: Scene) -> None:
     def untried(batch: int) -> set[bool]:
-        return {mark.is_untried(batch) for mark in small.begin().values()}
+        return {bookmark.is_untried(batch) for bookmark in small.begin().values()}
 
     small.send(9)
-    assert untried(0) == {False}  # the group is new, and proves nothing
+    assert untried(0) == {False}  # a new group proves nothing
     for batch in range(4):
         small.send(9)
         small.commit(batch)
-        assert not any(mark.is_untried(batch + 1) for mark in small.read().values())  # which does not ask for it
-        small.send(9)  # others write meanwhile
+        assert not any(bookmark.is_untried(batch + 1) for bookmark in small.read().values())  # without the third group
+        small.send(9)  # by other producers
         assert untried(batch + 1) == {True}
         assert untried(batch + 1) == {False}
-        small.commit(batch)  # of a try that counts; then Spark tries the batch again
+        small.commit(batch)  # then Spark repeats the batch
         assert untried(batch) == {False}
         small.commit(batch)
         assert untried(batch + 1) == {True}
         assert small.begin().keys() == set(small.partitions)
 
 
-def test_a_commit_after_which_nothing_came_proves_as_much(small: Scene) -> None:
-    """There is nothing of the batch that might be tried again, nor of the next one."""
+def test_a_batch_without_messages_counts_as_untried(small: Scene) -> None:
+    """Neither the committed batch nor the next one has messages that a repetition could find."""
     small.send(9)
     small.begin()
     for batch in range(3):
         small.commit(batch)
     for batch in (2, 3):
-        assert {mark.is_untried(batch) for mark in small.begin().values()} == {True}
+        assert {bookmark.is_untried(batch) for bookmark in small.begin().values()} == {True}
         small.commit(2)
 
 
-def test_queries_and_topics_have_bookmarks_of_their_own(
+def test_each_query_and_topic_has_its_own_bookmarks(
     small: Scene, shared_topic: Callable[[Cluster, Layout], str]
 ) -> None:
     other = Scene(small.cluster, small.session, small.base, shared_topic(small.cluster, "one"))
@@ -206,39 +209,41 @@ def test_queries_and_topics_have_bookmarks_of_their_own(
     small.send(9)
     other.send(9)
     small.commit(1)
-    assert {p: mark.before(2) for p, mark in other.read().items()} == {p: begins[p] for p in other.partitions}
-    assert {p: mark.before(2) for p, mark in small.read("another").items()} == {p: begins[p] for p in small.partitions}
-    assert {p: mark.before(2) for p, mark in small.read().items()} == small.ends()
+    assert {p: bookmark.before(2) for p, bookmark in other.read().items()} == {p: begins[p] for p in other.partitions}
+    assert {p: bookmark.before(2) for p, bookmark in small.read("another").items()} == {
+        p: begins[p] for p in small.partitions
+    }
+    assert {p: bookmark.before(2) for p, bookmark in small.read().items()} == small.ends()
 
 
-# Others
+# Other clients
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_claim_of_another_process_is_no_obstacle(
+def test_the_claim_of_another_process_is_taken_over(
     small: Scene, number: int, pauses: list[Callable[[], object]]
 ) -> None:
-    """It may have died with it: it is taken away after one pause."""
+    """That process may be dead. Its claim is ended after one pause."""
     other = "spark_bookmarks_1_1000_1_abcdef"
     partition = small.partitions[number]
     assert reading.register(small.cluster, bookmark_group(small.base, number), partition, other, 0).errCode == 200
     small.send(9)
     pauses.append(lambda: None)
     small.commit(number)
-    assert small.stand(number) == small.ends()
+    assert small.group_positions(number) == small.ends()
     assert pauses == []
 
 
-def test_somebody_else_is_waited_for(small: Scene, pauses: list[Callable[[], object]]) -> None:
+def test_another_consumer_is_waited_for(small: Scene, pauses: list[Callable[[], object]]) -> None:
     group, partition = bookmark_group(small.base, 0), small.partitions[1]
     assert reading.register(small.cluster, group, partition, STRANGER, 0).errCode == 200
     pauses += [lambda: None, lambda: reading.unregister(small.cluster, group, partition, STRANGER)]
     small.commit(0)
-    assert small.stand(0) == small.ends()
+    assert small.group_positions(0) == small.ends()
     assert pauses == []
 
 
-def test_somebody_else_who_stays_is_named(small: Scene) -> None:
+def test_the_error_names_a_consumer_that_keeps_the_group(small: Scene) -> None:
     group, partition = bookmark_group(small.base, 0), small.partitions[1]
     assert reading.register(small.cluster, group, partition, STRANGER, 0).errCode == 200
     session = ProducerSession(replace(small.session.settings, retry_for=0.1))
@@ -250,12 +255,12 @@ def test_somebody_else_who_stays_is_named(small: Scene) -> None:
     assert raised.value.unserved == {partition}
     assert reading.unregister(small.cluster, group, partition, STRANGER).errCode == 200
     # All the others were moved.
-    assert small.stand(0) == {p: 0 if p == partition else end for p, end in small.ends().items()}
+    assert small.group_positions(0) == {p: 0 if p == partition else end for p, end in small.ends().items()}
     session.close()
 
 
 def read_in_turn(settings: ClientSettings, base: str, topic: str, times: int) -> list[dict[Partition, Bookmark]]:
-    """As a process of its own does."""
+    """Read the bookmarks in a process of its own."""
     try:
         with SESSIONS.lease(settings) as session:
             session.add_topics([topic])
@@ -264,20 +269,17 @@ def read_in_turn(settings: ClientSettings, base: str, topic: str, times: int) ->
         forget_servers()
 
 
-def test_many_may_ask_at_once(small: Scene) -> None:
-    """Processes, each with threads, read while one commits; they all see one of the places where it was."""
+def test_threads_and_processes_may_read_bookmarks_at_once(small: Scene) -> None:
+    """They read while another client commits. Each of them sees a position that was committed."""
     small.send(9)
     first = small.read()
     ends = [small.ends()]
-    count = max(2, min(3, os.cpu_count() or 2))
     settings = small.session.settings
     with ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(count))
-        processes = stack.enter_context(ProcessPoolExecutor(count, mp_context=get_context("spawn")))
+        threads = stack.enter_context(ThreadPoolExecutor(2))
+        processes = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         asked = [
-            pool.submit(read_in_turn, settings, small.base, small.topic, 20)
-            for pool in (threads, processes)
-            for _ in range(count)
+            pool.submit(read_in_turn, settings, small.base, small.topic, 10) for pool in (threads, threads, processes)
         ]
         while not all(one.done() for one in asked):
             small.send(3)
@@ -285,29 +287,36 @@ def test_many_may_ask_at_once(small: Scene) -> None:
             small.commit(0)
     for one in asked:
         for partition in small.partitions:
-            places = [marks[partition].even for marks in one.result()]
-            assert places == sorted(places)
-            assert set(places) <= {end[partition] for end in ends}
-            assert {marks[partition].odd for marks in one.result()} == {first[partition].odd}
-    assert small.stand(0) == small.ends()
+            positions = [bookmarks[partition].even for bookmarks in one.result()]
+            assert positions == sorted(positions)
+            assert set(positions) <= {end[partition] for end in ends}
+            assert {bookmarks[partition].odd for bookmarks in one.result()} == {first[partition].odd}
+    assert small.group_positions(0) == small.ends()
 
 
-# Brokers that are away, and those that crash. Module's own, for they are stopped.
+# Brokers that are away or crash: a cluster of this module alone, because the tests stop it
 
 
 @pytest.fixture(scope="module", params=BOTH)
 def brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    spec = replace(LAYOUTS["three"], settings=FLUSH_NEVER)  # or the tail is not lost
+    spec = replace(LAYOUTS["three"], settings=FLUSH_NEVER)  # else no tail is lost
     with running(request.param, topics=dict.fromkeys(("away", "back", "crashed"), spec)) as cluster:
         yield cluster
 
 
-def opened(stack: ExitStack, cluster: Cluster, topic: str, base: str, retry_for: float = 300.0) -> Scene:
-    settings = replace(messages.settings(cluster), retry_for=retry_for)
+def opened(
+    stack: ExitStack,
+    cluster: Cluster,
+    topic: str,
+    base: str,
+    retry_for: float = 300.0,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Scene:
+    settings = replace(messages.settings(cluster), retry_for=retry_for, clock=clock)
     return Scene(cluster, stack.enter_context(SESSIONS.lease(settings)), base, topic)
 
 
-def test_a_broker_that_is_away_is_named_when_the_others_were_moved(brokers: Cluster, group: str) -> None:
+def test_the_error_names_a_broker_that_is_away_after_the_others_were_moved(brokers: Cluster, group: str) -> None:
     with ExitStack() as stack:
         scene = opened(stack, brokers, "away", group, retry_for=0.3)
         first = scene.read()
@@ -323,34 +332,35 @@ def test_a_broker_that_is_away_is_named_when_the_others_were_moved(brokers: Clus
             assert raised.value.unserved == away
         brokers.start_broker(2)
         settled = opened(stack, brokers, "away", group)
-        marks = settled.read()
-        assert {p: mark.even for p, mark in marks.items()} == {p: 0 if p in away else ends[p] for p in ends}
-        assert {p: mark.odd for p, mark in marks.items()} == {p: mark.odd for p, mark in first.items()}
+        bookmarks = settled.read()
+        assert {p: bookmark.even for p, bookmark in bookmarks.items()} == {p: 0 if p in away else ends[p] for p in ends}
+        assert {p: bookmark.odd for p, bookmark in bookmarks.items()} == {
+            p: bookmark.odd for p, bookmark in first.items()
+        }
 
 
-def test_a_broker_that_comes_back_is_asked_again(brokers: Cluster, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_comes_back_is_asked_again(brokers: Cluster, group: str) -> None:
     with ExitStack() as stack:
-        scene = opened(stack, brokers, "back", group)
-        scene.read()
-        scene.send(12)
-        brokers.stop_broker(2)
         started: list[int] = []
 
-        def sleep(seconds: float) -> None:
+        def start(seconds: float) -> None:
             if not started:
                 started.append(2)
                 brokers.start_broker(2)
             else:
-                time.sleep(seconds)
+                time.sleep(seconds)  # a real broker needs some time
 
-        monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        scene = opened(stack, brokers, "back", group, clock=SkippingClock(start))
+        scene.read()
+        scene.send(12)
+        brokers.stop_broker(2)
         scene.commit(1)
         assert started == [2]
-        assert scene.stand(1) == scene.ends()
+        assert scene.group_positions(1) == scene.ends()
 
 
-def test_a_crash_leaves_bookmarks_where_they_are_or_were(brokers: Cluster, group: str) -> None:
-    """Never further on; they may stand behind the end, for what was not flushed is gone."""
+def test_a_crash_leaves_bookmarks_at_their_last_or_an_earlier_position(brokers: Cluster, group: str) -> None:
+    """They may be behind the end, because the messages that were not flushed are lost."""
     with ExitStack() as stack:
         scene = opened(stack, brokers, "crashed", group)
         crashed = [p for p in scene.partitions if p.broker_id == 1]
@@ -362,10 +372,10 @@ def test_a_crash_leaves_bookmarks_where_they_are_or_were(brokers: Cluster, group
         scene.commit(0)
         brokers.kill_broker(1)
         brokers.start_broker(1)
-        for partition, mark in scene.read().items():
+        for partition, bookmark in scene.read().items():
             flushed, moved = (30 * UNIT, 90 * UNIT) if partition in crashed else (0, 0)
-            assert mark.even in (flushed, moved)
-            assert mark.odd == flushed
-            assert mark.end == flushed, "the tail was not lost, so this proves nothing"
+            assert bookmark.even in (flushed, moved)
+            assert bookmark.odd == flushed
+            assert bookmark.end == flushed, "the tail was not lost, so this proves nothing"
         scene.commit(0)
-        assert scene.stand(0) == scene.ends()
+        assert scene.group_positions(0) == scene.ends()

@@ -1,22 +1,21 @@
-"""A broker that dies and comes back: reading goes on with exactly the rest, or an error tells what is lost."""
+"""A broker dies and comes back: readers go on with exactly the rest, or an error says what is lost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
 from tests import messages, reading
+from tests.clocks import SkippingClock
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer import partition_reader as consumer
@@ -28,24 +27,25 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 
 USES = ("kept", "lost", "reused")
-FLUSHED = 12_000  # messages of each topic in the broker's files
-TAIL, TAIL_SIZE = 5_000, 200  # messages sent right before a crash: several fetches, and less than a memory block holds
+KEPT = 9_000  # messages of a topic in the broker's files: several fetches
+FLUSHED = 2_500  # the same, of topics that get a tail
+TAIL, TAIL_SIZE = 5_000, 200  # messages sent right before a crash: several fetches, and they fit in a memory block
 RIVAL = "some_java_consumer"
 _LAYOUTS: tuple[Layout, ...] = ("one", "three")
 
 
 @pytest.fixture(scope="module", params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One broker for this file alone; it forgets claims as soon as TubeMQ permits, after 20 s."""
+    """One broker that only this file uses. It drops claims as early as TubeMQ permits, after 20 s."""
     layouts = {f"{use}_{layout}": LAYOUTS[layout] for use in USES for layout in _LAYOUTS}
     layouts["claimed"] = LAYOUTS["three"]
-    topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # or tails are not lost
+    topics = {name: replace(layout, settings=FLUSH_NEVER) for name, layout in layouts.items()}  # else no tail is lost
     with running(request.param, brokers=1, topics=topics, claim_timeout=20) as cluster:
         yield cluster
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StoredPartition:
     cluster: Cluster
     partition: Partition
     sent: list[Sent]
@@ -61,7 +61,7 @@ class Shelf:
         return messages.send(self.cluster, messages.numbered([self.partition], count, TAIL_SIZE))[self.partition]
 
     def reader_in(self, tail: list[Sent], group: str, start: int, end: int) -> Iterator[FetchedBatch]:
-        """One that has given out messages of `tail`."""
+        """Return a reader that has returned messages of `tail`."""
         ids = {sent.message_id for sent in tail}
         batches = reading.reader(self.cluster, group, self.partition, start, end).batches()
         while reading.rows_of(islice(batches, 1))[-1].message_id not in ids:
@@ -70,19 +70,19 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def stored(broker: Cluster) -> dict[str, list[Shelf]]:
-    shelves: dict[str, list[Shelf]] = {}
+def stored(broker: Cluster) -> dict[str, list[StoredPartition]]:
+    found: dict[str, list[StoredPartition]] = {}
     for use in USES:
         for layout in _LAYOUTS:
             partition = messages.partitions(broker, f"{use}_{layout}")[0]
-            sent = messages.send(broker, messages.numbered([partition], FLUSHED))[partition]
-            shelves.setdefault(use, []).append(Shelf(broker, partition, sent))
+            sent = messages.send(broker, messages.numbered([partition], KEPT if use == "kept" else FLUSHED))[partition]
+            found.setdefault(use, []).append(StoredPartition(broker, partition, sent))
     messages.send(broker, messages.numbered(messages.partitions(broker, "claimed"), 60))
-    return shelves
+    return found
 
 
 @pytest.fixture(scope="module")
-def flushed(stored: dict[str, list[Shelf]], broker: Cluster) -> dict[str, list[Shelf]]:
+def flushed(stored: dict[str, list[StoredPartition]], broker: Cluster) -> dict[str, list[StoredPartition]]:
     bring_into_files(broker, broker.topics)
     return stored
 
@@ -92,23 +92,8 @@ def restart(broker: Cluster) -> None:
     broker.start_broker(1)
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens instead of the next pauses between two tries; later pauses are real."""
-    actions: list[Callable[[], object]] = []
-
-    def sleep(seconds: float) -> None:
-        if actions:
-            actions.pop(0)()
-        else:
-            time.sleep(seconds)
-
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    return actions
-
-
 def test_heartbeats_keep_claims(
-    broker: Cluster, stored: dict[str, list[Shelf]], group: str, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, stored: dict[str, list[StoredPartition]], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     often = Heartbeat(period=0.1)
     monkeypatch.setattr(claims, "HEARTBEAT", often)
@@ -118,9 +103,9 @@ def test_heartbeats_keep_claims(
     session.register()
     driver = DriverClaims(session, ClaimId(reading.new_query(), run=1, batch=1), claim_timeout=0.0)
     driver.take({held: None, lent: None})
-    shelf = stored["kept"][0]
+    target = stored["kept"][0]
     claim = reading.next_claim()
-    reader = reading.reader(broker, group, shelf.partition, 0, FLUSHED * UNIT, claim=claim).batches()
+    reader = reading.reader(broker, group, target.partition, 0, KEPT * UNIT, claim=claim).batches()
     rows = reading.rows_of(islice(reader, 1))
     driver.lend([lent])
     assert reading.register(broker, group, silent, "dead").errCode == 200
@@ -130,70 +115,86 @@ def test_heartbeats_keep_claims(
 
     broker.wait_for_expiry(are_forgotten, beating=[str(driver.claim), str(claim)])
 
-    for kept in (held, lent, shelf.partition):
+    for kept in (held, lent, target.partition):
         assert reading.register(broker, group, kept, RIVAL).errCode == 410
-    assert rows + reading.rows_of(reader) == shelf.rows(0, FLUSHED * UNIT)
+    assert rows + reading.rows_of(reader) == target.rows(0, KEPT * UNIT)
     driver.release()
     session.close()
 
 
 def test_readers_go_on_when_their_broker_comes_back(
-    broker: Cluster, flushed: dict[str, list[Shelf]], group: str, pauses: list[Callable[[], object]]
+    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
 ) -> None:
-    start, end = 100 * UNIT, FLUSHED * UNIT - 100 * UNIT
-    readers = [reading.reader(broker, group, shelf.partition, start, end).batches() for shelf in flushed["kept"]]
+    is_killed = False
+
+    def start(seconds: float) -> None:
+        nonlocal is_killed
+        if is_killed:
+            is_killed = False
+            broker.start_broker(1)
+        else:
+            time.sleep(seconds)  # a real broker needs some time
+
+    clock = SkippingClock(start)
+    begin, end = 100 * UNIT, KEPT * UNIT - 100 * UNIT
+    readers = [
+        reading.reader(broker, group, target.partition, begin, end, clock=clock).batches() for target in flushed["kept"]
+    ]
     begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
     broker.kill_broker(1)
-    pauses.append(lambda: broker.start_broker(1))
+    is_killed = True
 
-    for shelf, reader, rows in zip(flushed["kept"], readers, begun, strict=True):
-        assert 0 < len(rows) < len(shelf.rows(start, end))
-        assert rows + reading.rows_of(reader) == shelf.rows(start, end)
-        assert reading.look(broker, group, shelf.partition).group == start
-    assert pauses == []
+    for target, reader, rows in zip(flushed["kept"], readers, begun, strict=True):
+        assert 0 < len(rows) < len(target.rows(begin, end))
+        assert rows + reading.rows_of(reader) == target.rows(begin, end)
+        assert reading.look(broker, group, target.partition).group == begin
+    assert not is_killed
 
 
-def test_a_lost_tail_ends_the_reading(broker: Cluster, flushed: dict[str, list[Shelf]], group: str) -> None:
+def test_a_lost_tail_ends_its_reader(broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str) -> None:
     start, end = (FLUSHED - 100) * UNIT, (FLUSHED + TAIL) * UNIT
-    tails = [shelf.send(TAIL) for shelf in flushed["lost"]]
-    readers = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["lost"], tails, strict=True)]
+    tails = [target.send(TAIL) for target in flushed["lost"]]
+    readers = [target.reader_in(tail, group, start, end) for target, tail in zip(flushed["lost"], tails, strict=True)]
     restart(broker)
 
-    for shelf, reader in zip(flushed["lost"], readers, strict=True):
-        left = reading.look(broker, group, shelf.partition).end
-        assert left == FLUSHED * UNIT, "the tail was not lost, so this proves nothing"
-        with pytest.raises(DataLossError, match=f"{shelf.partition}: .* the store lost its tail") as raised:
+    for target, reader in zip(flushed["lost"], readers, strict=True):
+        left = reading.look(broker, group, target.partition).end
+        assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
+        with pytest.raises(DataLossError, match=f"{target.partition}: .* the store lost its tail") as raised:
             reading.rows_of(reader)
         assert (raised.value.asked, raised.value.offered) == (end, left)
-        assert reading.look(broker, group, shelf.partition).group == start
-        assert reading.read(broker, group, shelf.partition, start, left) == shelf.rows(start, left)
+        assert reading.look(broker, group, target.partition).group == start
+        assert reading.read(broker, group, target.partition, start, left) == target.rows(start, left)
 
 
-def test_messages_at_positions_of_lost_ones_do_not_pass_for_them(
-    broker: Cluster, flushed: dict[str, list[Shelf]], group: str
+def test_messages_at_positions_of_lost_ones_are_not_taken_for_them(
+    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
 ) -> None:
     start, end = (FLUSHED - 2000) * UNIT, (FLUSHED + TAIL) * UNIT
-    tails = [shelf.send(TAIL) for shelf in flushed["reused"]]
-    in_tail = [shelf.reader_in(tail, group, start, end) for shelf, tail in zip(flushed["reused"], tails, strict=True)]
+    tails = [target.send(TAIL) for target in flushed["reused"]]
+    in_tail = [target.reader_in(tail, group, start, end) for target, tail in zip(flushed["reused"], tails, strict=True)]
     before = [
-        reading.reader(broker, f"{group}_before", shelf.partition, start, end).batches() for shelf in flushed["reused"]
+        reading.reader(broker, f"{group}_before", target.partition, start, end).batches()
+        for target in flushed["reused"]
     ]
     begun = [reading.rows_of(islice(reader, 1)) for reader in before]
     restart(broker)
 
-    for shelf, reader, other, rows in zip(flushed["reused"], in_tail, before, begun, strict=True):
-        left = reading.look(broker, group, shelf.partition).end
-        assert left == FLUSHED * UNIT, "the tail was not lost, so this proves nothing"
-        now = shelf.sent + shelf.send(TAIL + 100)
-        with pytest.raises(DataLossError, match=f"{shelf.partition}: .* uses the positions for other messages"):
+    for target, reader, other, rows in zip(flushed["reused"], in_tail, before, begun, strict=True):
+        left = reading.look(broker, group, target.partition).end
+        assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
+        now = target.sent + target.send(TAIL + 100)
+        with pytest.raises(DataLossError, match=f"{target.partition}: .* uses the positions for other messages"):
             reading.rows_of(reader)
-        assert reading.look(broker, group, shelf.partition).group == start
-        # Who had given out nothing of the tail reads what there is.
-        assert rows == shelf.rows(start, left)[: len(rows)]
-        assert rows + reading.rows_of(other) == shelf.rows(start, end, now)
+        assert reading.look(broker, group, target.partition).group == start
+        # A reader that had returned nothing of the tail returns the new messages.
+        assert rows == target.rows(start, left)[: len(rows)]
+        assert rows + reading.rows_of(other) == target.rows(start, end, now)
 
 
-def test_a_driver_says_its_positions_again(broker: Cluster, flushed: dict[str, list[Shelf]], group: str) -> None:
+def test_a_driver_restores_the_positions_that_a_crash_lost(
+    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
+) -> None:
     partitions = messages.partitions(broker, "claimed")
     with_position = dict.fromkeys(partitions, 20 * UNIT)
     session = ConsumerSession(messages.settings(broker), group, ["claimed"])

@@ -1,4 +1,4 @@
-"""Looking finds exactly what stands in a range, takes turns, and says when that cannot be told."""
+"""A scan finds exactly the messages of a range, waits for its turn, and fails if its result would not be complete."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from tubemq_spark.protocol.stamp import Origin, Stamp, encode, parse
 STRANGER = "some_java_consumer"
 STAMP = Stamp(Origin("q", 7, 0), 5, None)
 KINDS = (b"$msgType$=a,kind=b", b"", encode(STAMP.origin) + b"5")
-MANY = 30_000  # messages, so many that a look has not asked for all of them when it gives out the first
+MANY = 18_000  # messages: a scan has not fetched all of them when it returns the first
+FLUSHED = 2_000  # messages of a topic before its lost tail
 LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
 
 
-class Shelf:
-    """A topic, and all that was sent to it with the positions where it stands."""
+class FilledTopic:
+    """A topic, and all messages that were sent to it, with their positions."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster = cluster
@@ -57,34 +58,34 @@ class Shelf:
                 self._stored[partition].append((one.position, seen))
 
     def end(self, partition: Partition) -> int:
-        """Of the partition's store."""
-        places = (
-            place
+        """Return the end of the partition's store."""
+        positions = (
+            position
             for other, stored in self._stored.items()
-            for place, _ in stored
+            for position, _ in stored
             if (other.broker_id, other.store_id) == (partition.broker_id, partition.store_id)
         )
-        return max(places, default=-UNIT) + UNIT
+        return max(positions, default=-UNIT) + UNIT
 
     def rows(self, partition: Partition, start: int = 0, end: int | None = None) -> list[ScannedMessage]:
         end = self.end(partition) if end is None else end
-        return [seen for place, seen in self._stored[partition] if start <= place < end]
+        return [seen for position, seen in self._stored[partition] if start <= position < end]
 
     def lose(self, partition: Partition, end: int) -> int:
-        """What stood from `end` on is gone; how much."""
-        left = [(place, seen) for place, seen in self._stored[partition] if place < end]
+        """Forget the messages from `end` on. Return how many they are."""
+        left = [(position, seen) for position, seen in self._stored[partition] if position < end]
         lost = len(self._stored[partition]) - len(left)
         self._stored[partition] = left
         return lost
 
 
 @dataclass(frozen=True)
-class Looker:
-    """Who looks at a shelf, in groups of its own."""
+class Scanner:
+    """Scans a topic in groups of its own."""
 
     session: ProducerSession
     base: str
-    shelf: Shelf
+    filled: FilledTopic
 
     def scan_partition(
         self,
@@ -100,117 +101,120 @@ class Looker:
         )
 
     def claim(self, client_id: object, partition: Partition) -> int:
-        """The error code."""
-        cluster = self.shelf.cluster
+        """Return the error code."""
+        cluster = self.filled.cluster
         return reading.register(cluster, scan_group(self.base), partition, str(client_id)).errCode
 
     def free(self, client_id: object, partition: Partition) -> int:
-        cluster = self.shelf.cluster
+        cluster = self.filled.cluster
         return reading.unregister(cluster, scan_group(self.base), partition, str(client_id)).errCode
 
 
-Open = Callable[..., Looker]
+NewScanner = Callable[..., Scanner]
 
 
 @pytest.fixture
-def looker(group: str) -> Iterator[Open]:
-    """Makes lookers; they wait for `retry_for` seconds, by default for longer than it takes until it is their turn."""
+def new_scanner(group: str) -> Iterator[NewScanner]:
+    """Return a factory of scanners. They wait `retry_for` seconds, by default longer than any turn takes."""
     with ExitStack() as stack:
 
-        def make(shelf: Shelf, retry_for: float = 300.0) -> Looker:
-            settings = replace(messages.settings(shelf.cluster), retry_for=retry_for)
+        def make(filled: FilledTopic, retry_for: float = 300.0) -> Scanner:
+            settings = replace(messages.settings(filled.cluster), retry_for=retry_for)
             session = stack.enter_context(SESSIONS.lease(settings))
-            session.add_topics([shelf.topic])
-            return Looker(session, group, shelf)
+            session.add_topics([filled.topic])
+            return Scanner(session, group, filled)
 
         yield make
 
 
 @pytest.fixture(scope="module")
-def shelves() -> Callable[[Cluster, Layout], Shelf]:
-    """Shelves for all tests, each of its layout filled when it is asked for first; one partition of each is empty."""
-    filled: dict[tuple[str, Layout], Shelf] = {}
+def topics() -> Callable[[Cluster, Layout], FilledTopic]:
+    """Return the topic of a layout that all tests share, filled on first use. One partition of each topic is empty."""
+    cache: dict[tuple[str, Layout], FilledTopic] = {}
 
-    def give(cluster: Cluster, layout: Layout) -> Shelf:
-        if (cluster.master, layout) not in filled:
-            shelf = filled[cluster.master, layout] = Shelf(cluster, cluster.new_topic(layout))
+    def give(cluster: Cluster, layout: Layout) -> FilledTopic:
+        if (cluster.master, layout) not in cache:
+            filled = cache[cluster.master, layout] = FilledTopic(cluster, cluster.new_topic(layout))
             for kind in KINDS * 2:
-                shelf.send(1000, kind, shelf.partitions[1:] or shelf.partitions)
-        return filled[cluster.master, layout]
+                filled.send(1000, kind, filled.partitions[1:] or filled.partitions)
+        return cache[cluster.master, layout]
 
     return give
 
 
 @pytest.mark.parametrize("cluster", EACH_FRAMING, indirect=True)
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
-def test_a_look_finds_what_stands_in_the_range(
+def test_a_scan_finds_the_messages_of_its_range(
     cluster: Cluster,
     layout: Layout,
-    shelves: Callable[[Cluster, Layout], Shelf],
-    looker: Open,
+    topics: Callable[[Cluster, Layout], FilledTopic],
+    new_scanner: NewScanner,
     rng: random.Random,
 ) -> None:
-    shelf = shelves(cluster, layout)
-    eyes = looker(shelf)
-    for partition in shelf.partitions:
-        end = shelf.end(partition)
-        assert list(eyes.scan_partition(partition)) == shelf.rows(partition)
-        assert list(eyes.scan_partition(partition, end, margin=0)) == []
-        assert list(eyes.scan_partition(partition, end + 5 * UNIT, margin=10)) == shelf.rows(partition, end - 10 * UNIT)
+    filled = topics(cluster, layout)
+    scanner = new_scanner(filled)
+    for partition in filled.partitions:
+        end = filled.end(partition)
+        assert list(scanner.scan_partition(partition)) == filled.rows(partition)
+        assert list(scanner.scan_partition(partition, end, margin=0)) == []
+        assert list(scanner.scan_partition(partition, end + 5 * UNIT, margin=10)) == filled.rows(
+            partition, end - 10 * UNIT
+        )
         for _ in range(3):
             since, until = sorted(UNIT * rng.randint(0, end // UNIT) for _ in range(2))
             margin = rng.choice((0, 1, 100, MARGIN))
             start = max(0, since - margin * UNIT)
-            assert list(eyes.scan_partition(partition, since, until, margin)) == shelf.rows(partition, start, until)
-    assert len(shelf.partitions) == 1 or shelf.rows(shelf.partitions[0]) == []
-    kinds = {seen.attributes for partition in shelf.partitions for seen in eyes.scan_partition(partition)}
+            assert list(scanner.scan_partition(partition, since, until, margin)) == filled.rows(partition, start, until)
+    assert len(filled.partitions) == 1 or filled.rows(filled.partitions[0]) == []
+    kinds = {seen.attributes for partition in filled.partitions for seen in scanner.scan_partition(partition)}
     assert [parse(kind) for kind in sorted(kinds)] == [None, None, STAMP]
 
 
-def test_what_comes_after_a_look_began_is_not_seen(cluster: Cluster, looker: Open) -> None:
-    shelf = Shelf(cluster, cluster.new_topic("one"))
-    partition = shelf.partitions[0]
-    eyes = looker(shelf)
-    assert list(eyes.scan_partition(partition)) == []
-    shelf.send(20, KINDS[0], [partition])
-    before = shelf.rows(partition)
-    looking = eyes.scan_partition(partition)
-    first = next(looking)
-    shelf.send(20, KINDS[0], [partition])
-    assert [first, *looking] == before
-    assert list(eyes.scan_partition(partition)) == shelf.rows(partition)
+def test_a_scan_ends_where_the_store_ended_when_it_began(cluster: Cluster, new_scanner: NewScanner) -> None:
+    filled = FilledTopic(cluster, cluster.new_topic("one"))
+    partition = filled.partitions[0]
+    scanner = new_scanner(filled)
+    assert list(scanner.scan_partition(partition)) == []
+    filled.send(20, KINDS[0], [partition])
+    before = filled.rows(partition)
+    scan = scanner.scan_partition(partition)
+    first = next(scan)
+    filled.send(20, KINDS[0], [partition])
+    assert [first, *scan] == before
+    assert list(scanner.scan_partition(partition)) == filled.rows(partition)
 
 
-def test_messages_that_nobody_gets_do_not_stop_a_look(cluster: Cluster, looker: Open) -> None:
-    """They have entries in the index, but headers that do not fit."""
-    shelf = Shelf(cluster, cluster.new_topic("one"))
-    partition = shelf.partitions[0]
-    shelf.send(5, KINDS[0], [partition])
+def test_entries_without_a_message_do_not_stop_a_scan(cluster: Cluster, new_scanner: NewScanner) -> None:
+    """Brokers do not return messages whose attribute header does not fit."""
+    filled = FilledTopic(cluster, cluster.new_topic("one"))
+    partition = filled.partitions[0]
+    filled.send(5, KINDS[0], [partition])
     messages.send(cluster, [(partition, b"\x7f\xff\xff\xff too long")] * 3, flag=1)
-    shelf.send(5, KINDS[2], [partition])
-    eyes = looker(shelf)
-    assert list(eyes.scan_partition(partition)) == shelf.rows(partition)
-    assert shelf.end(partition) == 13 * UNIT
+    filled.send(5, KINDS[2], [partition])
+    cluster.wait_flushed(filled.topic)  # else the scan waits until the broker flushes
+    scanner = new_scanner(filled)
+    assert list(scanner.scan_partition(partition)) == filled.rows(partition)
+    assert filled.end(partition) == 13 * UNIT
 
 
 # Several at once
 
 
 @pytest.fixture(scope="module")
-def big() -> Callable[[Cluster], Shelf]:
-    """A shelf whose first partition takes several fetches to read."""
-    filled: dict[str, Shelf] = {}
+def big() -> Callable[[Cluster], FilledTopic]:
+    """Return a topic whose first partition takes several fetches to read."""
+    cache: dict[str, FilledTopic] = {}
 
-    def give(cluster: Cluster) -> Shelf:
-        if cluster.master not in filled:
-            shelf = filled[cluster.master] = Shelf(cluster, cluster.new_topic("one"))
-            shelf.send(MANY, KINDS[2], shelf.partitions[:1])
-        return filled[cluster.master]
+    def give(cluster: Cluster) -> FilledTopic:
+        if cluster.master not in cache:
+            filled = cache[cluster.master] = FilledTopic(cluster, cluster.new_topic("one"))
+            filled.send(MANY, KINDS[2], filled.partitions[:1])
+        return cache[cluster.master]
 
     return give
 
 
-def look_in_a_process(settings: ClientSettings, base: str, partition: Partition) -> list[ScannedMessage]:
+def scan_in_a_process(settings: ClientSettings, base: str, partition: Partition) -> list[ScannedMessage]:
     try:
         with SESSIONS.lease(settings) as session:
             session.add_topics([partition.topic])
@@ -219,73 +223,75 @@ def look_in_a_process(settings: ClientSettings, base: str, partition: Partition)
         forget_servers()
 
 
-def test_looks_take_turns(cluster: Cluster, big: Callable[[Cluster], Shelf], looker: Open) -> None:
-    shelf = big(cluster)
-    partition = shelf.partitions[0]
-    eyes = looker(shelf)
+def test_scans_take_turns(cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner) -> None:
+    filled = big(cluster)
+    partition = filled.partitions[0]
+    scanner = new_scanner(filled)
     with ExitStack() as stack:
         pools = (
             stack.enter_context(ThreadPoolExecutor(2)),
-            stack.enter_context(ProcessPoolExecutor(2, mp_context=get_context("spawn"))),
+            stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn"))),
         )
         asked = [
-            pool.submit(look_in_a_process, eyes.session.settings, eyes.base, partition)
+            pool.submit(scan_in_a_process, scanner.session.settings, scanner.base, partition)
             for pool in pools
             for _ in range(2)
         ]
-        asked.append(pools[0].submit(lambda: list(eyes.scan_partition(partition))))
+        asked.append(pools[0].submit(lambda: list(scanner.scan_partition(partition))))
         for one in asked:
-            assert one.result() == shelf.rows(partition)
+            assert one.result() == filled.rows(partition)
 
 
-def test_a_look_is_not_disturbed_by_others(cluster: Cluster, big: Callable[[Cluster], Shelf], looker: Open) -> None:
-    shelf = big(cluster)
-    partition = shelf.partitions[0]
-    looking = looker(shelf).scan_partition(partition)
-    first = next(looking)
-    eyes = looker(shelf, retry_for=0.1)
+def test_other_claims_do_not_disturb_a_scan(
+    cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner
+) -> None:
+    filled = big(cluster)
+    partition = filled.partitions[0]
+    scan = new_scanner(filled).scan_partition(partition)
+    first = next(scan)
+    scanner = new_scanner(filled, retry_for=0.1)
     for claim in (None, ClaimId("another", run=9, batch=9, task=9, attempt=9)):
         with pytest.raises(PartitionOccupiedError, match=r"spark_look-.* scans .* longer than 0\.1 s") as raised:
-            next(eyes.scan_partition(partition, claim=claim))
+            next(scanner.scan_partition(partition, claim=claim))
         assert not isinstance(raised.value, FencedError)
         assert raised.value.holder.startswith("spark_look-")
-    assert [first, *looking] == shelf.rows(partition)
+    assert [first, *scan] == filled.rows(partition)
 
 
-def test_a_look_that_is_given_up_leaves_the_partition(
-    cluster: Cluster, big: Callable[[Cluster], Shelf], looker: Open
+def test_a_closed_scan_gives_the_partition_back(
+    cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner
 ) -> None:
-    shelf = big(cluster)
-    partition = shelf.partitions[0]
-    eyes = looker(shelf)
-    looking = eyes.scan_partition(partition)
-    next(looking)
-    assert eyes.claim(STRANGER, partition) == 410
-    looking.close()  # type: ignore[attr-defined]
-    assert eyes.claim(STRANGER, partition) == 200
+    filled = big(cluster)
+    partition = filled.partitions[0]
+    scanner = new_scanner(filled)
+    scan = scanner.scan_partition(partition)
+    next(scan)
+    assert scanner.claim(STRANGER, partition) == 410
+    scan.close()  # type: ignore[attr-defined]
+    assert scanner.claim(STRANGER, partition) == 200
 
     with pytest.raises(PartitionOccupiedError, match=f"{partition} at .*: {STRANGER} scans .* than 0.1 s") as raised:
-        next(eyes.scan_partition(partition, retry_for=0.1))
+        next(scanner.scan_partition(partition, retry_for=0.1))
     assert raised.value.holder == STRANGER
-    assert eyes.free(STRANGER, partition) == 200
-    assert sum(1 for _ in eyes.scan_partition(partition)) == MANY
+    assert scanner.free(STRANGER, partition) == 200
+    assert sum(1 for _ in scanner.scan_partition(partition)) == MANY
 
 
-def test_a_task_tried_again_does_not_wait_for_the_try_before(
-    cluster: Cluster, big: Callable[[Cluster], Shelf], looker: Open
+def test_a_repeated_task_does_not_wait_for_its_earlier_attempt(
+    cluster: Cluster, big: Callable[[Cluster], FilledTopic], new_scanner: NewScanner
 ) -> None:
-    shelf = big(cluster)
-    partition = shelf.partitions[0]
-    eyes = looker(shelf, retry_for=10.0)  # less than the broker waits for the dead one
+    filled = big(cluster)
+    partition = filled.partitions[0]
+    scanner = new_scanner(filled, retry_for=10.0)  # less than the time after which the broker drops the dead claim
     dead = ClaimId("query-3", run=1, batch=5, task=3, attempt=1)
-    assert eyes.claim(dead, partition) == 200
-    assert list(eyes.scan_partition(partition, claim=replace(dead, attempt=2))) == shelf.rows(partition)
+    assert scanner.claim(dead, partition) == 200
+    assert list(scanner.scan_partition(partition, claim=replace(dead, attempt=2))) == filled.rows(partition)
 
-    looking = eyes.scan_partition(partition, claim=replace(dead, attempt=3))
-    next(looking)
-    assert sum(1 for _ in eyes.scan_partition(partition, claim=replace(dead, attempt=4))) == MANY
+    scan = scanner.scan_partition(partition, claim=replace(dead, attempt=3))
+    next(scan)
+    assert sum(1 for _ in scanner.scan_partition(partition, claim=replace(dead, attempt=4))) == MANY
     with pytest.raises(FencedError):
-        list(looking)
+        list(scan)
 
 
 # Crashes
@@ -293,10 +299,10 @@ def test_a_task_tried_again_does_not_wait_for_the_try_before(
 
 @pytest.fixture(scope="module", params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One broker for this file alone."""
+    """One broker that only this file uses."""
     names: tuple[Layout, ...] = ("one", "three")
     topics = {
-        f"{use}_{layout}": replace(LAYOUTS[layout], settings=FLUSH_NEVER)  # or tails are not lost
+        f"{use}_{layout}": replace(LAYOUTS[layout], settings=FLUSH_NEVER)  # else no tail is lost
         for use in ("lost", "meanwhile")
         for layout in names
     }
@@ -304,59 +310,61 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_look_begins_before_what_a_crash_has_put_in_place_of_others(broker: Cluster, looker: Open) -> None:
-    shelves = [Shelf(broker, f"lost_{layout}") for layout in ("one", "three")]
-    eyes = [looker(shelf) for shelf in shelves]
-    for shelf, eye in zip(shelves, eyes, strict=True):
-        shelf.send(600)
-        read_bookmarks(eye.session, eye.base, shelf.partitions)
-    bring_into_files(broker, [shelf.topic for shelf in shelves])
+def test_a_scan_begins_before_positions_that_a_crash_may_have_reused(broker: Cluster, new_scanner: NewScanner) -> None:
+    topics = [FilledTopic(broker, f"lost_{layout}") for layout in ("one", "three")]
+    scanners = [new_scanner(filled) for filled in topics]
+    for filled, scanner in zip(topics, scanners, strict=True):
+        filled.send(600)
+        read_bookmarks(scanner.session, scanner.base, filled.partitions)
+    bring_into_files(broker, [filled.topic for filled in topics])
     ends = []
-    for shelf, eye in zip(shelves, eyes, strict=True):
-        shelf.send(300)
-        move_bookmarks(eye.session, eye.base, 0, shelf.partitions)
-        ends.append(read_bookmarks(eye.session, eye.base, shelf.partitions)[shelf.partitions[0]].before(1))
+    for filled, scanner in zip(topics, scanners, strict=True):
+        filled.send(300)
+        move_bookmarks(scanner.session, scanner.base, 0, filled.partitions)
+        ends.append(read_bookmarks(scanner.session, scanner.base, filled.partitions)[filled.partitions[0]].before(1))
     broker.kill_broker(1)
     broker.start_broker(1)
-    for shelf, eye, since in zip(shelves, eyes, ends, strict=True):
+    for filled, scanner, since in zip(topics, scanners, ends, strict=True):
         assert since == 900 * UNIT
-        lost = sum(shelf.lose(partition, 600 * UNIT) for partition in shelf.partitions)
+        lost = sum(filled.lose(partition, 600 * UNIT) for partition in filled.partitions)
         assert lost == 300
-        shelf.send(120, KINDS[2])
-        for partition, mark in read_bookmarks(eye.session, eye.base, shelf.partitions).items():
-            assert mark.end == 720 * UNIT, "the tail was not lost, so this proves nothing"
-            assert mark.before(1) in (since, 600 * UNIT)
-            assert mark.before(2) == 600 * UNIT
+        filled.send(120, KINDS[2])
+        for partition, bookmark in read_bookmarks(scanner.session, scanner.base, filled.partitions).items():
+            assert bookmark.end == 720 * UNIT, "the tail was not lost, so this proves nothing"
+            assert bookmark.before(1) in (since, 600 * UNIT)
+            assert bookmark.before(2) == 600 * UNIT
             for until in (None, since, 720 * UNIT, 700 * UNIT):
-                seen = list(eye.scan_partition(partition, since, until))
-                assert seen == shelf.rows(partition, 0, min(until or since, 720 * UNIT))
-            assert list(eye.scan_partition(partition, since, since, margin=200)) == shelf.rows(partition, 520 * UNIT)
+                seen = list(scanner.scan_partition(partition, since, until))
+                assert seen == filled.rows(partition, 0, min(until or since, 720 * UNIT))
+            assert list(scanner.scan_partition(partition, since, since, margin=200)) == filled.rows(
+                partition, 520 * UNIT
+            )
 
 
-def test_what_was_seen_and_then_lost_fails_the_look(broker: Cluster, looker: Open) -> None:
-    shelves = [Shelf(broker, f"meanwhile_{layout}") for layout in ("one", "three")]
-    for shelf in shelves:
-        shelf.send(12_000, KINDS[0], shelf.partitions[:1])
-    bring_into_files(broker, [shelf.topic for shelf in shelves])
+def test_a_scan_fails_if_a_crash_loses_messages_that_it_returned(broker: Cluster, new_scanner: NewScanner) -> None:
+    topics = [FilledTopic(broker, f"meanwhile_{layout}") for layout in ("one", "three")]
+    for filled in topics:
+        filled.send(FLUSHED, KINDS[0], filled.partitions[:1])
+    bring_into_files(broker, [filled.topic for filled in topics])
     begun = []
-    for shelf in shelves:
-        partition = shelf.partitions[0]
-        shelf.send(5000, KINDS[2], [partition], size=200)
-        looking = looker(shelf).scan_partition(partition)
-        seen = list(islice(looking, 12_001))
-        assert seen == shelf.rows(partition)[:12_001]
-        begun.append((shelf, looking))
+    for filled in topics:
+        partition = filled.partitions[0]
+        filled.send(5000, KINDS[2], [partition], size=200)
+        scan = new_scanner(filled).scan_partition(partition)
+        seen = list(islice(scan, FLUSHED + 1))
+        assert seen == filled.rows(partition)[: FLUSHED + 1]
+        begun.append((filled, scan))
     broker.kill_broker(1)
     broker.start_broker(1)
-    for shelf, looking in begun:
-        with pytest.raises(PositionMovedError, match=f"{shelf.partitions[0]}: the broker lost messages during a scan"):
-            list(looking)
-        assert shelf.lose(shelf.partitions[0], 12_000 * UNIT) == 5000
-        shelf.send(300, KINDS[2], shelf.partitions[:1])
-        assert list(looker(shelf).scan_partition(shelf.partitions[0])) == shelf.rows(shelf.partitions[0])
+    for filled, scan in begun:
+        with pytest.raises(PositionMovedError, match=f"{filled.partitions[0]}: the broker lost messages during a scan"):
+            list(scan)
+        assert filled.lose(filled.partitions[0], FLUSHED * UNIT) == 5000
+        filled.send(300, KINDS[2], filled.partitions[:1])
+        assert list(new_scanner(filled).scan_partition(filled.partitions[0])) == filled.rows(filled.partitions[0])
 
 
-# Retention: a real server takes minutes over it
+# Retention. Embedded only, because a real server takes minutes to expire messages
 
 
 @pytest.fixture(scope="module")
@@ -366,55 +374,54 @@ def own() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
-def test_retention_before_the_bookmark_is_nothing_to_worry_about(
-    own: EmbeddedCluster, layout: Layout, looker: Open
+def test_a_scan_ignores_retention_before_the_bookmark(
+    own: EmbeddedCluster, layout: Layout, new_scanner: NewScanner
 ) -> None:
-    shelf = Shelf(own, own.new_topic(layout))
-    shelf.send(1200)
-    own.tubemq.expire(shelf.topic, keep=100)
-    eyes = looker(shelf)
-    for partition in shelf.partitions:
-        low = shelf.end(partition) - 100 * UNIT
-        for since in (low, low + 50 * UNIT, shelf.end(partition), shelf.end(partition) + UNIT):
-            assert list(eyes.scan_partition(partition, since)) == shelf.rows(partition, low)
+    filled = FilledTopic(own, own.new_topic(layout))
+    filled.send(1200)
+    own.tubemq.expire(filled.topic, keep=100)
+    scanner = new_scanner(filled)
+    for partition in filled.partitions:
+        low = filled.end(partition) - 100 * UNIT
+        for since in (low, low + 50 * UNIT, filled.end(partition), filled.end(partition) + UNIT):
+            assert list(scanner.scan_partition(partition, since)) == filled.rows(partition, low)
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
 @pytest.mark.parametrize("until", [None, 300 * UNIT])
-def test_retention_behind_the_bookmark_is_a_loss(
-    own: EmbeddedCluster, layout: Layout, until: int | None, looker: Open
+def test_retention_behind_the_bookmark_fails_a_scan(
+    own: EmbeddedCluster, layout: Layout, until: int | None, new_scanner: NewScanner
 ) -> None:
-    shelf = Shelf(own, own.new_topic(layout))
-    shelf.send(1200)
-    own.tubemq.expire(shelf.topic, keep=100)
-    eyes = looker(shelf)
-    for partition in shelf.partitions:
-        low = shelf.end(partition) - 100 * UNIT
+    filled = FilledTopic(own, own.new_topic(layout))
+    filled.send(1200)
+    own.tubemq.expire(filled.topic, keep=100)
+    scanner = new_scanner(filled)
+    for partition in filled.partitions:
+        low = filled.end(partition) - 100 * UNIT
         for since in (0, 200 * UNIT, min(low, until or low) - UNIT):
             with pytest.raises(
                 DataLossError, match=rf"^{partition}: .* removed messages in \[{since}, {low}\)$"
             ) as raised:
-                list(eyes.scan_partition(partition, since, until))
+                list(scanner.scan_partition(partition, since, until))
             assert (raised.value.asked, raised.value.offered) == (since, low)
 
 
-def test_retention_while_looking(own: EmbeddedCluster, looker: Open) -> None:
-    """What is left comes, some of it maybe a second time."""
-    shelf = Shelf(own, own.new_topic("one"))
-    partition = shelf.partitions[0]
-    shelf.send(MANY, KINDS[2])
-    eyes = looker(shelf)
-    harmless, harmful = (eyes.scan_partition(partition, since, claim=None) for since in (MANY * UNIT, 0))
+def test_retention_during_a_scan_may_repeat_messages(own: EmbeddedCluster, new_scanner: NewScanner) -> None:
+    filled = FilledTopic(own, own.new_topic("one"))
+    partition = filled.partitions[0]
+    filled.send(MANY, KINDS[2])
+    scanner = new_scanner(filled)
+    harmless, harmful = (scanner.scan_partition(partition, since, claim=None) for since in (MANY * UNIT, 0))
     seen = [next(harmless)]
-    own.tubemq.expire(shelf.topic, keep=10_000)
+    own.tubemq.expire(filled.topic, keep=6_000)
     seen += harmless
-    assert list(dict.fromkeys(seen))[-10_000:] == shelf.rows(partition, (MANY - 10_000) * UNIT)
-    assert set(seen) <= set(shelf.rows(partition))
+    assert list(dict.fromkeys(seen))[-6_000:] == filled.rows(partition, (MANY - 6_000) * UNIT)
+    assert set(seen) <= set(filled.rows(partition))
     with pytest.raises(DataLossError):
         list(harmful)
 
 
-# Counting before reading
+# Counting entries before a scan
 
 
 @pytest.mark.parametrize(
@@ -431,5 +438,5 @@ def test_retention_while_looking(own: EmbeddedCluster, looker: Open) -> None:
         (100_000, 100_001, MARGIN, MARGIN + 1),
     ],
 )
-def test_entries_are_counted_before_they_are_read(since: int, end: int, margin: int, count: int) -> None:
+def test_entries_of_a_scan(since: int, end: int, margin: int, count: int) -> None:
     assert entries(since * UNIT, end * UNIT, margin=margin) == count

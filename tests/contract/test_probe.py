@@ -1,4 +1,4 @@
-"""Who has the entry at a position: the partition that is not known to have none there."""
+"""Probes tell which partition of a shared store has the entry at a position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 @dataclass
 class Store:
-    """Three partitions, held by a driver, whose messages are mixed at random; `owners` are those of the entries."""
+    """Three partitions that a driver holds, with their messages mixed at random, and the owner of each entry."""
 
     cluster: Cluster
     topic: str
@@ -29,11 +29,11 @@ class Store:
     partitions: list[Partition]
     owners: dict[int, tuple[Partition, int]]
 
-    def look_at(self, positions: list[int]) -> None:
+    def check(self, positions: list[int]) -> None:
         places = [(partition, position) for partition in self.partitions for position in positions]
-        seen = Prober(self.session, self.claims).probe(dict.fromkeys(self.partitions, positions), frozenset(places))
+        results = Prober(self.session, self.claims).probe(dict.fromkeys(self.partitions, positions), frozenset(places))
         for partition, position in places:
-            found = seen[partition, position]
+            found = results[partition, position]
             owner, message_id = self.owners[position]
             if partition == owner:
                 assert (found.begin, found.first_id) == (position, message_id)
@@ -63,12 +63,12 @@ def store(cluster: Cluster, group: str) -> Iterator[Store]:
         session.close()
 
 
-def test_only_the_owner_of_an_entry_may_have_a_message_there(store: Store) -> None:
+def test_only_the_owner_of_an_entry_has_a_message_there(store: Store) -> None:
     """In memory, in files, and in both."""
     last = [number * UNIT for number in range(280, 300)]
-    store.look_at(last)
+    store.check(last)
     store.cluster.wait_flushed(store.topic)
-    store.look_at(last)
+    store.check(last)
     more = messages.send(store.cluster, messages.numbered(store.partitions, 9))
     store.owners |= {sent.position: (one, sent.message_id) for one, stored in more.items() for sent in stored}
-    store.look_at(sorted(store.owners)[-20:])
+    store.check(sorted(store.owners)[-20:])

@@ -1,4 +1,4 @@
-"""What producers send stands in the topic as it was given, and the broker finds it by its type."""
+"""A topic stores messages as producers send them, and brokers filter them by type."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MESSAGES: list[tuple[bytes, Mapping[str, str] | None, str | None, str | None]] =
     (b"a type", None, "news", None),
     (b"type and time", {"a": "1"}, "news", TIME),
     (b"other type", {"a": "2"}, SAME_HASH[0], TIME),
-    (b"its twin", None, SAME_HASH[1], TIME),
+    (b"same hash", None, SAME_HASH[1], TIME),
     (b"", {"only": "attributes"}, None, None),
     (bytes(range(256)), None, None, None),
     (b"m" * (1 << 20), {"a": "3"}, "long", TIME),
-    (b"l" * (1 << 20), {"k": "v" * (10_240 - 52 - 4 - 2)}, None, None),  # the longest that memory gives out
+    (b"l" * (1 << 20), {"k": "v" * (10_240 - 52 - 4 - 2)}, None, None),  # the longest that brokers return from memory
 ]
 
 
@@ -38,7 +38,7 @@ def send(cluster: Cluster, topic: str) -> None:
             producer.send(topic, body, encode_attributes(own, msg_type, msg_time), msg_type, msg_time)
 
 
-def test_messages_of_all_shapes(cluster: Cluster) -> None:
+def test_messages_of_all_shapes_are_stored_as_sent(cluster: Cluster) -> None:
     topic = cluster.new_topic("three")
     send(cluster, topic)
     stored = {message.body: message.attributes for message in stored_in(cluster, topic)}
@@ -59,15 +59,15 @@ def test_messages_of_all_shapes(cluster: Cluster) -> None:
     ],
     ids=["one", "two", "spaces", "same hash", "none"],
 )
-def test_filters_of_the_broker(cluster: Cluster, filters: list[str], types: set[str]) -> None:
+def test_brokers_filter_messages_by_type(cluster: Cluster, filters: list[str], types: set[str]) -> None:
     topic = cluster.new_topic("three")
     send(cluster, topic)
     found = Counter(message.body for message in stored_in(cluster, topic, filters=filters))
     assert found == Counter(body for body, _, msg_type, _ in MESSAGES if msg_type in types)
 
 
-def test_every_message_once_and_some_in_every_partition(cluster: Cluster) -> None:
-    topic, count = cluster.new_topic("stores"), 6000
+def test_every_message_is_stored_once_and_every_partition_gets_some(cluster: Cluster) -> None:
+    topic, count = cluster.new_topic("stores"), 3000
     with Producer(settings(cluster)) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number)
