@@ -6,16 +6,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from tests import messages, reading
-from tests.clocks import SkippingClock
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
+from tubemq_spark.client import clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer import partition_reader as consumer
@@ -123,7 +124,7 @@ def test_heartbeats_keep_claims(
 
 
 def test_readers_go_on_when_their_broker_comes_back(
-    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
+    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_killed = False
 
@@ -135,11 +136,9 @@ def test_readers_go_on_when_their_broker_comes_back(
         else:
             time.sleep(seconds)  # a real broker needs some time
 
-    clock = SkippingClock(start)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(sleep=start, monotonic=time.monotonic, time=time.time))
     begin, end = 100 * UNIT, KEPT * UNIT - 100 * UNIT
-    readers = [
-        reading.reader(broker, group, target.partition, begin, end, clock=clock).batches() for target in flushed["kept"]
-    ]
+    readers = [reading.reader(broker, group, target.partition, begin, end).batches() for target in flushed["kept"]]
     begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
     broker.kill_broker(1)
     is_killed = True

@@ -54,15 +54,11 @@ from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.master_session import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import TransportError
-from tubemq_spark.protocol.claim_id import holder_in
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
 
@@ -181,8 +177,8 @@ def move_bookmarks(
 class _GroupPositions:
     """Reads or moves positions of groups, by claims that are given back in the same write.
 
-    `ClaimAcquirer` does not fit here: nothing is held, so there is no order in which to wait, nobody to take turns
-    with, and a claim of another process may be ended at any time.
+    `ClaimAcquirer` would do too much: it compares claims and waits for siblings. Here nothing is held for longer than a
+    request, so a claim of another process of the query may be ended at any time.
     """
 
     def __init__(self, session: ProducerSession, retry_for: float | None, within: float | None) -> None:
@@ -210,7 +206,8 @@ class _GroupPositions:
             if answers:
                 self._backoff.progress()
             if missing and self._within is None:
-                OUTAGES.failed(_log, _OUTAGE, partial(_warning, missing, problems), self._backoff.left)
+                say = partial(_warning, missing, problems)
+                OUTAGES.failed(_log, _OUTAGE, say, self._backoff.left, clock=self._settings.clock)
             if missing and not self._backoff.pause():
                 unserved = frozenset(one.partition for one in missing)
                 if self._within is not None:
@@ -235,41 +232,34 @@ class _GroupPositions:
             for one in wanted
             if one.partition.broker_id not in brokers
         }
-        client_id = _client_id(os.getpid())
-        requests: list[ServerRequest] = []
-        registers: dict[_Registration, int] = {}
-        for one in (one for one in wanted if one not in problems):
-            partition, group, read_status, position = one
-            broker, in_group = brokers[partition.broker_id], GroupRequests(self._settings, group, self._session.token)
-            if (holder := self._holders.pop(one, None)) is not None:
-                requests.append(in_group.unregister(broker, partition, holder))
-            registers[one] = len(requests)
-            requests.append(in_group.register(broker, partition, client_id, position, read_status))
-            requests.append(in_group.unregister(broker, partition, client_id))
-        outcomes = send_requests(self._settings, requests, self._timeout)
-        answers: dict[_Registration, GroupPosition] = {}
-        for one, number in registers.items():
-            answer = self._evaluate(one, requests[number].what, outcomes[number])
-            if isinstance(answer, GroupPosition):
-                answers[one] = answer
+        targets = {
+            one: ClaimTarget(
+                GroupRequests(self._settings, one.group, self._session.token),
+                brokers[one.partition.broker_id],
+                one.partition,
+                _client_id(os.getpid()),
+                one.position,
+                one.read_status,
+                release_first=self._holders.pop(one, None),
+                release_after=True,
+            )
+            for one in wanted
+            if one not in problems
+        }
+        positions: dict[_Registration, GroupPosition] = {}
+        answers = send_claims(list(targets.values()), self._timeout)
+        for (one, target), (position, holder, error, *_) in zip(targets.items(), answers, strict=True):
+            if position is not None:
+                positions[one] = position
+            elif isinstance(error, TransportError):
+                problems[one] = str(error)
+            elif error is not None:
+                raise error
             else:
-                problems[one] = answer
-        return answers, problems
-
-    def _evaluate(self, one: _Registration, what: str, outcome: Outcome) -> GroupPosition | str:
-        """Return the answer, or what went wrong this time."""
-        try:
-            reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
-        except TransportError as error:
-            return str(error)
-        if reply.errCode == ErrCode.SUCCESS:
-            return GroupPosition(reply.currOffset, reply.maxOffset)
-        if reaction_to(reply.errCode) is not Reaction.RETRY:
-            raise error_for_code(reply.errCode, reply.errMsg, what)
-        holder = holder_in(reply.errMsg)
-        if reply.errCode == ErrCode.PARTITION_OCCUPIED and holder.startswith(f"spark_{_ROLE}_"):
-            self._holders[one] = holder
-        return f"{what}: {reply.errCode} {reply.errMsg}"
+                problems[one] = f"{target.register().what}: the client {holder} holds it"
+                if holder is not None and holder.startswith(f"spark_{_ROLE}_"):
+                    self._holders[one] = holder
+        return positions, problems
 
 
 def _warning(missing: Sequence[_Registration], problems: Mapping[_Registration, str]) -> str:
