@@ -190,7 +190,7 @@ def test_of_a_long_reason_the_beginning_is_kept(reason: str, limit: int) -> None
 
 def test_a_topic_that_takes_too_little_is_told() -> None:
     with pytest.raises(
-        ConfigError, match="250 bytes, the most that a message there may have, are too few; have that raised"
+        ConfigError, match="250 bytes, the longest message of the topic, are too few; ask an administrator"
     ):
         sent(Cells(b"value"), 250)
     assert row_again(sent(Cells(b"value"), 450)) == Cells(b"value")

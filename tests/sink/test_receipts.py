@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink import output_dir as folder_module
+from tubemq_spark.sink import output_dir
 from tubemq_spark.sink import receipts as receipts_module
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.receipts import SCHEMA, Receipts, check_folder, write_receipts
@@ -218,7 +218,7 @@ def test_other_batches_and_ids_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "could not be read"), (b"PAR1 half of a file", "could not be read"), (None, "has other columns")],
+    [(b"", "cannot be read"), (b"PAR1 half of a file", "cannot be read"), (None, "has other columns")],
 )
 def test_a_file_that_is_none_of_receipts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, problem: str
@@ -281,7 +281,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def install(fails: str) -> Failing:
         handler = Failing(fails)
-        monkeypatch.setattr(folder_module, "_remote", lambda scheme, rest: (pafs.PyFileSystem(handler), rest))
+        monkeypatch.setattr(output_dir, "_remote", lambda scheme, rest: (pafs.PyFileSystem(handler), rest))
         return handler
 
     return install
@@ -317,7 +317,7 @@ def test_an_earlier_file_that_cannot_be_read_now_is_not_replaced(tmp_path: Path,
 def test_objects_are_written_in_one_go(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an object store a rename is a copy, and an object is whole anyway."""
     failing("move")
-    monkeypatch.setattr(folder_module, "_OBJECT_STORES", {"py::failing"})
+    monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
     file = write_receipts(f"odd:{tmp_path}", ID, 1, [packed(0, [landed(0)])])
     assert file == f"odd:{tmp_path}/{ID}-0000000001.parquet"
     assert read(file.removeprefix("odd:")) == [*expected(1, 0, [landed(0)])]
@@ -395,12 +395,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, below: str) -> None:
     folder = f"{tmp_path}/file{below}"
     with pytest.raises(
         ConfigError,
-        match=f"^option 'receipts': folder '{folder}' cannot be written to: .*; give one that the driver can",
+        match=f"^option 'receipts': folder '{folder}' cannot be written to: .*; name a folder that the driver can",
     ):
         check_folder(folder)
     with pytest.raises(
         ConfigError,
-        match=f"^the rows are stored, but their receipts are not: .* folder '{folder}' cannot be",
+        match=f"^the rows are stored, but not their receipts: .* folder '{folder}' cannot be",
     ):
         write_receipts(folder, ID, 1, [])
     assert (tmp_path / "file").read_text() == "no folder"
@@ -438,7 +438,7 @@ def test_a_link_that_somebody_laid_there_is_not_followed(tmp_path: Path, failing
 def test_in_an_object_store_there_is_one_probe(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some forbid that anything is removed."""
     failing("delete_file")
-    monkeypatch.setattr(folder_module, "_OBJECT_STORES", {"py::failing"})
+    monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
     for _ in range(3):
         check_folder(f"odd:{tmp_path}")
     assert os.listdir(tmp_path) == [".probe"]
@@ -451,8 +451,8 @@ def test_a_scheme_that_nobody_knows(folder: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError) as caught:
         check_folder(folder)
     assert str(caught.value) == (
-        f"option 'receipts': folder '{folder}' cannot be used: '{scheme}:' is neither known to "
-        "pyarrow nor to an installed library of fsspec; give one that the driver can read and write"
+        f"option 'receipts': folder '{folder}' cannot be used: neither pyarrow nor an installed fsspec "
+        f"library knows '{scheme}:'; name a folder that the driver can read and write"
     )
 
 
@@ -509,7 +509,7 @@ def test_passwords_are_not_shown_by_arrow(form: str, monkeypatch: pytest.MonkeyP
 def test_passwords_are_not_shown(asked_of_fsspec: list[str]) -> None:
     folder = "store://me:geheim@host/folder?token=geheim"
     with pytest.raises(
-        ConfigError, match=r"^option 'receipts': folder 'store://host/folder' cannot be used: .*; give"
+        ConfigError, match=r"^option 'receipts': folder 'store://host/folder' cannot be used: .*; name"
     ) as caught:
         check_folder(folder)
     assert asked_of_fsspec == [folder]

@@ -166,7 +166,7 @@ def test_rows_that_were_to_be_packs_are_not_taken_for_others(spark: SparkSession
 
 
 def test_what_it_does_not_take(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="there is no column value, broker_id: change columns after restore"):
+    with pytest.raises(ConfigError, match="column value, broker_id is missing: change columns after restore"):
         restore(as_read(spark, []).drop("value", "broker_id"))
     with pytest.raises(ConfigError, match="expected raw or inlongmsg"):
         restore(as_read(spark, []), message_format="json")

@@ -1,7 +1,7 @@
-"""One spelling for each checkpoint folder.
+"""Normalizes the path of a checkpoint folder.
 
-A query is known at the brokers by its checkpoint folder, and users may spell a folder in several ways. Hadoop's `Path`
-and file systems take all of them for the same folder.
+The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and
+file systems treat as the same folder.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import posixpath
 import re
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")  # one letter is a drive of Windows
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")  # a single letter is a drive of Windows
 _SAME = {"s3a": "s3", "s3n": "s3", "wasbs": "wasb", "abfss": "abfs", "swebhdfs": "webhdfs"}
 _DEFAULT_PORTS = {"hdfs": ":8020", "webhdfs": ":9870"}
 
 
 def normal_path(text: str) -> str:
-    """The spelling that all spellings of a folder have in common.
+    """Return one spelling for all spellings of a folder.
 
-    - `s3a` and `s3n` are `s3`; schemes that only add encryption on the way are those without it.
-    - Host and bucket are in lower case and have no default port.
-    - Repeated and trailing slashes, `.` and `..` are gone.
-    - A folder without a host has no scheme: `/x`, `file:/x`, `file:///x`, `dbfs:/x` and `hdfs:///x` are all `/x`,
-      because `/x` is any of them, as the cluster's default file system says.
+    - `s3a` and `s3n` become `s3`; schemes that only add encryption become those without it.
+    - Host and bucket become lower case and lose a default port.
+    - Repeated and trailing slashes, `.` and `..` are removed.
+    - A folder without a host loses its scheme: `/x`, `file:/x`, `file:///x`, `dbfs:/x` and `hdfs:///x` all become `/x`,
+      because `/x` can mean any of them, depending on the cluster's default file system.
     """
     text = text.strip()
     scheme, separator, rest = text.partition(":")

@@ -1,25 +1,25 @@
-"""Rows that can never be sent, as messages of a topic of their own.
+"""Encodes rows that can never be sent as dead letters, messages of a topic of their own.
 
-A dead letter is the row's value, with attributes that tell the rest:
+The body of a dead letter is the row's value. Its attributes have the rest:
 
     dead_reason                       why the row cannot be sent
-    dead_time                         when that was found, ISO-8601 in UTC
-    dead_id, dead_batch,              where the row came from: query or write, micro-batch, task partition,
+    dead_time                         when the sink found that, ISO-8601 in UTC
+    dead_id, dead_batch,              where the row comes from: query or write, micro-batch, task partition,
     dead_partition, dead_row          number within the task
     dead_topic, dead_msg_type,        the row's other columns: texts as they were; a time as yyyyMMddHHmm; attributes
-    dead_msg_time, dead_attributes,   as JSON, `[["key", "value"], …]`; the key in base64; `brokerId:partition`, of
-    dead_key, dead_target             which either may be blank
+    dead_msg_time, dead_attributes,   as JSON, `[["key", "value"], …]`; the key in base64; `brokerId:partition`, where
+    dead_key, dead_target             each part may be blank
     dead_inlong_group, …_stream,      with messageFormat=inlongmsg; the time in milliseconds since the epoch
     …_time, …_attributes
-    dead_value=null                   the value was null, and not empty
+    dead_value=null                   the value was null, not empty
     dead_letter                       32 hex digits: the same in all pieces and all copies of a dead letter
     dead_piece, dead_pieces           which piece this is, from 0, and how many there are
-    dead_head                         so many bytes in front of the value are attributes too
+    dead_head                         this many bytes before the value are attributes too
 
-What does not apply is left out. TubeMQ's attributes know no escapes, so all texts are percent-encoded UTF-8. A value
-too long for one message is cut into pieces; each is a message with all the attributes. Where the row's own columns are
-so long that they would take more than half a message, they stand in front of the value instead, in the form of
-attributes, and are cut with it.
+Attributes that do not apply are left out. TubeMQ's attributes have no escapes, so all texts are percent-encoded UTF-8.
+A value that is too long for one message is cut into pieces; each piece is a message with all attributes. If the row's
+own columns would take more than half a message, they precede the value instead, in the form of attributes, and are cut
+with it.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tubemq_spark.protocol.message import encode_attributes, format_msg_time
 if TYPE_CHECKING:
     from tubemq_spark.sink.schema import Cells
 
-_PREFIX = 4  # bytes in front of the attributes, which say how long they are
+_PREFIX = 4  # bytes before the attributes, which contain their length
 _PIECE = len(",dead_piece=,dead_pieces=") + 2 * len(str(2**31))  # bytes at most
-_REASON = 4000  # bytes at most, and a quarter of a message: a reason may quote what is far longer
-_LEGIBLE = " '\"()[]{}:/;"  # besides letters and digits, what needs no escape; `+` does, some decoders make it a blank
+_REASON = 4000  # bytes at most, and at most a quarter of a message: a reason may quote longer texts
+_LEGIBLE = " '\"()[]{}:/;"  # needs no escape, besides letters and digits; some decoders read `+` as a blank
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that can never be sent, and why. `time` is in seconds since the epoch; of where the row came from, None is
-    what is not known.
+    """A row that can never be sent, and the reason; `time` is in seconds since the epoch.
 
-    A row that fails again, since its task or batch ran again, makes the same `dead_letter` where at least `spark_id`,
-    `spark_partition` and `row` are known, and another one each time where they are not: two equal rows are two rows.
+    `spark_id`, `spark_batch`, `spark_partition` and `row` say where the row comes from, None if that is unknown. A row
+    that fails again, because its task or batch runs again, makes the same attribute `dead_letter` if at least the id,
+    the partition and the row are known. Otherwise it makes another one each time, because two equal rows are two rows.
     """
 
     cells: Cells
@@ -65,8 +65,10 @@ class DeadLetter:
     row: int | None = None
 
     def messages(self, limit: int) -> list[tuple[bytes, bytes]]:
-        """Body and attributes of each message; with the four bytes between them, at most `limit` bytes. `ConfigError`
-        when that leaves no room; 1000 are enough."""
+        """Return the body and the attributes of each message, which have at most `limit` bytes with four bytes between.
+
+        Raise `ConfigError` if that leaves no room; 1000 bytes are enough.
+        """
         own, content = _own(self.cells), self.cells.value or b""
         about = self._about()
         reason = min(_REASON, limit // 4)
@@ -78,7 +80,9 @@ class DeadLetter:
             about |= own
         room = limit - _size(about) - reason - _PIECE
         if room < 1:
-            raise ConfigError(f"{limit} bytes, the most that a message there may have, are too few; have that raised")
+            raise ConfigError(
+                f"{limit} bytes, the longest message of the topic, are too few; ask an administrator to raise it"
+            )
         about["dead_reason"] = _shortened(self.reason, reason)
         about["dead_letter"] = self._name(own, room)
         pieces = [content[start : start + room] for start in range(0, len(content), room)] or [b""]
@@ -91,7 +95,7 @@ class DeadLetter:
         ]
 
     def _about(self) -> dict[str, str]:
-        """Of the attributes that every piece has, those whose length is the same when the row fails again."""
+        """Return the attributes of every piece whose length is the same when the row fails again."""
         time = (_EPOCH + timedelta(seconds=self.time)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         found = {
             "dead_reason": "",
@@ -106,8 +110,10 @@ class DeadLetter:
         return _known(found)
 
     def _name(self, own: Mapping[str, str], room: int) -> str:
-        """Of what is the same when the row fails again. `room` is a part of it, so that pieces of different lengths are
-        never joined."""
+        """Return a hash of all that is the same when the row fails again.
+
+        `room` belongs to it, so that pieces of different lengths are never joined.
+        """
         origin = (self.spark_id, self.spark_batch, self.spark_partition, self.row)
         name = blake2b(repr((origin, list(own.items()), self.cells.value is None, room)).encode(), digest_size=16)
         name.update(self.cells.value or b"")
@@ -117,7 +123,7 @@ class DeadLetter:
 
 
 def _own(cells: Cells) -> dict[str, str]:
-    """All of a row but its value."""
+    """Return all of a row but its value."""
     target = ["" if part is None else str(part) for part in (cells.broker_id, cells.partition)]
     texts = {
         "dead_topic": cells.topic,
@@ -139,12 +145,12 @@ def _time_text(moment: str | int | None) -> str | None:
         return moment
     try:
         return format_msg_time(_EPOCH + timedelta(minutes=moment))
-    except OverflowError:  # never a text that reads as another time
+    except OverflowError:  # never a text that could be read as another time
         return f"{moment} minutes since 1970"
 
 
 def _json(attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None) -> str | None:
-    """Pairs, for Spark's JSON reader bounds the length of an object's keys."""
+    """Return pairs, because Spark's JSON reader limits the length of an object's keys."""
     return None if attributes is None else json.dumps(list(dict(attributes).items()), ensure_ascii=False)
 
 
@@ -157,11 +163,11 @@ def _size(attributes: Mapping[str, str]) -> int:
 
 
 def _quoted(text: str) -> str:
-    return quote(text, safe=_LEGIBLE, errors="surrogateescape")  # bytes that are no UTF-8 as they were
+    return quote(text, safe=_LEGIBLE, errors="surrogateescape")  # keeps bytes that are not UTF-8
 
 
 def _shortened(text: str, most: int) -> str:
-    """Percent-encoded, and its beginning alone where that is more than `most` bytes."""
+    """Return `text` percent-encoded, cut to at most `most` bytes."""
     encoded = _quoted(text[: most + 1])
     if len(encoded) <= most:
         return encoded

@@ -1,8 +1,8 @@
-"""Python's garbage collector while a task writes.
+"""Lets Python's garbage collector run rarely while a task writes.
 
-Each row makes a few objects that live until its message is acknowledged. The collector looks for cycles after each 700
-objects that are new (2000 since Python 3.13), and after some of these looks it goes through all objects of the process.
-That took a fifth of a task's processor time. A row's objects form no cycles, so few looks are enough.
+Each row makes a few objects that live until its message is acknowledged. The collector runs after each 700 new objects
+(2000 since Python 3.13), and some runs visit all objects of the process. That took a fifth of a task's processor time.
+A row's objects form no cycles, so few collections are enough.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-RARE = 10_000  # objects; messages on their way are fewer as a rule, so that hardly any look is due
+RARE = 10_000  # new objects; fewer messages are usually in flight, so hardly any collection is due
 
 _lock = threading.Lock()
 _users = 0
-_before: tuple[int, int, int] | None = None  # what `_users` changed
+_before: tuple[int, int, int] | None = None  # the thresholds to restore
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """The collector looks after `RARE` new objects meanwhile, and as before at the end.
+    """Let the collector run only after `RARE` new objects, and restore its setting at the end.
 
-    The setting is the process's. A higher one and a collector that is off stay as they are. Whoever else changes it
-    meanwhile has the last word. Tasks may overlap in threads of one process.
+    The setting belongs to the process. A higher threshold and a collector that is off stay as they are, and so does a
+    setting that somebody else makes meanwhile. Tasks may overlap in threads of one process.
     """
     global _users
     with _lock:

@@ -1,5 +1,7 @@
-"""A folder anywhere: on a local disk, in an object store, in HDFS. There is no JVM here: the file systems are Arrow's,
-and those of fsspec where it is installed."""
+"""Reads and writes files in a folder on a local disk, in an object store, or in HDFS.
+
+Python workers have no JVM, so the file systems are Arrow's, and those of fsspec if it is installed.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +17,53 @@ import pyarrow.fs as pafs
 
 from tubemq_spark.errors import ConfigError
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more: one is a drive of Windows
-# Behind the scheme, up to the last `@`, may stand a name and a password, which may have any characters; behind `?` a
-# store's settings.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two letters or more, because one is a drive of Windows
+# A name and a password of any characters may follow the scheme, up to the last `@`. A store's settings follow `?`.
 _SECRETS = re.compile(r"(?P<scheme>^(?:[A-Za-z][A-Za-z0-9+.-]+:)?/*).*@|\?.*$", re.DOTALL)
-_NOT_OF_HADOOP = {"s3a": "s3", "s3n": "s3"}
+_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
-# An object is there when all of it is, and to rename one is to copy it.
+# An object becomes visible as a whole, and renaming one copies it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
 
 
 class OutputDir:
-    """`place` is a path, which is the local machine's, or a URI. As for Spark, paths of `file:` are not
-    percent-encoded, and `dbfs:/x` is the local `/dbfs/x`."""
+    """A folder that an option names with a local path or a URI.
 
-    def __init__(self, place: str, option: str) -> None:
-        """`ConfigError` when there is no such file system; errors name the option that says the place."""
+    As in Spark, paths of `file:` are not percent-encoded, and `dbfs:/x` is the local `/dbfs/x`.
+    """
+
+    def __init__(self, location: str, option: str) -> None:
+        """Raise `ConfigError` if there is no such file system. Errors name the `option`."""
         self._option = option
-        found = _SCHEME.match(place)
-        scheme, rest = (found[1].lower(), place[found.end() :]) if found else ("", place)
-        self._shown = place.rstrip("/")
-        self._hide = ("", "")  # what not to say, and what instead
+        match = _SCHEME.match(location)
+        scheme, rest = (match[1].lower(), location[match.end() :]) if match else ("", location)
+        self._shown = location.rstrip("/")
+        self._redaction = ("", "")  # what errors must not show, and its replacement
         if scheme in ("", "file", "dbfs"):
             path = re.sub(r"^//[^/]*(?=/)", "", rest) if scheme else rest
             self._files: Any = pafs.LocalFileSystem()
             self._path = os.path.abspath(f"/dbfs{path}" if scheme == "dbfs" else path)
             return
-        self._shown = _without_secrets(place).rstrip("/")
-        self._hide = (rest, _without_secrets(rest))
+        self._shown = _without_secrets(location).rstrip("/")
+        self._redaction = (rest, _without_secrets(rest))
         try:
             self._files, path = _remote(scheme, rest)
-        except Exception as problem:  # libraries of file systems raise what they like
+        except Exception as problem:  # file system libraries raise errors of any class
             raise self._error("cannot be used", problem) from None
         self._path = path.rstrip("/")
 
     def __repr__(self) -> str:
-        return f"<Folder {self._shown}>"
+        return f"<OutputDir {self._shown}>"
 
     def shown(self, name: str) -> str:
-        """A file's place, without secrets."""
+        """Return the path of file `name`, without secrets."""
         return f"{self._shown}/{name}"
 
     def check(self) -> None:
-        """Makes the folder, if it is not there; `ConfigError` when a file cannot be written to it.
+        """Create the folder if it is missing. Raise `ConfigError` if no file can be written to it.
 
         A file system may have symbolic links, and opening one truncates its target. So the probe has a name there that
-        nobody can have prepared. An object store has none, and may forbid removal: there the name is always the same.
+        nobody can have prepared. An object store has no links but may forbid removal, so its probe has a fixed name.
         """
         name = ".probe" if self._files.type_name in _OBJECT_STORES else f".probe.{uuid.uuid4().hex}"
         probe = f"{self._path}/{name}"
@@ -69,11 +72,11 @@ class OutputDir:
             self._put(probe, b"")
         except Exception as problem:
             raise self._error("cannot be written to", problem) from None
-        with suppress(Exception):  # it is not read; another query may have removed it, or nobody may remove anything
+        with suppress(Exception):  # another query may have removed it, or the store forbids removal
             self._files.delete_file(probe)
 
     def read(self, name: str) -> pa.Buffer | None:
-        """A file's bytes, None when it is not there; `ConfigError` when it cannot be read."""
+        """Return the bytes of file `name`, None if it is missing. Raise `ConfigError` if it cannot be read."""
         path = f"{self._path}/{name}"
         try:
             if self._files.get_file_info(path).type == pafs.FileType.NotFound:
@@ -84,17 +87,17 @@ class OutputDir:
             raise self._error(f"cannot be read ({name})", problem) from None
 
     def write(self, name: str, content: pa.Buffer) -> None:
-        """Replaces the file or makes it; nobody sees half of it. `ConfigError` when that fails.
+        """Create or replace file `name`, so that readers see a whole file. Raise `ConfigError` if that fails.
 
-        (HDFS does not replace: there is a moment without the file.)
+        HDFS cannot replace a file, so there is a moment without it.
         """
         path = f"{self._path}/{name}"
         try:
             if self._files.type_name in _OBJECT_STORES:
                 self._put(path, content)
                 return
-            self._files.create_dir(self._path, recursive=True)  # someone may have cleared it away
-            # Spark and Arrow do not read what has a dot in front.
+            self._files.create_dir(self._path, recursive=True)  # somebody may have removed it
+            # Spark and Arrow skip files whose name begins with a dot.
             hidden = f"{self._path}/.{name}.{uuid.uuid4().hex}"
             try:
                 self._put(hidden, content)
@@ -111,30 +114,32 @@ class OutputDir:
             stream.write(content)
 
     def _error(self, what: str, problem: Exception) -> ConfigError:
-        reason = " ".join(str(problem).replace(*self._hide).split()) or type(problem).__name__
-        said = f"option '{self._option}': folder {self._shown!r} {what}: {reason}"
-        return ConfigError(f"{said}; give one that the driver can read and write")
+        reason = " ".join(str(problem).replace(*self._redaction).split()) or type(problem).__name__
+        return ConfigError(
+            f"option '{self._option}': folder {self._shown!r} {what}: {reason}; name a folder that the driver can read "
+            "and write"
+        )
 
 
 def _remote(scheme: str, rest: str) -> tuple[Any, str]:
-    """An Arrow file system and the path in it."""
-    uri = f"{_NOT_OF_HADOOP.get(scheme, scheme)}:{rest}"
+    """Return a file system and the path in it."""
+    uri = f"{_ARROW_SCHEMES.get(scheme, scheme)}:{rest}"
     try:
         return pafs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:  # unknown to Arrow, or left out of its build
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:  # Arrow does not know it, or was built without it
         return _by_fsspec(scheme, uri, problem)
 
 
 def _by_fsspec(scheme: str, uri: str, problem: Exception) -> tuple[Any, str]:
-    """`problem` is why Arrow itself cannot."""
+    """Return a file system of fsspec; `problem` is why Arrow has none."""
     try:
         files, path = importlib.import_module("fsspec.core").url_to_fs(uri)
     except ImportError:
         if not str(problem).startswith("Unrecognized filesystem type"):
             raise problem from None
-        raise ValueError(f"'{scheme}:' is neither known to pyarrow nor to an installed library of fsspec") from None
+        raise ValueError(f"neither pyarrow nor an installed fsspec library knows '{scheme}:'") from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), path
 
 
-def _without_secrets(place: str) -> str:
-    return _SECRETS.sub(lambda found: found["scheme"] or "", place)
+def _without_secrets(location: str) -> str:
+    return _SECRETS.sub(lambda match: match["scheme"] or "", location)

@@ -1,7 +1,7 @@
-"""Receipts: one Parquet file for each batch says where each of its rows landed.
+"""Writes receipts: one Parquet file for each batch says where each of its rows is stored.
 
-A task packs its receipts while rows are acknowledged, Spark carries them to the driver in the task's commit message,
-and the driver's commit makes the file of them. Readers see a file whole or not at all.
+A task packs its receipts while rows are acknowledged. Spark carries them to the driver in the task's commit message,
+and the driver's commit writes the file. Readers see a whole file or none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROW = [
     pa.field("topic", pa.string()),
     pa.field("broker_id", pa.int32()),
     pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),  # as the source's: an index position in bytes, 28 a message
+    pa.field("offset", pa.int64()),  # an index position in bytes, 28 a message, as in the source's rows
     pa.field("message_id", pa.int64()),
 ]
 _PACKED = pa.schema([*_ROW, pa.field("append_time", pa.timestamp("ms", tz="UTC"))])
@@ -36,15 +36,15 @@ SCHEMA = pa.schema([pa.field("spark_id", pa.string()), pa.field("spark_batch", p
 _KEY = ["topic", "spark_partition", "spark_row"]  # stamps are unique in each topic
 _FEW_VALUES = ["spark_id", "topic", "broker_id", "partition"]
 
-_PARTITION = b"spark_partition"  # in the metadata of packed receipts, for all rows of a task have the same
-_SLICE = 4096  # rows that are packed at a time; so many are held as Python values
-_GROUP = 131_072  # rows of a row group; so many are held as Arrow has them in memory
+_PARTITION = b"spark_partition"  # in the metadata of packed receipts, because all rows of a task share it
+_SLICE = 4096  # rows that are packed at a time, and kept as Python values until then
+_GROUP = 131_072  # rows of a row group, which is in memory as Arrow has it
 _CODEC = "zstd" if pa.Codec.is_available("zstd") else None
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # nothing that hides a file or leads out of the folder
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that neither hides a file nor leads out of the folder
 
 
 class Receipts:
-    """Those of one task, packed as they come: about 15 bytes a row."""
+    """The receipts of one task, packed as they come: about 15 bytes a row."""
 
     def __init__(self, spark_partition: int) -> None:
         """`spark_partition` is the number of the task's partition."""
@@ -63,17 +63,17 @@ class Receipts:
         message_id: int | None,
         append_time_ms: int | None,
     ) -> None:
-        """Row number `row` of the task landed there; None for what is not known.
+        """Add where row number `row` of the task is stored; None for what is unknown.
 
-        `offset` is the index position in bytes that the broker told (wire: SendMessageResponseB2C.appendOffset), and
-        `append_time_ms` the moment by its clock, in milliseconds since 1970.
+        `offset` is the index position in bytes that the broker answered (wire: SendMessageResponseB2C.appendOffset).
+        `append_time_ms` is the time by the broker's clock, in milliseconds since 1970.
         """
         self._rows.append((row, topic, broker_id, partition, offset, message_id, append_time_ms))
         if len(self._rows) >= _SLICE:
             self._pack()
 
     def packed(self) -> bytes:
-        """All of them, for `write_receipts`; to be asked once, nothing can be added afterwards."""
+        """Return all receipts for `write_receipts`. To be called once; nothing can be added afterwards."""
         if self._rows:
             self._pack()
         self._stream.close()
@@ -87,49 +87,51 @@ class Receipts:
 
 
 def check_folder(folder: str) -> None:
-    """Makes the folder if it is not there; `ConfigError` when that or writing to it fails, or its scheme is unknown."""
+    """Create the folder if it is missing. Raise `ConfigError` if its scheme is unknown, or it cannot be written to."""
     OutputDir(folder, "receipts").check()
 
 
 def write_receipts(folder: str, spark_id: str, batch: int | None, parts: Iterable[bytes]) -> str:
-    """Writes the file of a batch and returns its name with the folder's; `parts` are what the tasks packed.
+    """Write the file of a batch, and return its path; `parts` are the packed receipts of the tasks.
 
-    `batch` is None for a batch write, which has just an id. Rows are in order of task partition and row. When the
-    batch was committed before, its file is replaced: rows that are in it alone are kept, and what it knows of a row's
-    message and the tasks do not, if it is the same message. `ConfigError` when the folder cannot be read or written
-    to, `ValueError` for an id that cannot name a file.
+    `batch` is None for a batch write, which only has an id. Rows are sorted by task partition and row. If the batch was
+    committed before, its file is replaced: the new file keeps rows that only the old one has, and what only the old one
+    knows of the same message. Raise `ConfigError` if the folder cannot be read or written to, `ValueError` for an id
+    that cannot name a file.
     """
     if not _ID.fullmatch(spark_id):
         raise ValueError(f"{spark_id!r} cannot name a file")
     name = f"{spark_id}.parquet" if batch is None else f"{spark_id}-{batch:010d}.parquet"
     try:
         files = OutputDir(folder, "receipts")
-        before = files.read(name)
-        standing = {} if before is None else _tasks_of(before, files.shown(name))
-        files.write(name, _file(spark_id, batch, _tasks(parts, standing)))
+        old_file = files.read(name)
+        old_tasks = {} if old_file is None else _tasks_of(old_file, files.shown(name))
+        files.write(name, _file(spark_id, batch, _tasks(parts, old_tasks)))
         return files.shown(name)
     except ConfigError as problem:
-        raise ConfigError(f"the rows are stored, but their receipts are not: {problem}") from None
+        raise ConfigError(f"the rows are stored, but not their receipts: {problem}") from None
 
 
-def _tasks(parts: Iterable[bytes], standing: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
-    """The rows of one task after the other, in order. `standing` are those of an earlier commit, by task partition."""
+def _tasks(parts: Iterable[bytes], old_tasks: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
+    """Yield the sorted rows of one task after the other. `old_tasks` has those of an earlier commit, by partition."""
     packed: dict[int, list[bytes]] = {}
     for part in parts:
-        number = int(pa.ipc.open_stream(part).schema.metadata[_PARTITION])  # the rows stay packed until their turn
+        number = int(
+            pa.ipc.open_stream(part).schema.metadata[_PARTITION]
+        )  # the rows stay packed until it is their turn
         packed.setdefault(number, []).append(part)
-    for number in sorted(packed.keys() | standing.keys()):
+    for number in sorted(packed.keys() | old_tasks.keys()):
         tables = [pa.ipc.open_stream(part).read_all() for part in packed.get(number, ())]
         rows = pa.concat_tables([_PACKED.empty_table(), *tables])
         partition = pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows)
         rows = pa.Table.from_arrays([partition, *rows.columns], _ROWS.names).cast(_ROWS)
-        if number in standing:
-            rows = _merged(rows, standing[number])
+        if number in old_tasks:
+            rows = _merged(rows, old_tasks[number])
         yield rows.sort_by("spark_row")
 
 
 def _file(spark_id: str, batch: int | None, tables: Iterable[pa.Table]) -> pa.Buffer:
-    """A Parquet file of SCHEMA. It is made in memory, so that no error can leave half of it behind."""
+    """Return a Parquet file of SCHEMA, made in memory so that no error can leave half a file behind."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, SCHEMA, compression=_CODEC or "none", use_dictionary=_FEW_VALUES) as writer:
         for rows in _groups(tables):
@@ -140,7 +142,7 @@ def _file(spark_id: str, batch: int | None, tables: Iterable[pa.Table]) -> pa.Bu
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of about _GROUP rows: Spark may have many small tasks, or few large ones."""
+    """Yield the same rows in tables of about _GROUP rows, because Spark may have many small tasks or few large ones."""
     held: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -158,35 +160,37 @@ def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _tasks_of(file: pa.Buffer, name: str) -> dict[int, pa.Table]:
-    """The rows of an earlier commit by task partition; none when the file is none of receipts."""
+    """Return the rows of an earlier commit by task partition; none if the file is not one of receipts."""
     try:
         table = pq.ParquetFile(pa.BufferReader(file)).read()
     except (pa.ArrowException, OSError) as problem:
-        _log.warning("%s could not be read and is replaced: %s", name, problem)
+        _log.warning("replacing %s, which cannot be read: %s", name, problem)
         return {}
     if not table.schema.equals(SCHEMA):
-        _log.warning("%s has other columns than receipts and is replaced: %s", name, ", ".join(table.schema.names))
+        _log.warning("replacing %s, which has other columns than receipts: %s", name, ", ".join(table.schema.names))
         return {}
     rows = table.select(_ROWS.names)
     tasks: dict[int, pa.Table] = {}
     start = 0
-    for task in rows["spark_partition"].value_counts().to_pylist():  # in the file's order, in which tasks are whole
+    for task in (
+        rows["spark_partition"].value_counts().to_pylist()
+    ):  # in the order of the file, where the rows of a task are together
         tasks[task["values"]] = rows.slice(start, task["counts"])
         start += task["counts"]
     return tasks
 
 
 def _merged(rows: pa.Table, before: pa.Table) -> pa.Table:
-    """All rows of both; where both have a row that of `rows` counts, with what only `before` knows of its message."""
+    """Return all rows of both. `rows` wins where both have a row, with what only `before` knows of the same message."""
     both = rows.join(before, _KEY, join_type="full outer", right_suffix=" before", use_threads=False)
     now = {name: both[name] for name in _ROWS.names}
     then = {name: both[f"{name} before"] for name in _ROWS.names if name not in _KEY}
-    # Ids are a broker's own: they tell messages apart only together with where these are.
+    # Message ids are unique only within a broker, so the broker and the partition are compared too.
     same = pc.is_null(now["message_id"])
     same = pc.or_(same, pc.fill_null(pc.equal(now["message_id"], then["message_id"]), False))
     for name in ("broker_id", "partition"):
         same = pc.and_(same, pc.fill_null(pc.equal(now[name], then[name]), False))
-    usable = pc.or_(same, pc.is_null(now["broker_id"]))  # each row has a broker: without one it is of `before` alone
+    usable = pc.or_(same, pc.is_null(now["broker_id"]))  # each row has a broker; one without is only in `before`
     columns = [
         pc.if_else(usable, pc.coalesce(now[name], then[name]), now[name]) if name in then else now[name]
         for name in _ROWS.names

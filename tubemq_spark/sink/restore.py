@@ -1,4 +1,4 @@
-"""Dead letters as rows again: what `tubemq_spark.restore` does, with functions of Spark SQL alone."""
+"""Decodes dead letters to rows again, with functions of Spark SQL only: `tubemq_spark.restore`."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ _OF_INLONG = [f"found.dead_{name}" for name in ("inlong_group", "inlong_stream",
 
 
 def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
-    """The rows that did not get through, from `dead`, the messages of a dead letter topic as the source reads them.
+    """Return the rows that could not be sent; `dead` are messages of a dead letter topic as the source reads them.
 
     Columns: `value` binary, `topic` string, `attributes` map<string,string>, `msg_type` string, `msg_time` string
-    (`yyyyMMddHHmm`), `key` binary, `broker_id` int, `partition` int; null where a row had none, and else as they were,
-    so what was wrong with a row still is. Pieces are joined, copies of a dead letter give one row; the order is lost.
-    `message_format` is that of the sink which could not write the rows: with `inlongmsg` there are four more columns,
+    (`yyyyMMddHHmm`), `key` binary, `broker_id` int, `partition` int. All cells are as they were, so a row is
+    still wrong where it was. Pieces are joined, and copies of a dead letter give one row; the order is lost.
+    `message_format` is the format of the sink that could not write the rows: `inlongmsg` adds the columns
     `inlong_group`, `inlong_stream`, `inlong_time` (timestamp) and `inlong_attributes`.
 
-    `ConfigError` for a stream, for columns that are not the source's, and for an unknown format. When the rows are
-    computed, Spark's `USER_RAISED_EXCEPTION` for a message that is no dead letter, one of which pieces are missing, and
-    one of the other format: rows that somebody wants back are not left out in silence.
+    Raise `ConfigError` for a stream, for columns that are not the source's, and for an unknown format. When Spark
+    computes the rows, it raises `USER_RAISED_EXCEPTION` for a message that is not a dead letter, for one with missing
+    pieces, and for one of the other format, so that no row is lost in silence.
     """
     if message_format not in ("raw", "inlongmsg"):
         raise ConfigError(f"message_format is {message_format!r}; expected raw or inlongmsg")
     if dead.isStreaming:
-        raise ConfigError("restore() takes rows of a batch: read the dead letter topic with spark.read")
+        raise ConfigError("restore() needs the rows of a batch: read the dead letter topic with spark.read")
     if missing := [name for name in _NEEDED if name not in dead.columns]:
         raise ConfigError(
-            f"restore() takes rows as the tubemq source reads them, and there is no column {', '.join(missing)}: "
+            f"restore() needs rows as the tubemq source reads them, but column {', '.join(missing)} is missing: "
             "change columns after restore(), not before"
         )
     pieces = dead.select(
@@ -76,8 +76,8 @@ def restore(dead: DataFrame, message_format: str = "raw") -> DataFrame:
         "attributes",
     )
     letters = pieces.groupBy("letter", "count").agg(
-        F.collect_set("piece").alias("pieces"),  # a set: copies of a piece are equal
-        F.first("attributes").alias("attributes"),  # those that are used below are the same in all pieces
+        F.collect_set("piece").alias("pieces"),  # a set, because copies of a piece are equal
+        F.first("attributes").alias("attributes"),  # the attributes used below are the same in all pieces
     )
     rows = (
         letters.where(_true_or("size(pieces) = count", _incomplete()))
