@@ -25,20 +25,20 @@ claims = st.builds(
 
 
 @given(claims)
-def test_claims_come_back(claim: ClaimId) -> None:
+def test_a_claim_survives_its_text_form(claim: ClaimId) -> None:
     assert ClaimId.parse(str(claim)) == claim
     assert len(str(claim)) <= MAX_CLIENT_ID
     assert not set(str(claim)) & set("@#:, ")
 
 
-def test_a_claim_names_itself() -> None:
+def test_the_text_form_of_a_claim() -> None:
     assert str(ClaimId("q-1", 1700, 3)) == "spark_q-1_r1700_b3_driver_a0"
     assert str(ClaimId("app-1", 0, 0, task=PLANNER, reader="5f")) == "spark_app-1_r0_b0_planner_a0_n5f"
     task = ClaimId("q-1", 1700, 3, task=12, attempt=40, stage=8, reader="c0de", label=label_of("host_1", "my app", ""))
     assert str(task) == "spark_q-1_r1700_b3_s8_p12_a40_nc0de_whost-1+my-app"
 
 
-def test_claims_of_earlier_releases_are_known() -> None:
+def test_claims_of_earlier_releases_are_parsed() -> None:
     assert ClaimId.parse("spark_q-1_r1700_b3_p12_a40") == ClaimId("q-1", 1700, 3, task=12, attempt=40)
     assert ClaimId.parse("spark_q-1_r1700_b3_driver_a0") == ClaimId("q-1", 1700, 3)
 
@@ -62,7 +62,7 @@ def test_claims_of_earlier_releases_are_known() -> None:
         "spark_q_r1_b2_p3_a4_wa b",
     ],
 )
-def test_anybody_elses_client_id_is_no_claim(client_id: str) -> None:
+def test_other_client_ids_are_no_claims(client_id: str) -> None:
     assert ClaimId.parse(client_id) is None
 
 
@@ -86,7 +86,7 @@ TASK = ClaimId("q", run=5, batch=5, task=5, attempt=5, stage=5, reader="5")
         (replace(TASK, batch=4, attempt=9), Relation.PREDECESSOR),
         (replace(TASK, batch=6, attempt=1), Relation.SUCCESSOR),
         (ClaimId("q", 5, 6), Relation.SUCCESSOR),
-        (ClaimId("q", 5, 5), Relation.PREDECESSOR),  # the lender
+        (ClaimId("q", 5, 5), Relation.PREDECESSOR),  # the driver of the batch
         (replace(TASK, attempt=4), Relation.PREDECESSOR),
         (replace(TASK, attempt=6), Relation.SUCCESSOR),
         (replace(TASK, reader="6"), Relation.ITSELF),
@@ -95,11 +95,11 @@ TASK = ClaimId("q", run=5, batch=5, task=5, attempt=5, stage=5, reader="5")
         (replace(TASK, task=PLANNER, stage=NO_STAGE), Relation.SIBLING),
     ],
 )
-def test_what_the_holder_is_to_a_task(holder: ClaimId, relation: Relation) -> None:
+def test_the_relation_of_a_holder_to_a_task(holder: ClaimId, relation: Relation) -> None:
     assert TASK.relation(holder) is relation
 
 
-def test_what_the_holder_is_to_a_driver_or_a_planner() -> None:
+def test_the_relation_of_a_holder_to_a_driver_or_a_planner() -> None:
     driver, planner = ClaimId("q", 5, 6), replace(TASK, task=PLANNER, stage=NO_STAGE)
     assert driver.relation(TASK) is Relation.PREDECESSOR
     assert driver.relation(replace(TASK, batch=6)) is Relation.SUCCESSOR
@@ -118,7 +118,7 @@ MIRRORED = {
 
 
 @given(claims, claims)
-def test_of_two_claims_at_most_one_takes_from_the_other(one: ClaimId, other: ClaimId) -> None:
+def test_two_claims_never_fence_each_other(one: ClaimId, other: ClaimId) -> None:
     for holder in (other, replace(other, query=one.query), replace(other, query=one.query, run=one.run)):
         if (one.task, holder.task) != (DRIVER, DRIVER) or one.run != holder.run or one.query != holder.query:
             assert holder.relation(one) in MIRRORED[one.relation(holder)]
@@ -138,5 +138,5 @@ def test_of_two_claims_at_most_one_takes_from_the_other(one: ClaimId, other: Cla
         ("", ""),
     ],
 )
-def test_the_holder_in_a_brokers_text(message: str, holder: str) -> None:
+def test_finds_the_holder_in_a_brokers_text(message: str, holder: str) -> None:
     assert holder_in(message) == holder

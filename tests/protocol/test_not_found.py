@@ -18,5 +18,5 @@ from tubemq_spark.protocol.not_found import NotFound, not_found_kind
         ("", NotFound.WAIT),
     ],
 )
-def test_what_a_404_means(message: str, kind: NotFound) -> None:
+def test_the_kind_of_a_404(message: str, kind: NotFound) -> None:
     assert not_found_kind(message) is kind

@@ -1,4 +1,20 @@
-"""Client ids that name who claims a partition, and which of two claims fences the other."""
+"""Client ids that name claims, and fencing: which of two claims on a partition wins.
+
+A broker lets one client of a group own a partition, and refuses all others with 410. It knows no epochs: an unregister
+request in the name of the owner ends its claim, whoever sends it. So the connector decides itself who may end whose
+claim. Each client id says which query, run, micro-batch, task and attempt claims the partition, and
+`ClaimId.relation` compares two of them:
+
+* The order of the fields (run, batch, driver before tasks, attempt) is the order in which Spark replaces work. A
+  greater claim exists because the smaller one is not needed any more: it fences the smaller one, its predecessor. The
+  fenced reader gets 411 or 412 and raises `FencedError`; Spark discards what it read.
+* Being later does not mean being a successor. Different queries, stages and tasks do not replace each other: a claim
+  waits for theirs, or takes turns with them.
+* Two claims never fence each other: `test_two_claims_never_fence_each_other`. Otherwise two attempts
+  could take the partition from each other forever.
+* Runs are ordered by clocks, which may be set back. So a claim fences claims of earlier runs, but does not yield at
+  once to those of later runs (`UNCLEAR`): such a holder may be dead, so the client waits until its claim expires.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +22,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-DRIVER = -1  # in place of a task's number
-PLANNER = -2  # the same for who plans a batch read
-NO_STAGE = -1  # in claims of earlier releases, and of readers that are no tasks of Spark
+DRIVER = -1  # the task number of a streaming query's driver
+PLANNER = -2  # the task number of the planner of a batch read
+NO_STAGE = -1  # in claims of earlier releases, and of readers outside of Spark tasks
 
 _HOLDER = re.compile("has been (?:registered|consumed) by ([^;]*)")
 _NUMBER = "([0-9]{1,18})"
@@ -21,28 +37,28 @@ _LONGEST_NAME = 64  # a client id may have 1024 characters
 
 
 class Relation(Enum):
-    """What the holder of a partition is to a client that wants it."""
+    """The relation of a partition's holder to a client that wants the partition."""
 
-    FOREIGN = auto()  # another query, or no connector: wait for it, but not for ever
-    PREDECESSOR = auto()  # it is not needed any more: take the partition from it
-    SUCCESSOR = auto()  # it replaces the client that asks: that one must stop
+    FOREIGN = auto()  # another query, or no connector: wait for it, up to a timeout
+    PREDECESSOR = auto()  # it is not needed any more: fence it and take the partition
+    SUCCESSOR = auto()  # it replaces the client that asks, which is fenced and must stop
     SIBLING = auto()  # another scan of the same micro-batch or application: take turns
-    ITSELF = auto()  # the very same attempt of the same task, which reads the range twice at the same time
-    UNCLEAR = auto()  # a run with a later start: a newer run, or a dead one that ran before the clock was set back
+    ITSELF = auto()  # the same attempt of the same task, which reads the range twice at the same time
+    UNCLEAR = auto()  # a run with a later start: newer, or dead and from before the clock was set back
 
 
 @dataclass(frozen=True)
 class ClaimId:
-    """Who claims a partition, in a client id that names it:
+    """A claim, as the client id that the broker shows to others:
 
     `spark_<query>_r<run>_b<batch>_<role>_a<attempt>[_n<reader>][_w<label>]`, where the role is `driver`, `planner` or
     `s<stage>_p<task>`. Earlier releases wrote `p<task>` without a stage.
 
-    `query` (of a-z, 0-9 and -) is the id of the streaming query, or of the Spark application for batch reads. `run` is
-    when the query's driver began (ms since the epoch), `batch` counts the micro-batches of that run. `stage`, `task`
-    and `attempt` are Spark's stage id, partition id and task attempt id. `task` is `DRIVER` or `PLANNER` otherwise.
-    `reader` (hexadecimal) tells apart the readers of one attempt, and planners. `label` names host and application for
-    people, see `label_of`.
+    `query` (a-z, 0-9 and -) is the id of the streaming query, or of the Spark application for batch reads. `run` is the
+    start time of the query's driver (ms since the epoch); `batch` counts the micro-batches of the run. `stage`, `task`
+    and `attempt` are Spark's stage id, partition id and task attempt id; without a task, `task` is `DRIVER` or
+    `PLANNER`. `reader` (hexadecimal) distinguishes the readers of one attempt, and planners. `label` names host and
+    application for people, see `label_of`.
     """
 
     query: str
@@ -55,14 +71,14 @@ class ClaimId:
     label: str = ""
 
     def relation(self, holder: ClaimId) -> Relation:
-        """What `holder` is to this claim."""
+        """Return the relation of `holder` to this claim, which wants the partition. See the module for the theory."""
         if self.query != holder.query:
             return Relation.FOREIGN
         if self.run != holder.run:
             return Relation.PREDECESSOR if holder.run < self.run else Relation.UNCLEAR
         if self.batch != holder.batch:
             return Relation.PREDECESSOR if holder.batch < self.batch else Relation.SUCCESSOR
-        if DRIVER in (self.task, holder.task):  # the driver lends its partitions to the tasks of the batch
+        if DRIVER in (self.task, holder.task):  # tasks take over from the driver of their batch
             return Relation.PREDECESSOR if holder.task == DRIVER else Relation.SUCCESSOR
         if PLANNER in (self.task, holder.task) or (self.stage, self.task) != (holder.stage, holder.task):
             return Relation.SIBLING
@@ -80,7 +96,7 @@ class ClaimId:
 
     @classmethod
     def parse(cls, client_id: str) -> ClaimId | None:
-        """The claim that `client_id` names, None when it is no connector's."""
+        """Return the claim that `client_id` names, None if it is no client id of this connector."""
         found = _CLAIM_ID.fullmatch(client_id)
         if found is None:
             return None
@@ -105,7 +121,7 @@ def label_of(*names: str) -> str:
 
 
 def holder_in(message: str) -> str:
-    """The client id of the holder as a broker's text tells it, empty when it does not.
+    """Return the client id of the holder in a broker's text, empty if there is none.
 
     410: `… has been registered by <clientId>`; 412: `… has been consumed by <clientId>;Current consumer …` (wire:
     BrokerServiceServer).
