@@ -186,6 +186,7 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
     assert str(again.value) == str(lost.value)
 
 
+@pytest.mark.thorough  # tests/source/test_truncation_check.py proves it, too
 def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq, 90)
     query = Query(tubemq, "one", **CALM)
