@@ -28,7 +28,7 @@ def read_back(cells: Cells) -> tuple[Head, bytes]:
     return head, body
 
 
-def test_bodies_stay_as_they_are() -> None:
+def test_raw_bodies_are_unchanged() -> None:
     assert BodyCodec() == BodyCodec("raw", "none")
     assert BodyCodec().encode(b"body", Cells(b"body")) == b"body"
     assert BodyCodec().attribute == b""
@@ -49,7 +49,7 @@ def test_packs_are_compressed(codec: str) -> None:
     assert decompress(codec, whole) == PACKS.encode(b"single", ROW)
 
 
-def test_a_codec_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any row: none of them is to blame."""
     monkeypatch.setattr("tubemq_spark.compression.is_available", lambda codec: False)
     with pytest.raises(ConfigError, match="was built without zstd"):
@@ -59,12 +59,12 @@ def test_a_codec_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 # Packs
 
 
-def test_a_pack_is_what_inlongs_own_class_writes() -> None:
+def test_a_pack_equals_that_of_inlongs_java_class() -> None:
     cells = ROW._replace(inlong_attributes={"NodeIP": "127.0.0.1", "note": "\0größer \u503c \N{GRINNING FACE}"})
     assert PACKS.encode(b"single", cells) == (GOLDEN / "v1-single.bin").read_bytes()
 
 
-def test_a_pack_read_back() -> None:
+def test_a_pack_is_decoded_as_it_was() -> None:
     head, body = read_back(ROW._replace(inlong_attributes=[("a", "1"), ("b", "")]))
     assert body == b"single"
     assert (head.group, head.stream, head.time) == ("g_one", "s_one", MOMENT * 1000)
@@ -78,7 +78,9 @@ times = st.integers(-62_135_596_800_000, 253_402_300_799_999)
 
 
 @given(st.binary(max_size=40), texts, texts, times, st.dictionaries(keys, texts, max_size=4))
-def test_any_pack_comes_back(body: bytes, group: str, stream: str, moment: int, own: dict[str, str]) -> None:
+def test_random_packs_are_decoded_as_they_were(
+    body: bytes, group: str, stream: str, moment: int, own: dict[str, str]
+) -> None:
     head, found = read_back(
         Cells(body, None, None, None, None)._replace(
             inlong_group=group, inlong_stream=stream, inlong_time=moment, inlong_attributes=own
@@ -88,14 +90,14 @@ def test_any_pack_comes_back(body: bytes, group: str, stream: str, moment: int, 
     assert {key: value for key, value in head.attributes.items() if key in own} == own
 
 
-def test_without_a_time_it_is_now() -> None:
+def test_a_pack_without_a_time_has_the_present_time() -> None:
     before = time.time_ns() // 1_000_000
     head, _ = read_back(ROW._replace(inlong_time=None))
     assert head.time is not None
     assert before <= head.time // 1000 <= time.time_ns() // 1_000_000
 
 
-def test_columns_win_over_attributes_that_say_the_same() -> None:
+def test_columns_win_over_attributes_of_the_same_meaning() -> None:
     """So rows that the source read can be written again, with columns that were changed."""
     stale = {"groupId": "x", "bid": "x", "streamId": "x", "tid": "x", "t": "20200101", "dt": "7", "cnt": "9", "k": "v"}
     head, _ = read_back(ROW._replace(inlong_attributes=stale))
@@ -120,14 +122,14 @@ def test_columns_win_over_attributes_that_say_the_same() -> None:
         ({"inlong_attributes": {"a": "x" * 65_500}}, "inlong_attributes", "65554 bytes of attributes, but"),
     ],
 )
-def test_what_no_pack_can_hold(cells: dict[str, object], column: str, reason: str) -> None:
+def test_cells_that_no_pack_can_hold_are_bad_rows(cells: dict[str, object], column: str, reason: str) -> None:
     with pytest.raises(BadRowError) as caught:
         PACKS.encode(b"body", ROW._replace(**cells))  # type: ignore[arg-type]
     assert caught.value.column == column
     assert reason in str(caught.value)
 
 
-def test_the_longest_attributes() -> None:
+def test_the_longest_attributes_fit() -> None:
     longest = "x" * (65_535 - len(f"groupId=g_one&streamId=s_one&dt={MOMENT}&cnt=1&a="))
     assert read_back(ROW._replace(inlong_attributes={"a": longest}))[0].attributes["a"] == longest
 
@@ -145,7 +147,7 @@ def test_the_type_of_a_pack_is_its_stream() -> None:
 
 @pytest.mark.parametrize("codec", ["none", *CODECS])
 @pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
-def test_the_source_undoes_both(message_format: str, codec: str) -> None:
+def test_the_source_decodes_formats_and_compressions(message_format: str, codec: str) -> None:
     form = BodyCodec(message_format, codec)
     sent = message(form.encode(b"single", ROW), form.attribute)
     batch = batch_of(RowMaker(RowFormat(message_format=message_format)), HERE, [sent], None)

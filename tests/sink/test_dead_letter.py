@@ -122,7 +122,7 @@ def test_nothing_is_lost(cells: Cells, reason: str, limit: int, seed: random.Ran
     assert row_again(messages) == expected(cells)
 
 
-def test_what_the_attributes_tell() -> None:
+def test_attributes_describe_the_row() -> None:
     cells = Cells(b"v", "orders", {"city": "a,b"}, "news", 0, key=b"\xfb\xff", broker_id=3)
     ((body, attributes),) = sent(cells, reason="the attribute city has ',' in it")
     assert body == b"v"
@@ -145,20 +145,20 @@ def test_what_the_attributes_tell() -> None:
     }
 
 
-def test_what_does_not_apply_is_left_out() -> None:
+def test_attributes_that_do_not_apply_are_left_out() -> None:
     ((body, attributes),) = DeadLetter(Cells(None), "it is null", NOON).messages(MEBIBYTE)
     assert body == b""
     assert read([(body, attributes)])[0][1].keys() == {"dead_reason", "dead_time", "dead_letter", "dead_value"}
 
 
-def test_reasons_can_be_searched_as_they_are() -> None:
+def test_reasons_stay_readable() -> None:
     """Percent-encoded, but not more than must be."""
     reason = "row 3 of task partition 1: it has the type 'x' (text)"
     assert attributes_of(Cells(b"v"), reason=reason)["dead_reason"] == reason
 
 
 @pytest.mark.parametrize("limit", [1000, MEBIBYTE])
-def test_a_long_value_is_cut_into_as_few_pieces_as_it_takes(limit: int) -> None:
+def test_a_long_value_is_cut_into_as_few_pieces_as_possible(limit: int) -> None:
     value = bytes(number % 251 for number in range(3 * limit))
     messages = sent(Cells(value, "orders"), limit)
     assert b"".join(body for body, _ in messages) == value
@@ -170,7 +170,7 @@ def test_a_long_value_is_cut_into_as_few_pieces_as_it_takes(limit: int) -> None:
     assert len(messages[0][0]) > limit - (8192 if limit == MEBIBYTE else 600)
 
 
-def test_columns_that_crowd_the_value_out_stand_in_front_of_it() -> None:
+def test_long_columns_precede_the_value() -> None:
     cells = Cells(b"value", "t" * 2000, {"k" * 60_000: None})
     messages = sent(cells, 1000)
     found = [attributes for _, attributes in read(messages)]
@@ -180,7 +180,7 @@ def test_columns_that_crowd_the_value_out_stand_in_front_of_it() -> None:
 
 
 @pytest.mark.parametrize(("reason", "limit"), [("x" * 10_000, MEBIBYTE), ("日" * 10_000, MEBIBYTE), ("=" * 400, 1000)])
-def test_of_a_long_reason_the_beginning_is_kept(reason: str, limit: int) -> None:
+def test_a_long_reason_is_shortened(reason: str, limit: int) -> None:
     most = min(4000, limit // 4)
     shown = attributes_of(Cells(b"v"), reason=reason, limit=limit)["dead_reason"]
     assert most - len("%E6%97%A5") < len(shown) <= most
@@ -188,7 +188,7 @@ def test_of_a_long_reason_the_beginning_is_kept(reason: str, limit: int) -> None
     assert reason.startswith(unquote(shown, errors="strict")[:-3])
 
 
-def test_a_topic_that_takes_too_little_is_told() -> None:
+def test_a_topic_with_too_short_messages_is_a_config_error() -> None:
     with pytest.raises(
         ConfigError, match="250 bytes, the longest message of the topic, are too few; ask an administrator"
     ):
@@ -227,12 +227,12 @@ OTHERS = {
 }
 
 
-def test_another_row_makes_another() -> None:
+def test_another_row_makes_another_dead_letter() -> None:
     found = [names(each.messages(1000)) for each in (letter(Cells(b"v")), *OTHERS.values())]
     assert len(set.union(*found)) == len(found)
 
 
-def test_pieces_of_another_length_are_of_another_dead_letter() -> None:
+def test_pieces_of_another_length_belong_to_another_dead_letter() -> None:
     """They must not be joined."""
     value = b"v" * 5000
     assert names(sent(Cells(value), 1000)).isdisjoint(names(sent(Cells(value), 1001)))
@@ -245,6 +245,6 @@ def test_rows_of_unknown_origin_are_no_copies(unknown: str) -> None:
     assert found[0].isdisjoint(found[1])
 
 
-def test_a_write_without_batches_is_known() -> None:
+def test_batch_writes_have_no_batch() -> None:
     found = [names(DeadLetter(Cells(b"v"), "because", NOON, "write", None, 1, 3).messages(1000)) for _ in range(2)]
     assert found[0] == found[1]

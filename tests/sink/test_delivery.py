@@ -118,7 +118,7 @@ def is_listed(cluster: EmbeddedCluster) -> bool:
     return listed
 
 
-def test_a_batch_does_without_a_broker_that_is_away(cluster: EmbeddedCluster, away: set[int]) -> None:
+def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set[int]) -> None:
     """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
     task = Task()

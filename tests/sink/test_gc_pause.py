@@ -69,14 +69,14 @@ def test_tasks_that_overlap_share_the_setting() -> None:
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (RARE + 1, 5, 5)], ids=["off", "higher"])
-def test_a_collector_that_looks_more_rarely_stays_as_it_is(own: tuple[int, int, int]) -> None:
+def test_a_higher_threshold_stays(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     with rare_collections():
         assert gc.get_threshold() == own
     assert gc.get_threshold() == own
 
 
-def test_who_changes_the_setting_meanwhile_has_the_last_word() -> None:
+def test_a_setting_that_changes_meanwhile_is_kept() -> None:
     with rare_collections():
         gc.set_threshold(5000, 5, 5)
     assert gc.get_threshold() == (5000, 5, 5)

@@ -41,7 +41,7 @@ def written(tubemq: EmbeddedTubeMQ, make: str) -> type[Any]:
 
 @pytest.mark.parametrize("make", ARROW)
 @pytest.mark.parametrize("missing", [[ARROW["writer"]], [ARROW["streamWriter"]], [*ARROW.values()]], ids=str)
-def test_what_is_missing_is_done_without(
+def test_without_arrow_writers_rows_are_written_one_by_one(
     tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch, make: str, missing: list[str]
 ) -> None:
     for name in missing:
@@ -58,6 +58,6 @@ def test_what_is_missing_is_done_without(
 
 
 @pytest.mark.parametrize("make", ARROW)
-def test_otherwise_rows_come_as_arrow_has_them(tubemq: EmbeddedTubeMQ, make: str) -> None:
+def test_with_arrow_writers_rows_come_as_arrow_batches(tubemq: EmbeddedTubeMQ, make: str) -> None:
     source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
     assert isinstance(getattr(source, make)(SCHEMA, False), getattr(datasource, ARROW[make]))

@@ -43,7 +43,7 @@ def test_options_that_change_nothing(others: dict[str, str]) -> None:
     assert SinkOptions.from_options({**MASTER, **others}) == SinkOptions.from_options(MASTER)
 
 
-def test_options_that_count() -> None:
+def test_options_are_parsed() -> None:
     options = SinkOptions.from_options(
         {
             **MASTER,
@@ -68,7 +68,7 @@ def test_options_that_count() -> None:
     ],
     ids=str,
 )
-def test_what_becomes_of_rows_that_cannot_be_sent(raw: dict[str, str], expected: tuple[str, str | None]) -> None:
+def test_options_of_failed_rows(raw: dict[str, str], expected: tuple[str, str | None]) -> None:
     options = SinkOptions.from_options({**MASTER, **raw})
     assert (options.failed_rows, options.dead_letter_topic) == expected
 
@@ -87,14 +87,14 @@ def test_what_becomes_of_rows_that_cannot_be_sent(raw: dict[str, str], expected:
     ],
     ids=str,
 )
-def test_what_stores_each_row_once(given: dict[str, str], expected: EffectivelyOnceOptions) -> None:
+def test_options_of_effectively_once(given: dict[str, str], expected: EffectivelyOnceOptions) -> None:
     """Rows are stamped then."""
     options = SinkOptions.from_options({**MASTER, "effectivelyOnce": "true", **given})
     assert (options.effectively_once, options.stamp_rows) == (expected, True)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_options_of_payloads(codec: str) -> None:
+def test_options_of_message_format_and_compression(codec: str) -> None:
     options = SinkOptions.from_options({**MASTER, "messageformat": "InLongMsg", "compression": codec.upper()})
     assert (options.message_format, options.compression) == ("inlongmsg", codec)
 
@@ -108,7 +108,7 @@ def test_a_codec_that_pyarrow_lacks_is_refused_at_once(monkeypatch: pytest.Monke
 # What source and sink share
 
 
-def test_both_make_the_same_of_the_clients_options() -> None:
+def test_source_and_sink_parse_client_options_alike() -> None:
     """So tests that read show what these do when rows are written."""
     given = {
         "tubemq.master": "a,b:1",
@@ -127,7 +127,7 @@ def test_both_make_the_same_of_the_clients_options() -> None:
     assert sink.client != SinkOptions.from_options(MASTER).client
 
 
-def test_one_configuration_may_be_for_both() -> None:
+def test_source_and_sink_may_share_a_configuration() -> None:
     """What the other one reads is not wrong, where it cannot be mistaken."""
     for option in SOURCE_OPTIONS:
         if option.name not in {*MASTER, *SHARED, "messageFormat"}:
@@ -238,7 +238,7 @@ MISFITS: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("name", "given", "sentence"), MISFITS)
-def test_values_that_do_not_fit_each_other(name: str, given: dict[str, str], sentence: str) -> None:
+def test_contradicting_values_are_refused(name: str, given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         SinkOptions.from_options({**MASTER, **given})
     problem = str(caught.value)
@@ -266,17 +266,17 @@ def test_values_that_do_not_fit_each_other(name: str, given: dict[str, str], sen
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else None,
 )
-def test_names_that_are_not_known(raw: dict[str, str], error: str) -> None:
+def test_unknown_names_are_refused(raw: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         SinkOptions.from_options(raw)
 
 
-def test_the_password_travels_but_does_not_show() -> None:
+def test_the_password_is_pickled_but_not_shown() -> None:
     options = SinkOptions.from_options({**MASTER, "tubemq.user": "me", "tubemq.password": "geheim"})
     assert "geheim" not in repr(options)
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_secrets_of_a_folder_do_not_show() -> None:
+def test_secrets_of_a_folder_are_not_shown() -> None:
     options = SinkOptions.from_options({**MASTER, "receipts": "s3://me:geheim@bucket/x"})
     assert "geheim" not in repr(options)

@@ -71,7 +71,7 @@ TASKS = st.dictionaries(INT32.filter(lambda n: n >= 0), st.dictionaries(st.integ
 
 @settings(deadline=None, max_examples=50)
 @given(TASKS, st.none() | st.integers(0, 2**63 - 1), st.randoms(use_true_random=False))
-def test_what_is_packed_is_in_the_file_in_order(
+def test_the_file_has_all_packed_rows_in_order(
     tmp_path_factory: pytest.TempPathFactory, tasks: Any, batch: int | None, random: Any
 ) -> None:
     rows = {number: [(row, *place) for row, place in task.items()] for number, task in tasks.items()}
@@ -105,7 +105,7 @@ def test_receipts_take_few_bytes() -> None:
 @pytest.mark.parametrize(
     ("batch", "name"), [(None, f"{ID}.parquet"), (0, f"{ID}-0000000000.parquet"), (123, f"{ID}-0000000123.parquet")]
 )
-def test_a_file_for_each_batch(tmp_path: Path, batch: int | None, name: str) -> None:
+def test_each_batch_has_a_file(tmp_path: Path, batch: int | None, name: str) -> None:
     file = write_receipts(f"{tmp_path}/", ID, batch, [packed(0, [landed(0)])])
     assert file == str(tmp_path / name)
     assert os.listdir(tmp_path) == [name]
@@ -117,13 +117,13 @@ def test_an_empty_batch_has_an_empty_file(tmp_path: Path, parts: list[bytes]) ->
 
 
 @pytest.mark.parametrize("spark_id", ["", "_hidden", ".hidden", "a/b", "..", "a b"])
-def test_ids_that_cannot_name_a_file(tmp_path: Path, spark_id: str) -> None:
+def test_ids_that_cannot_name_a_file_are_refused(tmp_path: Path, spark_id: str) -> None:
     with pytest.raises(ValueError, match="cannot name a file"):
         write_receipts(str(tmp_path), spark_id, 1, [])
     assert os.listdir(tmp_path) == []
 
 
-def test_the_folder_is_made_anew_when_it_was_cleared_away(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "receipts"
     check_folder(str(folder))
     folder.rmdir()
@@ -133,7 +133,7 @@ def test_the_folder_is_made_anew_when_it_was_cleared_away(tmp_path: Path) -> Non
 # A batch that is committed again
 
 
-def test_the_same_batch_again_is_the_same_file(tmp_path: Path) -> None:
+def test_a_repeated_commit_writes_the_same_file(tmp_path: Path) -> None:
     parts = [packed(1, [landed(1), landed(0)]), packed(0, [landed(0)])]
     content = Path(write_receipts(str(tmp_path), ID, 1, parts)).read_bytes()
     file = Path(write_receipts(str(tmp_path), ID, 1, parts))
@@ -158,7 +158,7 @@ def known(offset: int | None, message_id: int | None, time: int | None, **others
         (known(None, -5, None), known(None, -5, TIME), known(None, -5, TIME)),
     ],
 )
-def test_what_an_earlier_commit_knew_of_the_same_message_is_kept(
+def test_facts_of_an_earlier_commit_about_the_same_message_are_kept(
     tmp_path: Path, now: Landed, then: Landed, merged: Landed
 ) -> None:
     write_receipts(str(tmp_path), ID, 1, [packed(3, [then, landed(1)])])
@@ -174,7 +174,7 @@ def test_what_an_earlier_commit_knew_of_the_same_message_is_kept(
         known(None, -5, None, partition=3),
     ],
 )
-def test_what_was_known_of_another_message_is_not_true_of_this_one(tmp_path: Path, now: Landed) -> None:
+def test_facts_about_another_message_are_not_kept(tmp_path: Path, now: Landed) -> None:
     write_receipts(str(tmp_path), ID, 1, [packed(3, [known(28, -5, TIME)])])
     assert read(write_receipts(str(tmp_path), ID, 1, [packed(3, [now])])) == [*expected(1, 3, [now])]
 
@@ -191,7 +191,7 @@ def test_rows_of_two_topics_may_have_the_same_number(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_known_of_a_message_without_an_id_is_nobodys(tmp_path: Path) -> None:
+def test_facts_about_a_message_without_an_id_are_not_kept(tmp_path: Path) -> None:
     now = known(None, -5, None)
     write_receipts(str(tmp_path), ID, 1, [packed(3, [known(28, None, TIME)])])
     assert read(write_receipts(str(tmp_path), ID, 1, [packed(3, [now])])) == [*expected(1, 3, [now])]
@@ -208,7 +208,7 @@ def test_no_row_is_lost_from_the_file(tmp_path: Path) -> None:
     assert read(write_receipts(str(tmp_path), ID, 1, [])) == read(file)
 
 
-def test_other_batches_and_ids_are_left_alone(tmp_path: Path) -> None:
+def test_files_of_other_batches_and_ids_do_not_change(tmp_path: Path) -> None:
     one = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
     write_receipts(str(tmp_path), ID, 2, [packed(0, [landed(0, offset=56)])])
     write_receipts(str(tmp_path), ID, None, [packed(0, [landed(0, offset=56)])])
@@ -220,7 +220,7 @@ def test_other_batches_and_ids_are_left_alone(tmp_path: Path) -> None:
     ("content", "problem"),
     [(b"", "cannot be read"), (b"PAR1 half of a file", "cannot be read"), (None, "has other columns")],
 )
-def test_a_file_that_is_none_of_receipts_is_replaced(
+def test_a_file_without_receipts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, problem: str
 ) -> None:
     file = tmp_path / f"{ID}-0000000001.parquet"
@@ -288,7 +288,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("fails", ["open_output_stream", "move"])
-def test_a_file_that_cannot_be_completed_is_not_there(tmp_path: Path, failing: Any, fails: str) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path, failing: Any, fails: str) -> None:
     """What was there before still is."""
     file = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
     handler = failing(fails)
@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_completed_is_not_there(tmp_path: Path, failing: A
     assert [Path(path).name[:1] for path in written] == ["."]
 
 
-def test_an_earlier_file_that_cannot_be_read_now_is_not_replaced(tmp_path: Path, failing: Any) -> None:
+def test_an_unreadable_earlier_file_is_not_replaced(tmp_path: Path, failing: Any) -> None:
     file = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
     failing("open_input_stream")
     with pytest.raises(
@@ -314,7 +314,7 @@ def test_an_earlier_file_that_cannot_be_read_now_is_not_replaced(tmp_path: Path,
     assert read(file) == [*expected(1, 0, [landed(0)])]
 
 
-def test_objects_are_written_in_one_go(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_written_without_a_rename(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an object store a rename is a copy, and an object is whole anyway."""
     failing("move")
     monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
@@ -359,7 +359,7 @@ def test_local_folders(tmp_path: Path, form: str, name: str) -> None:
     assert read(tmp_path / name / Path(file).name) == [*expected(1, 0, [landed(0)])]
 
 
-def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_receipts("some/where", ID, 1, [])
     assert os.listdir(tmp_path / "some" / "where") == [f"{ID}-0000000001.parquet"]
@@ -390,7 +390,7 @@ def test_dbfs_is_a_local_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/receipts", "/deep/er"])
-def test_a_folder_that_cannot_be_made(tmp_path: Path, below: str) -> None:
+def test_a_folder_that_cannot_be_created_is_a_config_error(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("no folder")
     folder = f"{tmp_path}/file{below}"
     with pytest.raises(
@@ -406,19 +406,19 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, below: str) -> None:
     assert (tmp_path / "file").read_text() == "no folder"
 
 
-def test_a_folder_that_is_there_but_cannot_be_written_to(tmp_path: Path, failing: Any) -> None:
+def test_a_folder_that_cannot_be_written_to_is_a_config_error(tmp_path: Path, failing: Any) -> None:
     failing("open_output_stream")
     with pytest.raises(ConfigError, match=r"^option 'receipts': folder 'odd:.*' cannot be written to: .*No space left"):
         check_folder(f"odd:{tmp_path}")
 
 
-def test_a_folder_from_which_nothing_can_be_deleted_will_do(tmp_path: Path, failing: Any) -> None:
+def test_a_folder_that_forbids_removal_is_accepted(tmp_path: Path, failing: Any) -> None:
     failing("delete_file")
     check_folder(f"odd:{tmp_path}")
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "odd:{}"])
-def test_a_link_that_somebody_laid_there_is_not_followed(tmp_path: Path, failing: Any, form: str) -> None:
+def test_a_prepared_link_is_not_followed(tmp_path: Path, failing: Any, form: str) -> None:
     """Whoever may write to the folder could else have any file of the driver truncated."""
     failing("")
     precious, folder = tmp_path / "precious", tmp_path / "folder"
@@ -435,7 +435,9 @@ def test_a_link_that_somebody_laid_there_is_not_followed(tmp_path: Path, failing
     assert sorted(os.listdir(tmp_path)) == ["folder", "precious"]
 
 
-def test_in_an_object_store_there_is_one_probe(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_object_store_the_probe_has_a_fixed_name(
+    tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some forbid that anything is removed."""
     failing("delete_file")
     monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
@@ -445,7 +447,7 @@ def test_in_an_object_store_there_is_one_probe(tmp_path: Path, failing: Any, mon
 
 
 @pytest.mark.parametrize("folder", ["nowhere://host/folder", "NoWhere:/folder", "kafka+x:folder"])
-def test_a_scheme_that_nobody_knows(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_scheme_is_a_config_error(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)  # as if fsspec were not installed
     scheme = folder.split(":")[0].lower()
     with pytest.raises(ConfigError) as caught:
@@ -471,7 +473,7 @@ def asked_of_fsspec(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_fsspec_is_asked_for_what_arrow_does_not_know(asked_of_fsspec: list[str]) -> None:
+def test_fsspec_opens_what_arrow_does_not_know(asked_of_fsspec: list[str]) -> None:
     with pytest.raises(
         ConfigError,
         match=r"^option 'receipts': folder 'oss://bucket/folder' cannot be used: Protocol not known: oss://",
@@ -481,7 +483,7 @@ def test_fsspec_is_asked_for_what_arrow_does_not_know(asked_of_fsspec: list[str]
 
 
 @pytest.mark.parametrize("given", ["s3a://bucket/folder", "s3n://bucket/folder", "S3://bucket/folder"])
-def test_names_of_hadoop_are_understood(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hadoops_schemes_are_accepted(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Arrow:
@@ -497,7 +499,7 @@ def test_names_of_hadoop_are_understood(given: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("form", ["s3a://me:geheim@bad bucket/folder", "s3://me:geheim@bucket/folder?no=geheim"])
-def test_passwords_are_not_shown_by_arrow(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_errors_show_no_passwords(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(
         ConfigError, match=r"^option 'receipts': folder 's3a?://(bad )?bucket/folder' cannot be"
@@ -506,7 +508,7 @@ def test_passwords_are_not_shown_by_arrow(form: str, monkeypatch: pytest.MonkeyP
     assert "geheim" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_passwords_are_not_shown(asked_of_fsspec: list[str]) -> None:
+def test_errors_show_no_passwords(asked_of_fsspec: list[str]) -> None:
     folder = "store://me:geheim@host/folder?token=geheim"
     with pytest.raises(
         ConfigError, match=r"^option 'receipts': folder 'store://host/folder' cannot be used: .*; name"
@@ -521,10 +523,10 @@ def test_passwords_are_not_shown(asked_of_fsspec: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("given", "read_as"), [({}, None), ({"receipts": " s3://bucket/a b "}, "s3://bucket/a b")])
-def test_the_option(given: dict[str, str], read_as: str | None) -> None:
+def test_the_option_names_the_folder(given: dict[str, str], read_as: str | None) -> None:
     assert SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", **given}).receipts == read_as
 
 
-def test_an_option_without_a_folder() -> None:
+def test_a_blank_option_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^option 'receipts' is ' '; expected a folder: a path of the driver's"):
         SinkOptions.from_options({"tubemq.master": "127.0.0.1:8715", "receipts": " "})

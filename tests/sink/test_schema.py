@@ -45,7 +45,7 @@ def schema(*names: str, **columns: DataType) -> StructType:
     ],
     ids=lambda columns: columns.simpleString(),
 )
-def test_columns_that_are_taken(columns: StructType) -> None:
+def test_columns_are_accepted(columns: StructType) -> None:
     check_columns(columns, "demo")
 
 
@@ -82,7 +82,7 @@ def test_columns_that_are_taken(columns: StructType) -> None:
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
 )
-def test_columns_that_are_refused(columns: StructType, error: str) -> None:
+def test_columns_are_refused(columns: StructType, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         check_columns(columns, "demo")
 
@@ -93,7 +93,7 @@ PACKED = {"inlong_group": STRING, "inlong_stream": STRING}
 @pytest.mark.parametrize(
     "columns", [{}, {"inlong_time": TimestampType(), "inlong_attributes": TEXTS, "msg_type": STRING}], ids=len
 )
-def test_columns_of_packs_that_are_taken(columns: dict[str, DataType]) -> None:
+def test_columns_of_packs_are_accepted(columns: dict[str, DataType]) -> None:
     check_columns(schema("value", **PACKED, **columns), "demo", "inlongmsg")
 
 
@@ -116,7 +116,7 @@ def test_columns_of_packs_that_are_taken(columns: dict[str, DataType]) -> None:
     ],
     ids=lambda value: value.simpleString() if isinstance(value, StructType) else "",
 )
-def test_columns_of_packs_that_are_refused(columns: StructType, error: str) -> None:
+def test_columns_of_packs_are_refused(columns: StructType, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         check_columns(columns, "demo", "inlongmsg")
 
@@ -137,7 +137,7 @@ def test_columns_of_packs_need_the_message_format(columns: dict[str, DataType], 
         check_columns(schema("value", **columns), "demo")
 
 
-def test_a_topic_must_come_from_somewhere() -> None:
+def test_a_topic_is_required() -> None:
     check_columns(schema("value", "topic"), None)
     with pytest.raises(ConfigError, match="give option 'topic' or a column 'topic'"):
         check_columns(schema("value"), None)

@@ -67,7 +67,7 @@ def by_older_spark() -> type[TubeMQDataSource]:
 
 
 @pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
-def test_rows_of_all_shapes(cluster: Cluster, spark: SparkSession, by_rows: bool) -> None:
+def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows: bool) -> None:
     spark.dataSource.register(by_older_spark())
     topic = cluster.new_topic("three")
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
@@ -84,13 +84,13 @@ def test_rows_of_all_shapes(cluster: Cluster, spark: SparkSession, by_rows: bool
             assert before <= datetime.fromtimestamp(found.msg_time / 1e6, timezone.utc) <= after
 
 
-def test_every_row_once(cluster: Cluster, spark: SparkSession) -> None:
+def test_spark_writes_every_row_once(cluster: Cluster, spark: SparkSession) -> None:
     topic = cluster.new_topic("stores")
     save(spark.range(0, 24_000, 1, 3).selectExpr("cast(id as string) value"), cluster, topic=topic)
     assert Counter(message.body for message in stored_in(cluster, topic)) == {b"%d" % n: 1 for n in range(24_000)}
 
 
-def test_every_partition_has_its_share(cluster: Cluster, spark: SparkSession) -> None:
+def test_rows_are_spread_over_all_partitions(cluster: Cluster, spark: SparkSession) -> None:
     """One row at a time, for else the faster broker has more; the first two of each task have it connect to both."""
     topic = cluster.new_topic("stores")
     place = "cast(if(id % 202 < 2, {}, null) as int)"
@@ -107,7 +107,7 @@ def test_every_partition_has_its_share(cluster: Cluster, spark: SparkSession) ->
     assert min(shares.values()) > 600 / 8 / 2
 
 
-def test_topics_of_the_rows(cluster: Cluster, spark: SparkSession) -> None:
+def test_rows_name_their_topics(cluster: Cluster, spark: SparkSession) -> None:
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = spark.createDataFrame(
         [("a", first, "202611210830"), ("b", second, None)], "value string, topic string, msg_time string"
@@ -149,7 +149,7 @@ def test_a_stream_is_copied_into_another_topic(cluster: Cluster, spark: SparkSes
 
 
 @pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
-def test_a_stream(cluster: Cluster, spark: SparkSession, tmp_path: Path, by_rows: bool) -> None:
+def test_a_stream_writes_each_batch(cluster: Cluster, spark: SparkSession, tmp_path: Path, by_rows: bool) -> None:
     spark.dataSource.register(by_older_spark())
     topic = cluster.new_topic("three")
     written: set[bytes] = set()
@@ -201,7 +201,7 @@ def topic(cluster: Cluster) -> str:
     ],
     ids=["column", "type", "topic", "option"],
 )
-def test_plans_that_cannot_work(
+def test_impossible_writes_fail_in_the_plan(
     cluster: Cluster, spark: SparkSession, topic: str, sql: str, options: dict[str, str], error: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -209,7 +209,7 @@ def test_plans_that_cannot_work(
     assert error in str(caught.value)
 
 
-def test_only_append(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
     rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", cluster.master)
     with pytest.raises(AnalysisException, match="TubeMQ only appends"):
         rows.option("topic", topic).mode("overwrite").save()
@@ -262,7 +262,7 @@ def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: 
 
 
 @pytest.mark.parametrize("server", BOTH)
-def test_a_broker_is_killed_while_messages_are_sent(server: str) -> None:
+def test_rows_are_stored_although_a_broker_is_killed(server: str) -> None:
     """What it had acknowledged and not written to disk is lost with it, for any client. The rest is on the other."""
     rows, first, dies_at = 60_000, 100, 20_000
     with running(server, topics={"demo": TopicSpec(partitions=2)}) as cluster:

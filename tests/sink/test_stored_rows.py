@@ -25,7 +25,7 @@ def place(number: int) -> RecordMetadata:
 
 @pytest.mark.parametrize("run_length", [1, 2, 7, 1 << 18])
 @pytest.mark.parametrize("seed", range(8))
-def test_each_row_is_found_once(run_length: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stored_row_is_matched_once(run_length: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a simple model has it; the same one may be added several times."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows.RUN_LENGTH", run_length)
     r = random.Random(seed)
@@ -56,7 +56,7 @@ def test_each_row_is_found_once(run_length: int, seed: int, monkeypatch: pytest.
         assert len(standing) == len(model[task])
 
 
-def test_a_number_that_is_used_is_not_free() -> None:
+def test_a_used_number_is_not_free() -> None:
     found = StoredRows()
     for row in (3, 3 + (1 << 32)):
         found.add(0, row, digest(row), place(row))
@@ -64,7 +64,7 @@ def test_a_number_that_is_used_is_not_free() -> None:
     assert found.of(1).free_number(3) == 3
 
 
-def test_nothing_stands() -> None:
+def test_nothing_is_stored() -> None:
     assert not StoredRowsOfTask()
     assert StoredRowsOfTask().take(0, digest(0)) is None
     assert StoredRowsOfTask().free_number(0) == 0
@@ -91,7 +91,7 @@ class Counted(int):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5000])
-def test_equal_rows_take_no_longer_than_others(shift: int) -> None:
+def test_equal_rows_take_linear_time(shift: int) -> None:
     """Also where they come in another order."""
     found = StoredRows()
     for row in range(10_000):

@@ -70,7 +70,7 @@ def messages(cluster: EmbeddedCluster, topic: str = "demo") -> list[StoredMessag
     return cluster.tubemq.messages(topic)
 
 
-def test_a_row_with_everything(cluster: EmbeddedCluster) -> None:
+def test_a_message_has_all_parts_of_its_row(cluster: EmbeddedCluster) -> None:
     row = {
         "value": b"hello",
         "topic": "other",
@@ -85,7 +85,7 @@ def test_a_row_with_everything(cluster: EmbeddedCluster) -> None:
     assert message.attributes == Attributes({"city": "Zürich", "empty": ""}, "news", parse_msg_time("202611210830"))
 
 
-def test_without_a_time_it_is_now(cluster: EmbeddedCluster) -> None:
+def test_a_row_without_a_time_has_the_present_time(cluster: EmbeddedCluster) -> None:
     before = format_msg_time(datetime.now(timezone.utc))
     write_batches(options(cluster), [batch([{"value": b"a"}, {"value": b"b", "msg_time": None}])])
     after = format_msg_time(datetime.now(timezone.utc))
@@ -105,7 +105,7 @@ def test_an_empty_value_is_sent(cluster: EmbeddedCluster) -> None:
     assert [message.body for message in messages(cluster)] == [b""]
 
 
-def test_batches_of_all_sizes(cluster: EmbeddedCluster) -> None:
+def test_batches_of_all_sizes_are_written(cluster: EmbeddedCluster) -> None:
     connect(cluster)
     sizes = [0, 1, 999, 1000, 1001, 2500]
     rows = [[{"value": b"%d %d" % (n, size)} for n in range(size)] for size in sizes]
@@ -116,7 +116,7 @@ def test_batches_of_all_sizes(cluster: EmbeddedCluster) -> None:
     assert written.rows.keys() == {"1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"}
 
 
-def test_a_task_without_rows_asks_nobody(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
+def test_a_task_without_rows_sends_no_request(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
     assert write_batches(options(cluster), []) == Written({})
     assert master_calls() == 0
 
@@ -139,7 +139,9 @@ BAD_ROWS = [
 ]
 
 
-def test_what_ends_the_producer_is_told_once(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_ends_the_producer_is_reported_once(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not about a row before the bad one."""
 
     def refuse(*_: object) -> None:
@@ -172,26 +174,26 @@ def test_a_row_without_any_topic_is_named(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("year", [1, 999, 9999])
-def test_times_of_any_year_arrive(cluster: EmbeddedCluster, year: int) -> None:
+def test_times_of_any_year_are_stored(cluster: EmbeddedCluster, year: int) -> None:
     moment = datetime(year, 1, 1, tzinfo=timezone.utc)
     column = pa.array([moment], pa.timestamp("us", tz="UTC"))
     write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
     assert [message.msg_time for message in messages(cluster)] == [f"{year:04}01010000"]
 
 
-def test_a_time_beyond_the_calendar_is_named(cluster: EmbeddedCluster) -> None:
+def test_a_time_beyond_the_calendar_is_a_bad_row(cluster: EmbeddedCluster) -> None:
     column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     with pytest.raises(ConfigError, match=r"row 0 of the task, column 'msg_time': .* outside the years 1 to 9999"):
         write_batches(options(cluster), [pa.record_batch([pa.array([b"a"]), column], names=["value", "msg_time"])])
 
 
-def test_an_error_of_the_brokers_is_raised_as_it_is(cluster: EmbeddedCluster) -> None:
+def test_a_brokers_error_is_raised(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message").fail(400)
     with pytest.raises(ServerError, match="row 0 of the task to broker"):
         write_batches(options(cluster), [batch([{"value": b"a"}])])
 
 
-def test_rows_are_written_as_batches_are(cluster: EmbeddedCluster) -> None:
+def test_rows_are_written_like_batches(cluster: EmbeddedCluster) -> None:
     rows = [Row(value=f"{n}", attributes={"n": f"{n}"}) for n in range(300)]
     assert sum(write_rows(options(cluster), rows).rows.values()) == 300
     stored = {message.body: message.attributes for message in messages(cluster)}

@@ -41,7 +41,7 @@ def seed(default: str) -> str:
     return os.environ.get("TUBEMQ_HISTORIES_SEED", default)
 
 
-def test_embedded_servers() -> None:
+def test_random_histories_on_embedded_servers() -> None:
     histories = [generate(f"{seed('usual')}:{number}") for number in range(EMBEDDED)]
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         for outcome in pool.map(partial(play_alone, shrinks=True), histories):
@@ -55,18 +55,18 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("history", REGRESSIONS, ids=lambda history: history.name)
-def test_what_once_failed(stage: Stage, history: History) -> None:
+def test_histories_that_failed_once(stage: Stage, history: History) -> None:
     outcome = stage.play(history)
     assert outcome.problem is None, outcome
 
 
 @pytest.mark.xfail(strict=True, reason="Spark does not tell Python which try of a stage it is")
-def test_another_try_of_the_stage(stage: Stage) -> None:
+def test_another_attempt_of_a_stage_is_unknown(stage: Stage) -> None:
     outcome = stage.play(NOT_TOLD)
     assert outcome.problem is None, outcome
 
 
-def test_answers_to_a_producer_that_failed_are_for_nobody_else() -> None:
+def test_answers_to_a_failed_producer_reach_no_other() -> None:
     with EmbeddedTubeMQ({"a": 1}) as tubemq:
         settings = ClientSettings(masters=parse_master_addresses(tubemq.master), framing=tubemq.framing)
         failing = Producer(settings)
@@ -92,7 +92,7 @@ KILLED = Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "k
 SMALL = Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE)
 
 
-def test_a_sink_that_does_not_look_is_found_out(stage: Stage) -> None:
+def test_a_sink_without_a_search_is_detected(stage: Stage) -> None:
     history = History("blind", SMALL, (KILLED,))
     outcome = stage.play(history)
     assert outcome.problem is None, outcome
@@ -104,7 +104,7 @@ def test_a_sink_that_does_not_look_is_found_out(stage: Stage) -> None:
 
 
 @pytest.mark.real
-def test_real_server() -> None:
+def test_random_histories_on_real_servers() -> None:
     with Stage("real") as stage:
         try:
             stage.prepare()
@@ -120,17 +120,17 @@ def test_real_server() -> None:
 # The histories themselves
 
 
-def test_a_name_is_a_history() -> None:
+def test_a_name_determines_a_history() -> None:
     assert generate("some:1") == generate("some:1")
     assert generate("some:1") != generate("some:2")
     assert History.from_json(generate("some:1").to_json()) == generate("some:1")
 
 
-def test_options_are_those_of_the_sink() -> None:
+def test_histories_use_options_of_the_sink() -> None:
     assert OPTIONS.keys() <= {option.name for option in SINK_OPTIONS}
 
 
-def test_only_another_try_is_shuffled() -> None:
+def test_only_later_attempts_are_shuffled() -> None:
     history = History("some", replace(SMALL, shuffled=True))
     assert order(history, 0, 0, 0, 20) == list(range(20)) != order(history, 0, 0, 1, 20)
     assert sorted(order(history, 0, 0, 1, 20)) == list(range(20))
@@ -169,7 +169,7 @@ def case() -> Case:
     return Case(replace(SMALL, mode=ONCE), QUERY, committed, [FREE, RED_1, RED_2, BY_TARGET, NEXT])
 
 
-def test_all_is_as_it_must_be(case: Case) -> None:
+def test_a_correct_outcome_passes(case: Case) -> None:
     judge(case)
     assert case.doubles == 0
 
@@ -189,14 +189,14 @@ def test_all_is_as_it_must_be(case: Case) -> None:
         (STAMPED, [replace(FREE, attributes=RED_1.attributes), RED_1, RED_2, BY_TARGET, NEXT], "another row's"),
     ],
 )
-def test_anything_else_is_told(case: Case, mode: str, messages: list[Message], problem: str) -> None:
+def test_each_broken_promise_is_detected(case: Case, mode: str, messages: list[Message], problem: str) -> None:
     case.setting = replace(case.setting, mode=mode)
     case.stored = messages
     with pytest.raises(BrokenError, match=re.escape(problem)):
         judge(case)
 
 
-def test_two_messages_of_one_stamp_are_found_where_bodies_are_equal(case: Case) -> None:
+def test_two_messages_with_one_stamp_are_detected_among_equal_bodies(case: Case) -> None:
     equal = [OutRow("a", b"equal"), OutRow("a", b"equal")]
     case.committed = {0: [Committed(equal, [0, 1], Written({"1:a:0": 2}, QUERY))]}
     case.stored = [stored(HERE, 0, b"equal", 0), stored(HERE, 28, b"equal", 1)]
@@ -206,26 +206,26 @@ def test_two_messages_of_one_stamp_are_found_where_bodies_are_equal(case: Case) 
         judge(case)
 
 
-def test_what_a_crash_took_was_written(case: Case) -> None:
+def test_messages_lost_in_a_crash_count_as_written(case: Case) -> None:
     case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], {BY_TARGET: 5.0}
     judge(case)
 
 
-def test_what_a_crash_took_before_the_try_must_be_sent_again(case: Case) -> None:
+def test_messages_lost_before_the_attempt_must_be_sent_again(case: Case) -> None:
     case.committed = {**case.committed, 0: [replace(case.committed[0][0], begun=6.0)]}
     case.stored, case.lost = [FREE, RED_1, RED_2, NEXT], {BY_TARGET: 5.0}
     with pytest.raises(BrokenError, match="stands there 0 times"):
         judge(case)
 
 
-def test_doubles_are_counted_where_they_are_allowed(case: Case) -> None:
+def test_allowed_doubles_are_counted(case: Case) -> None:
     case.setting = replace(case.setting, mode=PLAIN)
     case.stored = [FREE, RED_1, RED_2, BY_TARGET, replace(RED_1, place=70), NEXT]
     judge(case)
     assert case.doubles == 1
 
 
-def test_reports_must_add_up(case: Case) -> None:
+def test_reported_counts_must_match(case: Case) -> None:
     (done,) = case.committed[1]
     case.committed = {**case.committed, 1: [replace(done, written=Written({"1:a:0": 2}, QUERY))]}
     with pytest.raises(BrokenError, match="had 1 rows, and reports"):
@@ -243,7 +243,7 @@ def test_reports_must_add_up(case: Case) -> None:
         ("fail", [], "reports"),
     ],
 )
-def test_rows_that_cannot_be_sent(case: Case, failed_rows: str, letters: list[bytes], problem: str | None) -> None:
+def test_failed_rows_are_judged(case: Case, failed_rows: str, letters: list[bytes], problem: str | None) -> None:
     rows = [OutRow("a", b"good"), OutRow("a", b"bad", bad=BAD[0])]
     dead = Partition(1, DEAD, 0)
     drops = failed_rows == "drop"
@@ -268,7 +268,7 @@ def test_rows_that_cannot_be_sent(case: Case, failed_rows: str, letters: list[by
         (lambda rows: [(*rows[0][:5], 7, None), *rows[1:]], "names what is not there"),
     ],
 )
-def test_receipts_must_be_true(
+def test_wrong_receipts_are_detected(
     case: Case,
     tmp_path: Path,
     change: Callable[[list[tuple[object, ...]]], list[tuple[object, ...]]],

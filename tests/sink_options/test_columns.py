@@ -64,7 +64,7 @@ def problem(columns: StructType, overwrite: bool = False, **given: Any) -> str:
 
 
 @pytest.mark.parametrize(("name", "kind", "expected"), FLAT, ids=[f"{name} {kind}" for name, kind, _ in FLAT])
-def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> None:
+def test_a_column_of_another_type_is_refused(name: str, kind: DataType, expected: str) -> None:
     is_packed = name.startswith("inlong")
     columns: dict[str, DataType] = {"broker_id": INT, "partition": INT} if name in ("broker_id", "partition") else {}
     columns |= {"inlong_group": STRING, "inlong_stream": STRING} if is_packed else {}
@@ -96,7 +96,7 @@ def test_a_column_of_another_type(name: str, kind: DataType, expected: str) -> N
     ],
     ids=str,
 )
-def test_columns_that_are_not_there_to_be_written(kinds: Mapping[str, DataType], sentence: str) -> None:
+def test_columns_that_the_sink_cannot_write_are_refused(kinds: Mapping[str, DataType], sentence: str) -> None:
     names = {"value": BINARY, **kinds}
     columns = StructType()
     for name, kind in names.items():
@@ -106,7 +106,7 @@ def test_columns_that_are_not_there_to_be_written(kinds: Mapping[str, DataType],
 
 @pytest.mark.column("inlong_group", "inlong_stream")
 @pytest.mark.parametrize("name", ["inlong_group", "inlong_stream"])
-def test_packs_need_their_names(cluster: Cluster, demo: str, name: str) -> None:
+def test_packs_need_group_and_stream(cluster: Cluster, demo: str, name: str) -> None:
     (other,) = {"inlong_group", "inlong_stream"} - {name}
     with pytest.raises(ConfigError, match=f"^column '{name}' is missing; messageFormat=inlongmsg needs inlong_group a"):
         save(cluster, [{"value": b"a", other: "x"}], demo, **PACKS)
@@ -114,14 +114,14 @@ def test_packs_need_their_names(cluster: Cluster, demo: str, name: str) -> None:
 
 
 @pytest.mark.column("value")
-def test_a_value_is_needed() -> None:
+def test_a_value_is_required() -> None:
     assert problem(StructType().add("key", BINARY)) == "column 'value' (binary or string) is missing; the frame has key"
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kinds[0]) for name, kinds, _ in WRONG_TYPES], ids=[name for name, *_ in WRONG_TYPES]
 )
-def test_servers_do_not_change_that(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
+def test_columns_are_refused_before_any_row_is_sent(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
     """Nor is anything sent."""
     columns = {"broker_id": INT, "partition": INT, "inlong_group": STRING, "inlong_stream": STRING, name: kind}
     columns |= COPIED if name == "corrupt" else {}

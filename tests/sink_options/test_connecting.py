@@ -28,7 +28,7 @@ def _nothing_is_known() -> Iterator[None]:
 
 
 @pytest.mark.sink_option("tubemq.master")
-def test_any_master_that_answers_will_do(cluster: Cluster, demo: str) -> None:
+def test_any_master_that_answers_is_used(cluster: Cluster, demo: str) -> None:
     save(cluster, ROWS, demo, tubemq_master=f"{NOBODY},{cluster.master}")
     assert bodies(cluster, demo) == [row["value"] for row in ROWS]
     with pytest.raises(TransportError, match=f"no master answered: .*{NOBODY}"):
@@ -36,7 +36,7 @@ def test_any_master_that_answers_will_do(cluster: Cluster, demo: str) -> None:
 
 
 @pytest.mark.sink_option("tubemq.rpc.framing")
-def test_the_framing_is_found_out_or_given(cluster: Cluster, demo: str) -> None:
+def test_the_framing_is_detected_or_given(cluster: Cluster, demo: str) -> None:
     for framing in ("auto", cluster.framing):
         save(cluster, ROWS, demo, tubemq_rpc_framing=framing)
     (other,) = {"standard", "prefixed"} - {cluster.framing}
@@ -72,7 +72,9 @@ def test_tasks_share_connections_or_have_their_own(
 
 
 @pytest.mark.parametrize(("name", "text"), [("user", "ann"), ("password", "p"), ("tls_ca", "ca.pem")])
-def test_what_does_not_fit_is_no_plan(cluster: Cluster, one_for_all: str, name: str, text: str) -> None:
+def test_settings_that_do_not_fit_the_servers_fail_in_the_plan(
+    cluster: Cluster, one_for_all: str, name: str, text: str
+) -> None:
     given: dict[str, Any] = {f"tubemq_{name}": text}
     with pytest.raises(ConfigError, match=r"^option 'tubemq\.(user|tls\.ca)' (needs|is)"):
         save(cluster, ROWS, one_for_all, **given)

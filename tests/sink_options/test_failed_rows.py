@@ -124,7 +124,7 @@ def one_for_all(cluster: Cluster) -> str:
 
 @pytest.mark.sink_option("failedRows")
 @bad_rows
-def test_a_bad_row_ends_the_task(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
+def test_a_bad_row_fails_the_task(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
     """In one sentence that names the row and the column; those before it are stored, nothing of it or behind it."""
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
@@ -144,7 +144,7 @@ def test_a_bad_row_ends_the_task(cluster: Cluster, one_for_all: str, bad: BadRow
 
 @pytest.mark.sink_option("failedRows")
 @bad_rows
-def test_a_bad_row_is_left_out(
+def test_a_bad_row_is_dropped(
     cluster: Cluster, one_for_all: str, bad: BadRow, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = rows_of(bad, one_for_all)
@@ -218,7 +218,7 @@ def dead_topic(cluster: Cluster) -> str:
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_many_bad_rows_among_good_ones(
+def test_many_bad_rows_are_counted(
     cluster: Cluster, topic: str, by_rows: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A few are told one by one, all are counted."""
@@ -249,7 +249,7 @@ def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: st
 
 @pytest.mark.sink_option("deadLetterTopic")
 @pytest.mark.parametrize("once", [False, True])
-def test_rows_do_not_go_among_the_dead_letters(cluster: Cluster, topic: str, once: bool) -> None:
+def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, topic: str, once: bool) -> None:
     """Where nobody could tell one from the other."""
     dead = cluster.new_topic("one")
     rows = [{"value": b"a", "topic": topic}, {"value": b"b", "topic": dead}, {"value": b"c", "topic": topic}]
@@ -267,7 +267,7 @@ def test_rows_do_not_go_among_the_dead_letters(cluster: Cluster, topic: str, onc
 
 
 @pytest.mark.sink_option("deadLetterTopic")
-def test_an_unknown_dead_letter_topic_is_no_plan(cluster: Cluster, one_for_all: str) -> None:
+def test_an_unknown_dead_letter_topic_fails_in_the_plan(cluster: Cluster, one_for_all: str) -> None:
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "nowhere", "tubemq_retry_maxElapsedMs": 100}
     with pytest.raises(ConfigError, match="knows no topic nowhere"):
         save(cluster, [{"value": b"a"}], one_for_all, **given)
@@ -275,7 +275,7 @@ def test_an_unknown_dead_letter_topic_is_no_plan(cluster: Cluster, one_for_all: 
 
 @pytest.mark.sink_option("failedRows", "effectivelyOnce")
 @pytest.mark.parametrize("bad", SIMPLE, ids=lambda bad: bad.reason[:20])
-def test_bad_rows_where_each_is_stored_once(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
+def test_bad_rows_with_effectively_once(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
     """They are told and left out as ever."""
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
@@ -297,7 +297,7 @@ ODD = b"caf\xe9 \xff"
 @pytest.mark.parametrize(
     "column", ["topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
 )
-def test_texts_that_are_none(cluster: Cluster, one_for_all: str, dead_topic: str, column: str) -> None:
+def test_texts_that_are_not_utf8_are_bad_rows(cluster: Cluster, one_for_all: str, dead_topic: str, column: str) -> None:
     """Spark lets any bytes pass as a string. The row is named, and its dead letter has these bytes."""
     names = ["value", "topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
     good = [one_for_all.encode(), b"news", [(b"a", b"b")], b"g", b"s", [(b"c", b"d"), (b"e", b"f")]]
@@ -344,7 +344,7 @@ def _spark_texts(cells: list[Any]) -> pa.Array:
 
 
 @pytest.mark.sink_option("failedRows")
-def test_a_time_beyond_the_calendar(cluster: Cluster, one_for_all: str) -> None:
+def test_a_time_beyond_the_calendar_is_a_bad_row(cluster: Cluster, one_for_all: str) -> None:
     """As Spark's times can be, and Python's cannot."""
     before = len(stored_in(cluster, one_for_all))
     columns = schema(kinds={"msg_time": TIMESTAMP})

@@ -33,7 +33,7 @@ def landed(cluster: Cluster, topic: str) -> dict[tuple[Any, ...], dict[str, Any]
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_they_lead_to_the_messages(cluster: Cluster, tmp_path: Path, streaming: bool) -> None:
+def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streaming: bool) -> None:
     """Where partitions have their stores for themselves, by their positions too."""
     topic = cluster.new_topic("one")
     writing = Writing(cluster, schema(ROWS), topic, streaming=streaming, receipts=tmp_path)
@@ -81,7 +81,7 @@ def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: st
 
 @pytest.mark.sink_option("effectivelyOnce", "stampRows")
 @pytest.mark.parametrize("committed", [False, True])
-def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
+def test_rows_of_an_earlier_attempt_have_receipts(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
     """Each by the number that its stamp has, whether the batch was committed before or not."""
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
     task = Task(batch=0)
@@ -108,7 +108,7 @@ def test_rows_that_stood_already_have_theirs(cluster: Cluster, demo: str, tmp_pa
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize("failed_rows", ["drop", "deadLetter"])
-def test_rows_that_were_not_sent_have_none(cluster: Cluster, tmp_path: Path, failed_rows: str) -> None:
+def test_rows_that_were_not_sent_have_no_receipts(cluster: Cluster, tmp_path: Path, failed_rows: str) -> None:
     topic, dead = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [{"value": None if n % 3 else b"%d" % n} for n in range(10)]
     given: dict[str, Any] = {"deadLetterTopic": dead} if failed_rows == "deadLetter" else {}
@@ -123,11 +123,11 @@ def test_a_batch_without_rows_has_an_empty_file(cluster: Cluster, demo: str, tmp
     assert receipts(tmp_path) == {"query-0000000000.parquet": []}
 
 
-def test_without_it_nothing_is_kept(cluster: Cluster, demo: str) -> None:
+def test_without_the_option_there_are_no_receipts(cluster: Cluster, demo: str) -> None:
     assert save(cluster, ROWS, demo).receipts is None
 
 
-def test_a_folder_that_cannot_be_is_no_plan(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+def test_an_impossible_folder_fails_in_the_plan(cluster: Cluster, demo: str, tmp_path: Path) -> None:
     """Before any row is sent."""
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "inside", "nosuch://bucket/x"):
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_is_no_plan(cluster: Cluster, demo: str, tmp_pat
     assert bodies(cluster, demo) == []
 
 
-def test_a_folder_that_is_lost_before_the_commit(cluster: Cluster, demo: str, tmp_path: Path) -> None:
+def test_a_folder_that_disappears_before_the_commit(cluster: Cluster, demo: str, tmp_path: Path) -> None:
     """It is made again; if it cannot be, the error says that the rows are stored."""
     folder = tmp_path / "folder"
     writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=folder)

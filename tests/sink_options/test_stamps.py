@@ -23,7 +23,7 @@ def stamps(cluster: Cluster, topic: str) -> list[tuple[bytes, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_a_streams_messages_tell_where_they_come_from(cluster: Cluster, demo: str, by_rows: bool) -> None:
+def test_a_streams_messages_carry_stamps(cluster: Cluster, demo: str, by_rows: bool) -> None:
     rows = [{"value": b"%d" % n, "attributes": {"n": str(n)} if n % 2 else None} for n in range(10)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, by_rows=by_rows, stampRows=True)
     task = Task(batch=7, partition=3)
@@ -55,7 +55,7 @@ def without_copies(cluster: Cluster, topic: str) -> list[bytes]:
     )
 
 
-def test_a_task_that_is_tried_again_gives_the_same_stamps(cluster: Cluster, demo: str) -> None:
+def test_another_attempt_gives_the_same_stamps(cluster: Cluster, demo: str) -> None:
     """So that copies can be told."""
     rows = [{"value": b"%d" % n} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
@@ -78,7 +78,7 @@ def test_equal_rows_are_no_copies(cluster: Cluster, demo: str) -> None:
     assert without_copies(cluster, demo) == [b"same"] * 9
 
 
-def test_rows_in_another_order_are_not_dropped(cluster: Cluster, demo: str) -> None:
+def test_rows_in_another_order_are_not_dropped_as_copies(cluster: Cluster, demo: str) -> None:
     """Though another row has the number then: some may come twice."""
     rows = [{"value": b"%d" % n} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
@@ -88,13 +88,13 @@ def test_rows_in_another_order_are_not_dropped(cluster: Cluster, demo: str) -> N
     assert set(without_copies(cluster, demo)) == {row["value"] for row in rows}
 
 
-def test_without_it_messages_have_no_stamps(cluster: Cluster, demo: str) -> None:
+def test_without_the_option_messages_have_no_stamps(cluster: Cluster, demo: str) -> None:
     save(cluster, [{"value": b"a"}], demo, stampRows=False, task=Task())
     assert [own(message) for message in stored_in(cluster, demo)] == [{}]
 
 
 @pytest.mark.parametrize("key", [*KEYS, "spark_digest"])
-def test_stamps_leave_no_place_for_others(cluster: Cluster, demo: str, key: str) -> None:
+def test_attributes_of_a_stamp_are_reserved(cluster: Cluster, demo: str, key: str) -> None:
     """Without stamps these are names as any others."""
     rows = [{"value": b"a", "attributes": {"x": "1", key: "2"}}]
     with pytest.raises(
@@ -106,7 +106,7 @@ def test_stamps_leave_no_place_for_others(cluster: Cluster, demo: str, key: str)
     assert [own(message) for message in stored_in(cluster, demo)] == [{"x": "1", key: "2"}]
 
 
-def test_a_stream_outside_of_spark_has_no_stamps_to_give(cluster: Cluster, demo: str) -> None:
+def test_stamps_need_a_task_of_spark(cluster: Cluster, demo: str) -> None:
     writing = Writing(cluster, schema(), demo, streaming=True, stampRows=True)
     with pytest.raises(ConfigError, match="options 'stampRows' and 'effectivelyOnce' need a task of Spark"):
         writing.write([{"value": b"a"}])

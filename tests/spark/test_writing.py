@@ -23,7 +23,7 @@ from tests.clusters import Cluster
 from tests.conftest import START_QUICKLY
 from tests.messages import partitions
 from tests.reading import look
-from tests.sink_options.test_documented import lines_of, run
+from tests.sink_options.test_documentation_examples import lines_of, run
 from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT
 from tubemq_spark import restore

@@ -12,8 +12,8 @@ import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
-from tests.sink_options.test_once_runs import Start, new_workers, start
-from tests.sink_options.test_once_traps import begin, once_each, rows
+from tests.sink_options.test_effectively_once_failures import begin, once_each, rows
+from tests.sink_options.test_effectively_once_runs import Start, new_workers, start
 from tests.without_spark.sink import Cells, Task
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
@@ -42,7 +42,7 @@ def try_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cel
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_batch_with_fewer_tasks_than_an_earlier_try_is_not_committed(start: Start, count: int) -> None:
+def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start: Start, count: int) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
     try_tasks(cluster, task, parts)
@@ -57,7 +57,7 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_try_is_not_committed(start: St
         write_tasks(cluster, task.restarted(), fewer)
 
 
-def test_a_task_without_rows_does_not_hide_those_of_an_earlier_try(start: Start) -> None:
+def test_a_task_without_rows_does_not_hide_those_of_an_earlier_attempt(start: Start) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
     try_tasks(cluster, task, [[], *parts[1:]])
@@ -68,7 +68,7 @@ def test_a_task_without_rows_does_not_hide_those_of_an_earlier_try(start: Start)
 
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
-def test_fewer_tasks_may_be_taken_as_they_are(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
     try_tasks(cluster, task, parts)
@@ -78,7 +78,7 @@ def test_fewer_tasks_may_be_taken_as_they_are(start: Start, caplog: pytest.LogCa
     assert sum(bodies_in(cluster).values()) == 12
 
 
-def test_the_same_tasks_are_no_reason_to_fail(start: Start) -> None:
+def test_the_same_tasks_are_committed(start: Start) -> None:
     cluster, task = start(), Task()
     parts = [rows("0", 3), [], rows("2", 3)]
     try_tasks(cluster, task, [[], [], parts[2]])
@@ -87,7 +87,7 @@ def test_the_same_tasks_are_no_reason_to_fail(start: Start) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-def test_a_task_that_has_no_rows_any_more_looks_as_well(start: Start, shared: bool) -> None:
+def test_a_task_without_rows_searches_for_its_stored_rows(start: Start, shared: bool) -> None:
     """Over connections of its own too, which end with it."""
     cluster, task = start(), Task()
     writing = begin(cluster, rows("0", 3), tubemq_connections_shared=shared)
@@ -100,7 +100,7 @@ def test_a_task_that_has_no_rows_any_more_looks_as_well(start: Start, shared: bo
 
 
 @pytest.mark.parametrize("spelling", ["file:/checkpoints/x", "file:///checkpoints/x/", "/checkpoints//x"])
-def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
+def test_another_spelling_of_the_checkpoint_finds_the_bookmarks(
     start: Start, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)  # what the bookmarks say, and nothing more
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_is_spelled_otherwise_is_the_same(
 
 
 @pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
-def test_the_groups_of_earlier_releases_are_known(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_earlier_releases_are_used(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """These were named after the folder as it is spelled."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)
     cluster, task = start(), Task()
@@ -180,12 +180,14 @@ def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluste
     return cluster, task.restarted()
 
 
-def test_a_bookmark_that_is_too_late_is_known_by_the_messages_before_it(begun: tuple[EmbeddedCluster, Task]) -> None:
+def test_messages_before_a_late_bookmark_are_found(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
 
 
-def test_where_the_first_of_them_may_be_gone_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
+def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
+    begun: tuple[EmbeddedCluster, Task],
+) -> None:
     cluster, task = begun
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=40)
@@ -193,7 +195,7 @@ def test_where_the_first_of_them_may_be_gone_the_task_fails(begun: tuple[Embedde
         begin(cluster, rows("1", 40)).write(rows("1", 40), task)
 
 
-def test_what_was_removed_before_them_does_not_matter(begun: tuple[EmbeddedCluster, Task]) -> None:
+def test_retention_before_the_batch_does_not_matter(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=52)  # a message of the batch before is left
@@ -201,7 +203,7 @@ def test_what_was_removed_before_them_does_not_matter(begun: tuple[EmbeddedClust
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
-def test_where_too_much_stands_before_it_the_task_fails(begun: tuple[EmbeddedCluster, Task]) -> None:
+def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     with pytest.raises(
         ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read only 10 messages"
@@ -209,7 +211,9 @@ def test_where_too_much_stands_before_it_the_task_fails(begun: tuple[EmbeddedClu
         begin(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
 
 
-def test_a_query_that_has_just_begun_needs_no_proof(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_batch_of_a_query_needs_no_search_before_the_bookmark(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its messages stand behind the bookmark, and none of an earlier batch before it."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
     cluster, task = start(partitions=3), Task()

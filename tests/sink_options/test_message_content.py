@@ -20,7 +20,7 @@ def topic(cluster: Cluster) -> str:
 
 @pytest.mark.column("value")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_bytes_and_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
+def test_values_may_be_bytes_or_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
     texts = ["", "a", "Zürich", "日本", "x" * 5000]
     save(cluster, [{"value": text.encode()} for text in texts], topic, by_rows=by_rows)
     save(cluster, [{"value": text} for text in texts], topic, kinds={"value": STRING}, by_rows=by_rows)
@@ -29,7 +29,7 @@ def test_bytes_and_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
 
 @pytest.mark.column("attributes")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_attributes_arrive_as_they_are(cluster: Cluster, topic: str, by_rows: bool) -> None:
+def test_attributes_are_stored_unchanged(cluster: Cluster, topic: str, by_rows: bool) -> None:
     given: Sequence[dict[str, str] | None] = [
         {"city": "Zürich", "empty": "", "日本": "語", "blank ": " "},
         {"one": "1"},
@@ -58,7 +58,7 @@ def test_the_broker_filters_by_type(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.column("msg_time")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_times_and_texts_of_times(cluster: Cluster, topic: str, by_rows: bool) -> None:
+def test_times_may_be_timestamps_or_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
     """To the minute, in UTC."""
     moments = [MINUTE + timedelta(seconds=59), datetime(1969, 12, 31, 23, 59, 59, tzinfo=timezone.utc)]
     rows: list[dict[str, Any]] = [{"value": b"time %d" % n, "msg_time": moment} for n, moment in enumerate(moments)]
@@ -72,7 +72,7 @@ def test_times_and_texts_of_times(cluster: Cluster, topic: str, by_rows: bool) -
 
 
 @pytest.mark.column("msg_time")
-def test_without_a_time_it_is_now(cluster: Cluster, topic: str) -> None:
+def test_a_row_without_a_time_has_the_present_time(cluster: Cluster, topic: str) -> None:
     before = datetime.now(timezone.utc).replace(second=0, microsecond=0)
     save(cluster, [{"value": b"a", "msg_time": None}], topic)
     save(cluster, [{"value": b"b"}], topic)

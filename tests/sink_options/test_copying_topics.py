@@ -72,7 +72,7 @@ def test_a_topic_is_copied(
 
 @pytest.mark.column("broker_id", "partition")
 @pytest.mark.parametrize("kept", [("offset",), ("message_id",), ("broker_id", "message_id"), tuple(ORIGIN)])
-def test_an_origin_is_no_target(cluster: Cluster, demo: str, kept: tuple[str, ...]) -> None:
+def test_the_position_a_row_was_read_from_is_no_target(cluster: Cluster, demo: str, kept: tuple[str, ...]) -> None:
     """Nor is half of one."""
     save(cluster, [{"value": b"a", **{name: ORIGIN[name] for name in kept}}], demo)
     assert bodies(cluster, demo) == [b"a"]
@@ -90,7 +90,7 @@ def test_without_its_position_a_row_goes_to_its_target(cluster: Cluster, demo: s
 
 
 @pytest.mark.column("topic")
-def test_rows_are_sent_where_the_query_says(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
+def test_the_topic_option_wins_for_copies(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
     """Without the option the column is a target as ever."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [{**row, "topic": (first, second)[n % 2]} for n, row in enumerate(read)]
@@ -101,7 +101,7 @@ def test_rows_are_sent_where_the_query_says(cluster: Cluster, demo: str, read: l
 
 
 @pytest.mark.column("key")
-def test_a_key_may_be_added(cluster: Cluster, demo: str) -> None:
+def test_copies_may_get_a_key(cluster: Cluster, demo: str) -> None:
     for _ in range(2):
         save(cluster, [{**NOWHERE, "key": b"%d" % (n % 4), "value": b"%d" % (n % 4)} for n in range(40)], demo)
     assert len({(message.body, message.partition) for message in stored_in(cluster, demo)}) == 4
@@ -109,7 +109,7 @@ def test_a_key_may_be_added(cluster: Cluster, demo: str) -> None:
 
 @pytest.mark.sink_option("effectivelyOnce", "receipts", "stampRows")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_what_stands_is_not_sent_again(
+def test_stored_copies_are_not_sent_again(
     cluster: Cluster, demo: str, read: list[dict[str, Any]], tmp_path: Any, by_rows: bool
 ) -> None:
     """Wherever the rows were read; the receipts say where the copies are."""
@@ -146,7 +146,7 @@ def test_stamps_of_another_query_are_refused(cluster: Cluster, demo: str) -> Non
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize("once", [False, True])
-def test_a_dead_letter_of_a_copy(cluster: Cluster, demo: str, once: bool) -> None:
+def test_the_dead_letter_of_a_copy_has_no_target(cluster: Cluster, demo: str, once: bool) -> None:
     """It is for the topic of the option, and for no partition."""
     dead = cluster.new_topic("one")
     rows = [NOWHERE, {**NOWHERE, "value": b"bad", "attributes": {"a": "b=c"}}, {**NOWHERE, "topic": dead}]
@@ -184,7 +184,7 @@ def test_packs_are_copied(cluster: Cluster, demo: str, corrupt: str) -> None:
 
 @pytest.mark.sink_option("messageFormat")
 @pytest.mark.column("corrupt")
-def test_what_was_no_pack_is_not_written_as_one(cluster: Cluster, demo: str) -> None:
+def test_a_corrupt_pack_is_not_written(cluster: Cluster, demo: str) -> None:
     copy, group = cluster.new_topic("one"), f"kept_{uuid.uuid4().hex[:12]}"
     save(cluster, [{"value": b"no pack"}], demo)
     kept = {"tubemq.group": group, "corruptMessages": "keep", **PACKS}
@@ -198,6 +198,6 @@ def test_what_was_no_pack_is_not_written_as_one(cluster: Cluster, demo: str) -> 
 
 
 @pytest.mark.column("corrupt")
-def test_a_mark_that_is_false_or_null_harms_nothing(cluster: Cluster, demo: str) -> None:
+def test_rows_that_are_not_corrupt_are_written(cluster: Cluster, demo: str) -> None:
     save(cluster, [{**NOWHERE, "corrupt": False}, {**NOWHERE, "corrupt": None}], demo, kinds={"key": STRING})
     assert bodies(cluster, demo) == [b"a", b"a"]

@@ -23,7 +23,7 @@ def topic(cluster: Cluster) -> str:
 
 @pytest.mark.sink_option("compression")
 @pytest.mark.parametrize("by_rows", [False, True])
-def test_what_is_compressed_is_read_as_it_was(cluster: Cluster, topic: str, by_rows: bool) -> None:
+def test_the_source_decompresses(cluster: Cluster, topic: str, by_rows: bool) -> None:
     """Of each codec, and those that are not compressed beside them."""
     sent = []
     for codec in (*CODECS, "none", "GZip"):
@@ -47,7 +47,7 @@ def test_what_is_compressed_is_read_as_it_was(cluster: Cluster, topic: str, by_r
 
 
 @pytest.mark.sink_option("compression")
-def test_what_is_compressed_may_be_longer_than_a_topic_takes(cluster: Cluster, topic: str) -> None:
+def test_a_compressed_value_may_exceed_the_topics_limit(cluster: Cluster, topic: str) -> None:
     """Its limit is of what is sent."""
     body = b"again and " * 200_000
     with pytest.raises(ConfigError, match="value has 2000000 bytes, and topic"):
@@ -103,7 +103,7 @@ def test_the_brokers_filter_packs_by_their_stream(cluster: Cluster, topic: str) 
 
 @pytest.mark.sink_option("messageFormat")
 @pytest.mark.column("inlong_time")
-def test_a_pack_without_a_time_is_of_now(cluster: Cluster, topic: str) -> None:
+def test_a_pack_without_a_time_has_the_present_time(cluster: Cluster, topic: str) -> None:
     pack = {"value": b"a", "inlong_group": "g", "inlong_stream": "s"}
     before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
     save(cluster, [pack, {**pack, "inlong_time": None}], topic, messageFormat="inlongmsg")
@@ -114,6 +114,6 @@ def test_a_pack_without_a_time_is_of_now(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.sink_option("messageFormat")
-def test_what_is_raw_is_no_pack(cluster: Cluster, topic: str) -> None:
+def test_raw_values_are_not_packed(cluster: Cluster, topic: str) -> None:
     save(cluster, [{"value": b"a"}], topic, messageFormat="raw")
     assert [message.body for message in stored_in(cluster, topic)] == [b"a"]

@@ -84,7 +84,7 @@ def bodies(cluster: EmbeddedCluster, topic: str) -> list[bytes]:
 
 
 @troubles
-def test_a_task_ends_and_tells_what_stands(
+def test_a_task_fails_and_reports_how_many_rows_are_stored(
     own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
 ) -> None:
     topic = own_cluster.new_topic("three")
@@ -103,7 +103,9 @@ def test_a_task_ends_and_tells_what_stands(
 
 
 @troubles
-def test_a_bad_row_does_not_hide_trouble_with_those_before_it(own_cluster: EmbeddedCluster, trouble: Trouble) -> None:
+def test_a_bad_row_does_not_hide_a_failure_of_the_rows_before_it(
+    own_cluster: EmbeddedCluster, trouble: Trouble
+) -> None:
     """They are usually stored when a task ends for a bad row."""
     topic = own_cluster.new_topic("three")
     rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
@@ -119,7 +121,7 @@ def test_a_bad_row_does_not_hide_trouble_with_those_before_it(own_cluster: Embed
 
 
 @troubles
-def test_the_next_try_sends_the_rest(
+def test_the_next_attempt_sends_the_rest(
     own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
 ) -> None:
     """Each row once, where that was asked for."""
@@ -139,7 +141,7 @@ def test_the_next_try_sends_the_rest(
 
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 @pytest.mark.parametrize("uncertain", ["fail", "sendAgain"])
-def test_what_stood_was_removed_before_the_next_try(
+def test_the_next_attempt_reports_stored_rows_that_retention_removed(
     own_cluster: EmbeddedCluster, uncertain: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By retention: whether those rows were stored cannot be told."""

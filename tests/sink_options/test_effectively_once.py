@@ -73,7 +73,7 @@ TRIES = pytest.mark.parametrize("again", [Query.again, Query.replay], ids=["task
 
 @TRIES
 @pytest.mark.parametrize("stored", [0, 1, 12, 20])
-def test_a_try_sends_what_is_missing(cluster: Cluster, demo: str, again: Any, stored: int) -> None:
+def test_an_attempt_sends_only_missing_rows(cluster: Cluster, demo: str, again: Any, stored: int) -> None:
     query = Query(cluster, demo)
     query.write(ROWS[:stored])
     written = again(query)
@@ -83,7 +83,7 @@ def test_a_try_sends_what_is_missing(cluster: Cluster, demo: str, again: Any, st
 
 
 @TRIES
-def test_in_every_batch_and_as_often_as_it_takes(cluster: Cluster, demo: str, again: Any) -> None:
+def test_many_attempts_of_many_batches_store_each_row_once(cluster: Cluster, demo: str, again: Any) -> None:
     query = Query(cluster, demo)
     for batch in range(4):
         rows = [{"value": b"%d %d" % (batch, n)} for n in range(10)]
@@ -97,7 +97,7 @@ def test_in_every_batch_and_as_often_as_it_takes(cluster: Cluster, demo: str, ag
 
 
 @TRIES
-def test_a_batch_that_was_stored_as_a_whole_but_not_committed(cluster: Cluster, demo: str, again: Any) -> None:
+def test_a_stored_but_uncommitted_batch_is_not_sent_again(cluster: Cluster, demo: str, again: Any) -> None:
     query = Query(cluster, demo)
     query.commit(query.write())
     query.write()
@@ -106,7 +106,7 @@ def test_a_batch_that_was_stored_as_a_whole_but_not_committed(cluster: Cluster, 
 
 
 @TRIES
-def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
+def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     """Found by their digests; equal rows are as many as they are."""
     rows: list[dict[str, Any]] = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
     query = Query(cluster, demo)
@@ -119,7 +119,7 @@ def test_rows_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
 
 
 @TRIES
-def test_attributes_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
+def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
     """A map has none."""
     rows: list[dict[str, Any]] = [{"value": b"%d" % n, "attributes": {"a": "1", "b": str(n)}} for n in range(10)]
     query = Query(cluster, demo)
@@ -129,7 +129,7 @@ def test_attributes_in_another_order(cluster: Cluster, demo: str, again: Any) ->
 
 
 @TRIES
-def test_topics_and_targets_of_the_rows(cluster: Cluster, again: Any) -> None:
+def test_rows_with_topics_and_targets_of_their_own(cluster: Cluster, again: Any) -> None:
     """Of topics that only the rows name as well."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [
@@ -144,7 +144,7 @@ def test_topics_and_targets_of_the_rows(cluster: Cluster, again: Any) -> None:
 
 
 @TRIES
-def test_with_what_changes_the_body(cluster: Cluster, again: Any) -> None:
+def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any) -> None:
     """Digests are of rows, not of bytes that are sent: a pack has the time at which it was made."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(10)]
@@ -155,7 +155,7 @@ def test_with_what_changes_the_body(cluster: Cluster, again: Any) -> None:
 
 
 @TRIES
-def test_rows_that_can_never_be_sent_do_not_count(cluster: Cluster, again: Any) -> None:
+def test_failed_rows_do_not_disturb(cluster: Cluster, again: Any) -> None:
     topic = cluster.new_topic("one")
     rows: list[dict[str, Any]] = [{"value": None if n % 5 == 1 else b"%d" % n} for n in range(20)]
     query = Query(cluster, topic, failedRows="drop")
@@ -165,7 +165,7 @@ def test_rows_that_can_never_be_sent_do_not_count(cluster: Cluster, again: Any) 
     assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"])
 
 
-def test_other_tasks_and_other_queries_have_rows_of_their_own(cluster: Cluster, demo: str) -> None:
+def test_rows_of_other_tasks_and_queries_are_ignored(cluster: Cluster, demo: str) -> None:
     queries = [Query(cluster, demo) for _ in range(2)]
     for query in queries:
         query.write()
@@ -194,7 +194,7 @@ def test_messages_have_stamps_and_digests(cluster: Cluster, demo: str) -> None:
 
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceUncertain")
-def test_rows_that_are_others_when_they_come_again(cluster: Cluster, demo: str, again: Any) -> None:
+def test_changed_rows_fail_the_task(cluster: Cluster, demo: str, again: Any) -> None:
     changed = [*ROWS[:5], {"value": b"changed"}, *ROWS[6:]]
     careful = Query(cluster, demo)
     careful.write(ROWS[:10])
@@ -205,7 +205,7 @@ def test_rows_that_are_others_when_they_come_again(cluster: Cluster, demo: str, 
 
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceUncertain")
-def test_changed_rows_may_be_taken_as_they_are(
+def test_changed_rows_may_be_accepted(
     cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(cluster, demo, effectivelyOnceUncertain="sendAgain")
@@ -219,7 +219,7 @@ def test_changed_rows_may_be_taken_as_they_are(
 
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
-def test_more_to_read_than_a_task_may(cluster: Cluster, demo: str, again: Any) -> None:
+def test_too_many_messages_to_search_fail_the_task(cluster: Cluster, demo: str, again: Any) -> None:
     query = Query(cluster, demo, effectivelyOnceMaxOffsets=5)
     query.write(ROWS[:10])
     with pytest.raises(ConfigError, match=rf"topic {demo} received \d+ messages .*'effectivelyOnceMaxOffsets' .* 5 "):
@@ -229,7 +229,9 @@ def test_more_to_read_than_a_task_may(cluster: Cluster, demo: str, again: Any) -
 
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
-def test_then_all_may_be_sent_again(cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_search_all_rows_may_be_sent_again(
+    cluster: Cluster, demo: str, again: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     query = Query(cluster, demo, effectivelyOnceMaxOffsets=5, effectivelyOnceUncertain="SendAgain")
     query.write(ROWS[:10])
     assert again(query).already_stored == 0
@@ -239,7 +241,7 @@ def test_then_all_may_be_sent_again(cluster: Cluster, demo: str, again: Any, cap
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
 @pytest.mark.parametrize("layout", ["one", "three", "stores"])
-def test_as_many_as_a_task_may_read(cluster: Cluster, layout: Layout) -> None:
+def test_a_task_reads_as_many_messages_as_the_option_allows(cluster: Cluster, layout: Layout) -> None:
     """However many partitions share a store."""
     topic = cluster.new_topic(layout)
     query = Query(cluster, topic, effectivelyOnceMaxOffsets=10)
@@ -289,12 +291,12 @@ def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [None, "/somewhere"])
-def test_a_batch_write_has_no_tries_to_tell_apart(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
+def test_a_batch_write_refuses_it(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
     with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' is for streams; a batch write may use option '"):
         save(cluster, ROWS, demo, effectivelyOnce=True, checkpointLocation=checkpoint)
 
 
-def test_other_messages_do_not_matter(cluster: Cluster, demo: str) -> None:
+def test_messages_of_others_are_ignored(cluster: Cluster, demo: str) -> None:
     """Whatever others send between two tries: some of it with stamps that are none."""
     query = Query(cluster, demo)
     query.plan()

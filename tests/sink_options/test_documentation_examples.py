@@ -39,7 +39,7 @@ def shared(cluster: Cluster, **others: str) -> dict[str, str]:
 
 
 @pytest.mark.sink_option("stampRows")
-def test_copies_are_dropped(cluster: Cluster, demo: str, spark: SparkSession) -> None:
+def test_the_example_drops_copies(cluster: Cluster, demo: str, spark: SparkSession) -> None:
     """Of a task that was tried again and of a batch that was replayed; rows that are equal stay."""
     rows = [{"value": b"%d" % (n // 2)} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
@@ -53,7 +53,7 @@ def test_copies_are_dropped(cluster: Cluster, demo: str, spark: SparkSession) ->
 
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
-def test_dead_letters_are_put_back(cluster: Cluster, demo: str, spark: SparkSession) -> None:
+def test_the_example_restores_dead_letters(cluster: Cluster, demo: str, spark: SparkSession) -> None:
     """With all that the rows had."""
     dead = cluster.new_topic("one")
     rows: list[dict[str, Any]] = [

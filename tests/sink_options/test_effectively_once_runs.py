@@ -15,7 +15,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
-from tests.sink_options.test_once_traps import begin, once_each, rows
+from tests.sink_options.test_effectively_once_failures import begin, once_each, rows
 from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
@@ -67,7 +67,7 @@ def group_of(cluster: EmbeddedCluster) -> str:
     return once.group
 
 
-def test_only_the_first_batch_of_a_run_looks_for_earlier_tries(start: Start) -> None:
+def test_only_the_first_batch_of_a_run_searches_for_earlier_attempts(start: Start) -> None:
     """However long the triggers, and whatever others write meanwhile."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
@@ -99,7 +99,7 @@ def test_a_commit_reads_no_bookmarks(start: Start) -> None:
     assert claims.fired == before + 3 * 2
 
 
-def test_a_batch_that_was_begun_in_an_earlier_run_is_looked_for(start: Start) -> None:
+def test_rows_of_an_earlier_run_are_found(start: Start) -> None:
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     some = rows("1", 20)
@@ -109,7 +109,7 @@ def test_a_batch_that_was_begun_in_an_earlier_run_is_looked_for(start: Start) ->
     once_each(cluster, rows("0", 5), some)
 
 
-def test_bookmarks_move_in_topics_that_only_some_batches_write_to(start: Start) -> None:
+def test_bookmarks_move_in_topics_of_earlier_batches(start: Start) -> None:
     cluster, task = start("rare", "often"), Task()
     task = write(cluster, task, rows("0", 4, topic="rare"), None)
     for batch in (1, 2, 3):
@@ -119,7 +119,7 @@ def test_bookmarks_move_in_topics_that_only_some_batches_write_to(start: Start) 
     assert [standing(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
 
 
-def test_a_topic_that_is_gone_is_done_without(start: Start) -> None:
+def test_a_deleted_topic_is_forgotten(start: Start) -> None:
     cluster, task = start("rare", "often"), Task()
     task = write(cluster, task, [*rows("0", 4, topic="rare"), *rows("0", 4, topic="often")], None)
     cluster.tubemq.delete_topic("rare")
@@ -148,7 +148,7 @@ def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: St
     assert writing.write(some, task.again()).already_stored == 3
 
 
-def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no plan knows the topic, for the driver is another one."""
     cluster, task = start(), Task()
     for batch in range(2):
@@ -167,7 +167,7 @@ def test_other_tasks_may_prove_as_much_until_one_has_looked(start: Start, monkey
     assert standing(cluster, plan_group(group), "demo") == 10 * UNIT
 
 
-def test_or_after_others_have_written_more_than_a_task_may_read(start: Start) -> None:
+def test_many_messages_of_others_prevent_a_search_only_if_the_batch_has_begun(start: Start) -> None:
     cluster, task = start(), Task()
     given: dict[str, Any] = {"effectivelyOnceMaxOffsets": 10}
     task = write(cluster, task, rows("0", 5), **given)
@@ -212,7 +212,7 @@ def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
     assert standing(cluster, plan_group(group), "demo") == 5 * UNIT
 
 
-def test_a_send_in_doubt_is_looked_for_behind_the_plan(start: Start) -> None:
+def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
     """What retention has removed before the batch began does not matter."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
@@ -232,7 +232,7 @@ def test_a_send_in_doubt_is_looked_for_behind_the_plan(start: Start) -> None:
 # What the driver notes
 
 
-def test_a_note_is_read_by_other_processes(tmp_path: object) -> None:
+def test_a_commit_note_is_read_again(tmp_path: object) -> None:
     note = CommitNote("query", "run", 7, frozenset({"a", "b"}))
     assert read_commit_note("some") == CommitNote()
     write_commit_note("some", note)
@@ -245,7 +245,7 @@ def test_a_note_is_read_by_other_processes(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
-def test_a_damaged_note_is_none(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_commit_note_is_ignored(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
     write_commit_note("some", CommitNote("query", "run", 7))
     (file,) = tmp_path.iterdir()
     file.write_text(text, "latin-1")
@@ -253,9 +253,7 @@ def test_a_damaged_note_is_none(tmp_path: Any, text: str, caplog: pytest.LogCapt
     assert "ignoring the damaged note of the last commit" in caplog.text
 
 
-def test_without_a_folder_of_spark_it_is_in_one_of_the_users_own(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_sparks_folder_the_note_is_in_a_private_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     note = CommitNote("query", "run", 7)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nowhere"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -272,7 +270,7 @@ def test_without_a_folder_of_spark_it_is_in_one_of_the_users_own(
     assert read_commit_note("some") == CommitNote()
 
 
-def test_a_note_that_cannot_be_written_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_note_that_cannot_be_written_is_a_warning(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     write_commit_note("some", CommitNote())
     (file,) = tmp_path.iterdir()
     file.unlink()

@@ -18,7 +18,9 @@ ROWS = [{"value": b"%04d" % n} for n in range(400)]
 
 @pytest.mark.sink_option("tubemq.producer.maxInFlight")
 @pytest.mark.parametrize("most", [1, 7])
-def test_no_more_sends_are_unanswered(cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_a_connection_has_no_more_unanswered_sends_than_allowed(
+    cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     """Of each connection; and as many as that are."""
     seen = []
     submit = BrokerChannel.submit
@@ -57,7 +59,7 @@ def test_a_task_takes_no_more_rows_than_may_be_in_memory(cluster: Cluster, most:
 
 
 @pytest.mark.sink_option("tubemq.producer.maxInFlightBytes")
-def test_more_may_be_in_memory_otherwise(cluster: Cluster) -> None:
+def test_the_default_takes_many_rows_ahead(cluster: Cluster) -> None:
     """By default the same rows are all taken before one of them is stored, for they are few."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]

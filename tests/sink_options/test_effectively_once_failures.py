@@ -67,7 +67,7 @@ def once_each(cluster: EmbeddedCluster, *parts: Sequence[Cells]) -> None:
 
 
 @pytest.mark.parametrize("lost", [9, 10, 11])
-def test_a_crash_after_which_the_ends_are_where_they_were(lost: int) -> None:
+def test_rows_are_found_after_a_crash_that_moved_them_before_the_bookmark(lost: int) -> None:
     """The bookmark stands at the end again, and in front of it what the first try has stored."""
     first, second = rows("a", lost), rows("b", 10)
     config = ServerConfig(mem_cache_flush_interval=3600.0)
@@ -88,7 +88,7 @@ def test_a_crash_after_which_the_ends_are_where_they_were(lost: int) -> None:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["sendAgain", "a stage that is run again"])
-def test_another_row_under_the_same_number_is_no_row_of_ours(start: Start, told: bool) -> None:
+def test_another_row_with_the_same_number_is_not_mistaken(start: Start, told: bool) -> None:
     """Where the look is left out, and rows come in another order, rows may stand twice; none may be lost."""
     cluster, task = start(), Task()
     given: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def test_another_row_under_the_same_number_is_no_row_of_ours(start: Start, told:
     assert {row["value"] for row in second} <= stored.keys()
 
 
-def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_known_only_to_the_plan_is_searched(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, task = start(brokers=2), Task()
     first, second = rows("a", 2), rows("b", 20)
     writing = begin(cluster, first)
@@ -128,7 +128,7 @@ def test_a_partition_that_the_plan_knows_and_the_worker_does_not(start: Start, m
     once_each(cluster, first, second)
 
 
-def test_a_topic_with_rows_in_every_other_batch(start: Start) -> None:
+def test_bookmarks_of_a_rarely_written_topic_move(start: Start) -> None:
     """Its bookmarks move with those of other topics, so that retention does no harm."""
     cluster, task = start("rare", "often"), Task()
     for batch in range(6):
@@ -146,7 +146,7 @@ def test_a_topic_with_rows_in_every_other_batch(start: Start) -> None:
         pytest.fail(str(loss))
 
 
-def test_partitions_that_only_the_earlier_try_has_heard_of(start: Start) -> None:
+def test_partitions_known_only_to_the_earlier_attempt_are_searched(start: Start) -> None:
     """It ran in another process; the master tells of them whoever asks, and this one had not asked since."""
     cluster, task = start(), Task()
     first, second = rows("a", 3), rows("b", 20)
@@ -161,7 +161,7 @@ def test_partitions_that_only_the_earlier_try_has_heard_of(start: Start) -> None
     once_each(cluster, first, second)
 
 
-def test_a_batch_whose_rows_all_stood_moves_the_bookmarks_of_their_topics(start: Start) -> None:
+def test_a_batch_without_new_rows_moves_the_bookmarks(start: Start) -> None:
     cluster, task, some = start("rare"), Task(), rows("a", 10, topic="rare")
     begin(cluster, some, None).write(some, task)
     RUN_CACHE.clear()
@@ -192,7 +192,7 @@ def test_dead_letters_have_no_bookmarks(start: Start) -> None:
     assert not {topic for topic, _ in bookmarked(cluster) if topic == "dead"}
 
 
-def test_a_topic_that_was_closed_before_a_new_process_commits(start: Start) -> None:
+def test_a_closed_topic_does_not_stop_a_commit(start: Start) -> None:
     cluster, task = start("demo", "other"), Task()
     some = [*rows("a", 3, topic="demo"), *rows("b", 3, topic="other")]
     writing = begin(cluster, some, None)
@@ -222,7 +222,7 @@ def test_an_attempt_waits_once_for_all_its_topics(
     assert [pause for pause in clock.pauses if pause > 2.0] == [pytest.approx(9.0, abs=0.5)]
 
 
-def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None:
+def test_the_claim_of_a_killed_scan_with_a_fast_clock_is_overcome(start: Start) -> None:
     cluster, task, some = start(), Task(), rows("a", 5)
     writing = begin(cluster, some)
     writing.write(some[:2], task)
@@ -236,7 +236,7 @@ def test_a_claim_of_a_killed_look_by_a_clock_that_is_ahead(start: Start) -> None
     once_each(cluster, some)
 
 
-def test_a_broker_that_was_taken_out_is_not_needed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_broker_is_not_needed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, task = start(brokers=2), Task()
     given: dict[str, Any] = {"tubemq_retry_maxElapsedMs": 3000}
     first, second = rows("a", 10), rows("b", 10)
@@ -260,7 +260,7 @@ def test_many_unknown_topics_cause_no_pauses(start: Start, monkeypatch: pytest.M
     assert not clock.pauses
 
 
-def test_the_master_is_asked_for_partitions_now_and_then(start: Start) -> None:
+def test_plans_share_the_list_of_partitions(start: Start) -> None:
     cluster = start()
     forget_servers()
     asked = cluster.tubemq.on("consumer_register_v2").count()

@@ -48,26 +48,26 @@ def test_rows_of_several_topics(cluster: Cluster) -> None:
 
 
 @pytest.mark.column("topic")
-def test_the_column_is_enough(cluster: Cluster) -> None:
+def test_the_topic_column_is_enough(cluster: Cluster) -> None:
     topic = cluster.new_topic("one")
     save(cluster, [{"value": b"a", "topic": topic}])
     assert bodies(cluster, topic) == [b"a"]
 
 
 @pytest.mark.sink_option("topic")
-def test_without_any_topic_nothing_is_planned(cluster: Cluster) -> None:
+def test_a_write_without_a_topic_fails_in_the_plan(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match=r"^no topic to write to: give option 'topic' or a column 'topic'$"):
         save(cluster, [{"value": b"a"}])
 
 
 @pytest.mark.sink_option("topic")
-def test_an_unknown_topic_is_no_plan(cluster: Cluster) -> None:
+def test_an_unknown_topic_fails_in_the_plan(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="knows no topic nowhere"):
         save(cluster, [{"value": b"a"}], "nowhere", tubemq_retry_maxElapsedMs=100)
 
 
 @pytest.mark.column("key")
-def test_a_key_has_its_partition(cluster: Cluster, demo: str) -> None:
+def test_rows_of_a_key_go_to_one_partition_in_order(cluster: Cluster, demo: str) -> None:
     """In every write, however the rows are dealt; its messages stand in the order of the rows."""
     for part in range(3):
         save(
@@ -87,7 +87,7 @@ def test_a_key_has_its_partition(cluster: Cluster, demo: str) -> None:
 
 
 @pytest.mark.column("key")
-def test_a_text_is_a_key_by_its_bytes(cluster: Cluster, demo: str) -> None:
+def test_a_text_key_equals_its_bytes(cluster: Cluster, demo: str) -> None:
     keys = ["", "a", "Zürich", "日本", "key " * 50]
     save(cluster, [{"value": key.encode(), "key": key} for key in keys], demo, kinds={"key": STRING})
     save(cluster, [{"value": key.encode(), "key": key.encode()} for key in keys], demo)
@@ -106,7 +106,7 @@ def test_rows_without_a_key_are_spread(cluster: Cluster, demo: str) -> None:
 
 
 @pytest.mark.column("broker_id", "partition")
-def test_a_target_is_kept_to(cluster: Cluster, demo: str) -> None:
+def test_a_row_goes_to_its_target(cluster: Cluster, demo: str) -> None:
     """Before a key, too."""
     targets = partitions(cluster, demo)
     rows = [
