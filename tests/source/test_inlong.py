@@ -230,32 +230,38 @@ HUGE = b"\xff\xff\xff\xff"
 GROUP_HEAD = header(1, 1) + b"\0\0"  # of a group without attributes
 
 DAMAGED = {
-    "nothing": (b"", "0 bytes is no InLongMsg"),
-    "another version": (frame(5, b"\0\0\0\0"), "no InLongMsg"),
-    "another end": (frame(1, header(1, 0))[:-1] + b"\2", "no InLongMsg"),
-    "one mark": (b"\x0f\x01", "is no InLongMsg"),
-    "three bytes": (b"\x0f\x0f\x0f", "no InLongMsg"),
-    "no fields": (frame(2, b"\0" * 8), "4 bytes of its number of messages, and 0 are left"),
-    "many groups": (frame(1, header(1, 2**32 - 1)), "2 bytes of the size of attributes, and 0 are left"),
-    "long attributes": (frame(1, header(1, 1) + b"\xff\xff"), "65535 bytes of attributes, and 0 are left"),
-    "no text": (frame(1, header(1, 1) + b"\0\x01\xff\0\0\0\1\0"), "attributes that are no text"),
-    "a huge group": (frame(1, GROUP_HEAD + HUGE), "4294967295 bytes of a group, and 0 are left"),
-    "an empty group": (frame(1, GROUP_HEAD + b"\0\0\0\0"), "does not say whether it is compressed"),
-    "another compression": (frame(1, GROUP_HEAD + sized([b"\2abc"])), "does not say whether it is compressed"),
-    "more groups": (frame(1, header(1, 0) + b"abc"), "goes on behind its end, bytes: 3"),
+    "nothing": (b"", "0 bytes is not an InLongMsg"),
+    "another version": (frame(5, b"\0\0\0\0"), "not an InLongMsg"),
+    "another end": (frame(1, header(1, 0))[:-1] + b"\2", "not an InLongMsg"),
+    "one mark": (b"\x0f\x01", "is not an InLongMsg"),
+    "three bytes": (b"\x0f\x0f\x0f", "not an InLongMsg"),
+    "no fields": (frame(2, b"\0" * 8), "4 bytes of its number of messages, but 0 are left"),
+    "many groups": (frame(1, header(1, 2**32 - 1)), "2 bytes of the size of attributes, but 0 are left"),
+    "long attributes": (frame(1, header(1, 1) + b"\xff\xff"), "65535 bytes of attributes, but 0 are left"),
+    "no text": (frame(1, header(1, 1) + b"\0\x01\xff\0\0\0\1\0"), "attributes that are not text"),
+    "a huge group": (frame(1, GROUP_HEAD + HUGE), "4294967295 bytes of a group, but 0 are left"),
+    "an empty group": (frame(1, GROUP_HEAD + b"\0\0\0\0"), "a group with an unknown compression"),
+    "another compression": (frame(1, GROUP_HEAD + sized([b"\2abc"])), "a group with an unknown compression"),
+    "more groups": (frame(1, header(1, 0) + b"abc"), "has 3 bytes after its end"),
     "a huge message": (
         frame(1, GROUP_HEAD + sized([b"\0" + HUGE + b"abc"])),
-        "4294967295 bytes of a message, and 3 are left",
+        "4294967295 bytes of a message, but 3 are left",
     ),
     "half a size": (frame(1, GROUP_HEAD + sized([b"\0\0\0"])), "ends within the size of a message"),
     "no attributes": (frame(3, header(3, 1) + group(3, "", sized([sized([b"body"])]))), "without its attributes"),
     "binary, no attributes": (pack_4(sized([b"body"]), flags=5), "without its attributes"),
-    "binary, short": (frame(4, b"\0" * 24), "25 bytes of its header, and 24 are left"),
-    "binary, huge": (pack_4(b"")[:23] + HUGE + pack_4(b"")[27:], "4294967295 bytes of its data, and 4 are left"),
-    "binary, another end": (pack_4(b"")[:-3] + b"\2" + pack_4(b"")[-2:], "another size than it says, or no end"),
-    "binary, another size": (pack_4(b"")[:5] + b"\x18" + pack_4(b"")[6:], "another size than it says, or no end"),
-    "binary, more": (pack_4(b"")[:-2] + b"!" + pack_4(b"")[-2:], "goes on behind its end, bytes: 1"),
-    "binary, gzip": (pack_4(b"", kind=0x47), "compressed in a way that is not known: 2"),
+    "binary, short": (frame(4, b"\0" * 24), "25 bytes of its header, but 24 are left"),
+    "binary, huge": (pack_4(b"")[:23] + HUGE + pack_4(b"")[27:], "4294967295 bytes of its data, but 4 are left"),
+    "binary, another end": (
+        pack_4(b"")[:-3] + b"\2" + pack_4(b"")[-2:],
+        "size than its header says, or no end",
+    ),
+    "binary, another size": (
+        pack_4(b"")[:5] + b"\x18" + pack_4(b"")[6:],
+        "size than its header says, or no end",
+    ),
+    "binary, more": (pack_4(b"")[:-2] + b"!" + pack_4(b"")[-2:], "has 1 bytes after its end"),
+    "binary, gzip": (pack_4(b"", kind=0x47), "has the unknown compression 2"),
     "no snappy": (frame(1, GROUP_HEAD + sized([b"\1"])), "snappy data without its size"),
     "endless size": (frame(1, GROUP_HEAD + sized([b"\1" + b"\x80" * 9])), "snappy data without its size"),
     "huge snappy": (frame(1, GROUP_HEAD + sized([b"\1\xff\xff\xff\xff\x0f"])), "5 bytes of snappy cannot become"),
@@ -287,7 +293,7 @@ def test_damage_is_described(pack: bytes, says: str) -> None:
 )
 def test_a_pack_that_becomes_too_large_is_damaged(pack: bytes) -> None:
     assert list(unpack(pack)) != []
-    with pytest.raises(ProtocolError, match="its InLongMsg becomes larger than 1000 bytes"):
+    with pytest.raises(ProtocolError, match="its InLongMsg takes more than 1000 bytes"):
         unpack(pack, most=1000)
 
 

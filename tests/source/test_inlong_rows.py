@@ -97,7 +97,7 @@ def good_and_bad() -> list[Any]:
 
 def test_what_is_no_pack_fails() -> None:
     with pytest.raises(
-        ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is no InLongMsg.*'corruptMessages'"
+        ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is not an InLongMsg.*'corruptMessages'"
     ):
         batch_of(maker(), HERE, good_and_bad()[:2], None)
 
@@ -167,7 +167,7 @@ def test_rows_that_repeat_long_attributes_of_the_message_are_counted() -> None:
     batches = list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 300)), outer)], None))
     assert sum(batch.num_rows for batch in batches) == 300
     assert all(batch.nbytes < BYTES + (1 << 20) for batch in batches)
-    with pytest.raises(ProtocolError, match="its InLongMsg becomes larger than 67108864 bytes"):
+    with pytest.raises(ProtocolError, match="its InLongMsg takes more than 67108864 bytes"):
         list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 700)), outer)], None))
 
 

@@ -46,7 +46,7 @@ def test_what_is_no_pack_is_corrupt(start: Start, caplog: pytest.LogCaptureFixtu
     tubemq = start({"t": 1})
     tubemq.send("t", PACKS[0])
     (other,) = fill(tubemq, "t", 1)
-    with pytest.raises(ProtocolError, match=r"1:t:0: message \d+: its body .* is no InLongMsg.*'corruptMessages'"):
+    with pytest.raises(ProtocolError, match=r"1:t:0: message \d+: its body .* is not an InLongMsg.*'corruptMessages'"):
         read_batch(tubemq, "t", messageFormat="inlongmsg")
     assert bodies(read_batch(tubemq, "t", messageFormat="inlongmsg", corruptMessages="skip")) == [b"one", b"two"]
     assert "1:t:0: 1 corrupt messages were skipped" in caplog.text

@@ -349,7 +349,7 @@ def logged(checkpoint: Path, offset: object) -> None:
             {"v": 2, "anything": 0},
             "offset of version 2, this release of tubemq-spark reads 1: use the release that wrote",
         ),
-        ({"logOffset": 3}, 'the checkpoint holds {"logOffset": 3}, which is no offset of the tubemq source'),
+        ({"logOffset": 3}, 'the checkpoint holds {"logOffset": 3}, which is not an offset of the tubemq source'),
     ],
 )
 def test_a_checkpoint_of_a_newer_release_or_another_source(

@@ -1,4 +1,4 @@
-"""`spark.read.format("tubemq")`."""
+"""Batch reader: `spark.read.format("tubemq")`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TubeMQReader(DataSourceReader):
-    """Reads from `startingOffsets` to `endingOffsets`, as they are when the query is planned."""
+    """Reads from `startingOffsets` to `endingOffsets`, which are resolved when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=False)
@@ -32,16 +32,16 @@ class TubeMQReader(DataSourceReader):
         return plan_batch(self._options, self._narrowing)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Spark makes one partition of None when there are none to read.
+        # Spark makes one partition of None if there are none to read.
         if isinstance(partition, TubeMQInputPartition):
             yield from partition.read()
 
 
 class PushingReader(TubeMQReader):
-    """With `pushFilters`. Spark refuses readers that have the method where its own setting is off."""
+    """A reader for option `pushFilters`. If Spark's own setting is off, Spark refuses readers with this method."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes note of the query's conditions; gives back what Spark must check."""
+        """Use the query's conditions to read less, and return those that Spark must check."""
         from tubemq_spark.source.pushdown import Narrowing
 
         self._narrowing = Narrowing()

@@ -1,9 +1,9 @@
-"""Which partitions have nothing in a batch that has few messages of their store.
+"""Empty partitions: finds partitions without a message in a batch that has few entries of their store.
 
-A range of a shared store concerns all its partitions, because nothing tells which of them its entries belong to. Where
-there are fewer entries than partitions, it is cheaper to find out than to read them all. The proof is a sum: when the
-messages found from the start on are as many as the entries up to the end, and the store still ends there, then each
-entry was seen, and a partition without any of them has none.
+Partitions may share a store, and index entries do not say whose they are. So a range of a shared store concerns all
+its partitions. If there are fewer entries than partitions, it is cheaper to count messages than to read all partitions.
+The proof is a sum: if the partitions have as many messages from the start on as there are entries up to the end, and
+the store still ends there, then every entry was counted. A partition with a count of zero has no message in the range.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tubemq_spark.source.offset import Positions
 def without_messages(
     session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions
 ) -> frozenset[Partition]:
-    """The partitions that are proven to have no message in [begin, ends). `claims` holds all of `begin`."""
+    """Return the partitions that are proven to have no message in [begin, ends). `claims` must hold all of `begin`."""
     stores: defaultdict[Store, list[Partition]] = defaultdict(list)
     for partition in begin:
         if partition in ends:
@@ -51,8 +51,8 @@ def _is_sparse(
     ends: Positions,
     partitions: Sequence[Partition],
 ) -> bool:
-    """Whether counting may tell, and costs less than reading: two calls for each partition instead of ten for each one
-    that has nothing."""
+    """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
+    reading an empty partition takes ten."""
     first = partitions[0]
     start, end = begin[first], ends[first]
     entries = (end - start) // UNIT

@@ -1,4 +1,4 @@
-"""Packs of InLong's DataProxy: one TubeMQ message that holds many of InLong's.
+"""Decoder of InLongMsg packs. InLong's DataProxy packs many of its messages into one TubeMQ message.
 
 A pack begins and ends with the same two bytes, 0x0F and its version. Numbers are big-endian.
 
@@ -14,7 +14,8 @@ A pack begins and ends with the same two bytes, 0x0F and its version. Numbers ar
             (size(4) (size(4) body size(4) attributes)…)…      version 3
 
 Attributes are text, `key=value` joined by `&`; those of a group are in the modified UTF-8 of Java's `writeUTF`. `data`
-may be compressed with raw snappy, which begins with its length. wire: InLongMsg, CodecBinMsg, InLongMsgUtils.
+may be compressed with raw snappy, which begins with the length of the plain data.
+wire: InLongMsg, CodecBinMsg, InLongMsgUtils.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES, parse_msg_time
 
-A_MESSAGE, AN_ENTRY = 64, 16  # bytes that a message counts in any case, and an attribute of it besides its text
-_TOGETHER = 10_000
-_KEPT_HEADS, _SHORT_HEAD = 1000, 1000  # characters
-_A_GROUP = 192  # bytes that a group counts besides its attributes
+MESSAGE_BYTES = 64  # memory that a message counts besides its body and attributes
+ATTRIBUTE_BYTES = 16  # memory that an attribute counts besides its text
+_GROUP_BYTES = 192  # memory that a group counts besides its attributes
+_BODIES_TOGETHER = 10_000
+_CACHED_HEADS = 1000
+_SHORT_HEAD = 1000  # characters; longer heads are not cached
 
 _MAGIC = 0x0F
 _SNAPPY = 1
@@ -45,14 +48,17 @@ _END_OF_BINARY = 0xEE01
 _SHORT, _INT, _LONG = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 _BINARY = struct.Struct(">IBHHHIHII")
 
-_GROUP_KEYS, _STREAM_KEYS = ("groupId", "bid"), ("streamId", "tid")  # of today, and of old senders
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999, as Spark has them
+_GROUP_KEYS, _STREAM_KEYS = ("groupId", "bid"), ("streamId", "tid")  # the names of today, and those of old senders
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999, the range of Spark
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a pack says of some of its messages; `time` in microseconds since the epoch, None without one that can be
-    read. `text` counts the characters of all attributes."""
+    """Attributes that some messages of a pack share.
+
+    `time` is in microseconds since the epoch, None if the pack has none that can be read. `text` is the number of
+    characters of all attributes.
+    """
 
     attributes: Mapping[str, str]
     group: str | None
@@ -62,32 +68,32 @@ class Head:
 
 
 Inside = Iterator[tuple[Head, list[bytes]]]
-"""The messages' bodies in their order, neighbours of one head together, up to a number."""
+"""The messages' bodies in their order; neighbours with the same head come together, `_BODIES_TOGETHER` at most."""
 
-_Join = Callable[[str, str], dict[str, str]]  # a group's attributes and a message's own as those of the message
+_Join = Callable[[str, str], dict[str, str]]  # joins the attributes of a group and a message's own
 
 
 def unpack(pack: bytes, zone: tzinfo = timezone.utc, most: int = MAX_PLAIN, each: int = 0) -> Inside:
-    """The messages of a pack; `zone` is that of the senders' `t` attributes.
+    """Return the messages of a pack. `zone` is the time zone of the senders' `t` attributes.
 
-    `ProtocolError`, before the first message, for bytes that are no whole pack, and for a pack that becomes larger than
-    `most` bytes: its data without compression, and for each message its attributes, `A_MESSAGE` and `each`. The numbers
-    of messages that a pack tells are not compared: senders write them as they like.
+    Raise `ProtocolError` before the first message for bytes that are not a whole pack, and for a pack that takes more
+    than `most` bytes: its plain data, and for each message its attributes, `MESSAGE_BYTES` and `each`. The message
+    counts in a pack are not checked, because senders write them as they like.
     """
     if len(pack) < 4 or pack[0] != _MAGIC or pack[1] > 4 or pack[-2:] != pack[:2]:
         raise ProtocolError(
-            f"its body of {len(pack)} bytes is no InLongMsg, which has a mark of two bytes at both ends"
+            f"its body of {len(pack)} bytes is not an InLongMsg, which begins and ends with the same two bytes"
         )
     unpacking = _Unpacking(most, each)
     read = unpacking.binary if pack[1] == 4 else unpacking.grouped
-    # A pack is read as a whole or not at all, so that all of it is looked at here. Heads are made later, one by one:
-    # they take much more memory than their text.
+    # A corrupt pack gives no messages at all, so the whole pack is decoded first. Heads take much more memory than
+    # their text, so they are made later, one by one.
     blocks = list(read(_Bytes(pack, 2, len(pack) - 2), pack[1]))
     return _messages(blocks, zone)
 
 
 class _Block(NamedTuple):
-    """Messages that have the attributes `common`. `parts` are their bodies, or bodies and own attributes in turn."""
+    """Messages that share the attributes `common`. `parts` are bodies, or pairs of a body and its own attributes."""
 
     common: str
     parts: list[bytes]
@@ -96,18 +102,18 @@ class _Block(NamedTuple):
 
 
 class _Heads:
-    """Makes the heads of one pack, and keeps a few: neighbours often have the same."""
+    """Makes the heads of one pack. It caches some, because neighbours often have the same."""
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
-        self._kept: dict[tuple[str, bytes], Head] = {}
+        self._cached: dict[tuple[str, bytes], Head] = {}
 
     def of(self, common: str, own: bytes, join: _Join) -> Head:
-        head = self._kept.get((common, own))
+        head = self._cached.get((common, own))
         if head is None:
             head = _head(join(common, own.decode("utf-8", "replace")), self._zone)
-            if len(self._kept) < _KEPT_HEADS and head.text < _SHORT_HEAD:
-                self._kept[common, own] = head
+            if len(self._cached) < _CACHED_HEADS and head.text < _SHORT_HEAD:
+                self._cached[common, own] = head
         return head
 
 
@@ -116,14 +122,14 @@ def _messages(blocks: Sequence[_Block], zone: tzinfo) -> Inside:
     for common, parts, is_paired, join in blocks:
         if not is_paired:
             head = heads.of(common, b"", join)
-            yield from ((head, parts[at : at + _TOGETHER]) for at in range(0, len(parts), _TOGETHER))
+            yield from ((head, parts[at : at + _BODIES_TOGETHER]) for at in range(0, len(parts), _BODIES_TOGETHER))
             continue
         for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
             yield heads.of(common, own, join), [body for _, body in pairs]
 
 
 class _Unpacking:
-    """Of one pack."""
+    """Decodes one pack, and counts the memory that its messages take."""
 
     def __init__(self, most: int, each: int) -> None:
         self._most = self._room = most
@@ -140,7 +146,7 @@ class _Unpacking:
                 pack.number(_INT, "a group's number of messages")
             data = pack.sized(_INT, "a group")
             if not data or data[0] > _SNAPPY:
-                raise ProtocolError("its InLongMsg has a group that does not say whether it is compressed")
+                raise ProtocolError("its InLongMsg has a group with an unknown compression")
             data = self._plain(data[1:], data[0])
             if version < 3:
                 yield self._block(data, common, _joined, is_paired=False)
@@ -156,18 +162,18 @@ class _Unpacking:
         mark = pack.number(_SHORT, "its end")
         pack.ends()
         if mark != _END_OF_BINARY or total + _INT.size != pack.size:
-            raise ProtocolError(f"its InLongMsg of version {version} has another size than it says, or no end")
+            raise ProtocolError(f"its InLongMsg of version {version} has another size than its header says, or no end")
         told = {"dt": f"{seconds * 1000}", "cnt": f"{count}"}
         if not flags & _NAMED:
             told |= {"groupId": f"{group}", "streamId": f"{stream}"}
 
-        def join(common: str, own: str) -> dict[str, str]:  # the pack's win, as in InLong's own reader
+        def join(common: str, own: str) -> dict[str, str]:  # the pack's attributes win, as in InLong's own reader
             return _attributes(own) | _attributes(common) | told
 
         yield self._block(self._plain(data, kind >> 5), text, join, is_paired=bool(flags & _OWN_ATTRIBUTES))
 
     def _block(self, data: bytes, common: str, join: _Join, *, is_paired: bool) -> _Block:
-        self._take(_A_GROUP + getsizeof(common))  # also of a group without messages
+        self._take(_GROUP_BYTES + getsizeof(common))  # also of a group without messages
         parts = self._parts(data)
         count = len(parts)
         if is_paired:
@@ -175,26 +181,26 @@ class _Unpacking:
                 raise ProtocolError("its InLongMsg has a message without its attributes")
             count //= 2
             self._take(sum(map(self._cost_of_own, parts[1::2])))
-        self._take(count * (len(common) + AN_ENTRY * common.count("&") + self._each))
+        self._take(count * (len(common) + ATTRIBUTE_BYTES * common.count("&") + self._each))
         return _Block(common, parts, is_paired, join)
 
     def _cost_of_own(self, own: bytes) -> int:
         entries = own.count(b"&")
         if entries >= MAX_ATTRIBUTES:
             raise ProtocolError(f"its InLongMsg has a message of more than {MAX_ATTRIBUTES} attributes")
-        return len(own) + AN_ENTRY * entries
+        return len(own) + ATTRIBUTE_BYTES * entries
 
     def _plain(self, data: bytes, compressed: int) -> bytes:
         if compressed == 0:
             return data
         if compressed != _SNAPPY:
-            raise ProtocolError(f"its InLongMsg is compressed in a way that is not known: {compressed}")
+            raise ProtocolError(f"its InLongMsg has the unknown compression {compressed}")
         self._take(snappy_size(data))
         return decompress("snappy", data, self._most)
 
     def _parts(self, data: bytes) -> list[bytes]:
-        """Sizes and what has them, one behind the other."""
-        most = self._room // A_MESSAGE
+        """Return the parts of `data`, each of which has its size before it."""
+        most = self._room // MESSAGE_BYTES
         parts: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
@@ -203,23 +209,25 @@ class _Unpacking:
                 raise ProtocolError("its InLongMsg ends within the size of a message")
             at = start + _INT.unpack_from(data, at)[0]
             if at > end:
-                raise ProtocolError(f"its InLongMsg tells {at - start} bytes of a message, and {end - start} are left")
+                raise ProtocolError(
+                    f"its InLongMsg announces {at - start} bytes of a message, but {end - start} are left"
+                )
             if len(parts) == most:
                 self._take(self._room + 1)
             parts.append(data[start:at])
-        self._take(A_MESSAGE * len(parts))
+        self._take(MESSAGE_BYTES * len(parts))
         return parts
 
     def _take(self, size: int) -> None:
         self._room -= size
         if self._room < 0:
             raise ProtocolError(
-                f"its InLongMsg becomes larger than {self._most} bytes, which option 'maxUnpackedBytes' limits"
+                f"its InLongMsg takes more than {self._most} bytes, the limit of option 'maxUnpackedBytes'"
             )
 
 
 class _Bytes:
-    """Reads the bytes of a pack from the first to the last, never beyond."""
+    """Reads the bytes of a pack in order, never beyond its end."""
 
     def __init__(self, data: bytes, start: int, end: int) -> None:
         self._data = data
@@ -229,7 +237,7 @@ class _Bytes:
 
     def take(self, size: int, what: str) -> bytes:
         if size > self._end - self._at:
-            raise ProtocolError(f"its InLongMsg tells {size} bytes of {what}, and {self._end - self._at} are left")
+            raise ProtocolError(f"its InLongMsg announces {size} bytes of {what}, but {self._end - self._at} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -244,7 +252,7 @@ class _Bytes:
 
     def ends(self) -> None:
         if self._at < self._end:
-            raise ProtocolError(f"its InLongMsg goes on behind its end, bytes: {self._end - self._at}")
+            raise ProtocolError(f"its InLongMsg has {self._end - self._at} bytes after its end")
 
 
 def _joined(common: str, own: str) -> dict[str, str]:
@@ -252,7 +260,8 @@ def _joined(common: str, own: str) -> dict[str, str]:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """What is no `key=value` is a key with an empty value; of a key that stands twice the last counts, as in InLong."""
+    """Return the attributes as InLong reads them: text without `=` is a key with an empty value; the last of equal keys
+    wins."""
     parts = (part.partition("=") for part in text.split("&") if part)
     return {key: value for key, _, value in parts}
 
@@ -269,7 +278,7 @@ def _head(attributes: dict[str, str], zone: tzinfo) -> Head:
 
 
 def _day_or_minute(text: str, zone: tzinfo) -> int | None:
-    """`yyyyMMdd`, `yyyyMMddHH` or `yyyyMMddHHmm`; what stands behind is not looked at, as in InLong."""
+    """Parse `yyyyMMdd`, `yyyyMMddHH` or `yyyyMMddHHmm`; later characters are ignored, as in InLong."""
     for digits in (12, 10, 8):
         if len(text) >= digits:
             return parse_msg_time(text[:digits].ljust(12, "0"), zone)
@@ -284,7 +293,7 @@ def _since_1970(text: str) -> int | None:
 
 
 def _java_text(data: bytes) -> str:
-    """Modified UTF-8: zero in two bytes, and what is beyond U+FFFF as two surrogates of three bytes each."""
+    """Decode modified UTF-8: zero takes two bytes, a character beyond U+FFFF two surrogates of three bytes each."""
     try:
         return data.decode() if b"\xed" not in data else _with_surrogates(data)
     except UnicodeDecodeError:
@@ -292,7 +301,7 @@ def _java_text(data: bytes) -> str:
     try:
         return _with_surrogates(data.replace(b"\xc0\x80", b"\0"))
     except UnicodeDecodeError:
-        raise ProtocolError("its InLongMsg has attributes that are no text") from None
+        raise ProtocolError("its InLongMsg has attributes that are not text") from None
 
 
 def _with_surrogates(data: bytes) -> str:

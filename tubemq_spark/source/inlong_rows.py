@@ -1,4 +1,4 @@
-"""The messages inside of packs as columns."""
+"""Rows of InLongMsg packs: gathers their messages as Arrow columns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from tubemq_spark.source.inlong import A_MESSAGE, AN_ENTRY, Head
+from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
 
-_A_HEAD_ENTRY = 200  # bytes of an attribute of a head, while it is a Python object
+_ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute of a head as Python objects
 
 
 class InlongColumns:
-    """Gathers the rows of one batch: each message inside of a pack is one, and so is a pack that is kept though it is
-    corrupt. It `is_full` when its rows are `most_rows`, or take about `most_bytes`, with what they repeat."""
+    """The rows of one batch: each message of a pack is a row, and so is a corrupt pack that is kept.
+
+    The batch `is_full` when it has `most_rows` rows, or when they take about `most_bytes` with their repeated values.
+    """
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self.corrupt: list[bool] = []
@@ -34,21 +36,24 @@ class InlongColumns:
         return self._rows_left <= 0 or self._bytes_left <= 0
 
     def add(self, pack: int, index: int, head: Head | None, bodies: Sequence[bytes], each: int) -> int:
-        """Messages of the pack that is number `pack` of its outer columns, of which a row repeats `each` bytes; `index`
-        is the place of the first in its pack. Without a head they are corrupt. Returns how many it took: one at least,
-        and no more once it is full."""
-        cost = A_MESSAGE + each
+        """Add messages of pack number `pack` of the outer columns, and return how many were added: at least one, and
+        no more once the batch is full.
+
+        A row repeats `each` bytes of the outer columns. `index` is the first message's place in its pack. Without a
+        head the pack is corrupt.
+        """
+        cost = MESSAGE_BYTES + each
         if head is not None:
             if not self._heads or self._heads[-1] is not head:
                 self._heads.append(head)
-                self._bytes_left -= head.text + _A_HEAD_ENTRY * len(head.attributes)
-            cost += head.text + AN_ENTRY * len(head.attributes)
+                self._bytes_left -= head.text + _ATTRIBUTE_OBJECT_BYTES * len(head.attributes)
+            cost += head.text + ATTRIBUTE_BYTES * len(head.attributes)
         count = len(bodies)
         size = cost * count + sum(map(len, bodies))
         if count > self._rows_left or size > self._bytes_left:
             bodies = bodies[: max(1, self._rows_left)]
             sizes = list(accumulate(cost + len(body) for body in bodies))
-            count = min(len(bodies), bisect_left(sizes, self._bytes_left) + 1)  # with the one that reaches the limit
+            count = min(len(bodies), bisect_left(sizes, self._bytes_left) + 1)  # with the row that reaches the limit
             bodies, size = bodies[:count], sizes[count - 1]
         self._bodies += bodies
         self._packs += [pack] * count
@@ -60,7 +65,7 @@ class InlongColumns:
         return count
 
     def columns(self, outer: Sequence[pa.Array]) -> list[pa.Array]:
-        """All columns but `corrupt`, for one batch; `outer` are the packs' own, each value repeated for each row."""
+        """Return all columns but `corrupt`. `outer` are the packs' own columns; a row repeats its pack's values."""
         packs = pa.array(self._packs, pa.int64())
         heads = pa.array(self._head_of, pa.int64())
 

@@ -1,16 +1,16 @@
-"""Offsets of a streaming query, as Spark keeps them in the checkpoint.
+"""Stream offset: what Spark stores in the checkpoint of a streaming query.
 
     {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},
      "marks": {"topic": {"brokerId:storeId": [[position, partitionId, messageId, seconds], ...]}},
      "counted": {"topic": [brokerId, ...]}}
 
-A position is the next one to read, in bytes of the index of the partition's store (28 a message); as the end of a range
-it is exclusive. `query` is a random id, born with the first offset, under which the query claims its partitions. The
-end of the first batch carries `initial` as well, the offset that batch began at: Spark does not keep that one anywhere,
-and asks a restarted query for a new one. `marks` are the fingerprints of the stores, see
+A position is the next one to read, in bytes of the index of the partition's store (28 a message); at the end of a range
+it is exclusive. `query` is a random id, made with the first offset; the query claims its partitions under it. The end
+of the first batch also has `initial`, the offset at which that batch began: Spark does not store that offset, and asks
+a restarted query for a new one. `marks` are the fingerprints of the stores, see
 `protocol.log_fingerprint`; they may be missing. `counted` names the brokers where each partition of a topic has its
-store for itself, so that the rows of the batch that ends here have an offset. That is decided once: a topic may get
-partitions before the batch is repeated. It is missing in initial offsets and in those of older releases.
+store for itself; only there, rows of the batch that ends here have an offset. That is decided once, because a topic
+may get partitions before the batch is repeated. Initial offsets and offsets of older releases do not have it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tubemq_spark.protocol.metadata import Partition
 
 VERSION = 1
 
-_MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1  # as the wire has ids and positions
+_MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1  # of ids and of positions on the wire
 
 Positions = Mapping[Partition, int]
 Counted = Mapping[str, frozenset[int]]
-"""Topics, and the ids of the brokers where each partition has its store for itself."""
+"""By topic, the ids of the brokers where each partition has its store for itself."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StreamOffset:
     counted: Counted | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Always in the same order, for Spark compares offsets as text."""
+        """Return JSON that is always in the same order, because Spark compares offsets as text."""
         data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": positions_to_json(self.positions)}
         if self.initial is not None:
             data["initial"] = positions_to_json(self.initial)
@@ -59,14 +59,16 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> StreamOffset:
-        """From the checkpoint's JSON or its text. `ConfigError` when `data` is no offset of this connector, or one of a
-        newer release."""
+        """Return the offset that the checkpoint's JSON, or its text, stands for.
+
+        Raise `ConfigError` if `data` is not an offset of this connector, or one of a newer release.
+        """
         if isinstance(data, str):
             with suppress(ValueError, RecursionError):
                 data = json.loads(data)
         if not isinstance(data, dict) or type(data.get("v")) is not int:
             raise ConfigError(
-                f"the checkpoint holds {_quoted(data)}, which is no offset of the tubemq source. Check that option "
+                f"the checkpoint holds {_quoted(data)}, which is not an offset of the tubemq source. Check that option "
                 "'checkpointLocation' is this query's own"
             )
         if data["v"] != VERSION:
@@ -77,7 +79,7 @@ class StreamOffset:
         initial = data.get("initial")
         try:
             if not isinstance(data["query"], str):
-                raise ValueError(f"{_quoted(data['query'])} is no query's id")
+                raise ValueError(f"{_quoted(data['query'])} is not the id of a query")
             return cls(
                 data["query"],
                 positions_from_json(data["offsets"]),
@@ -87,13 +89,13 @@ class StreamOffset:
             )
         except (KeyError, ValueError) as cause:
             raise ConfigError(
-                f"the checkpoint holds an offset that makes no sense ({shown(cause)}): {_quoted(data)}. Check that "
+                f"the checkpoint holds an offset that cannot be read ({shown(cause)}): {_quoted(data)}. Check that "
                 "option 'checkpointLocation' is this query's own"
             ) from None
 
 
 def _quoted(data: object) -> str:
-    """Some of a checkpoint's text or JSON, for an error."""
+    """Return part of a checkpoint's text or JSON, for an error."""
     try:
         return shown(json.dumps(data, ensure_ascii=False, default=str))
     except RecursionError:
@@ -108,19 +110,22 @@ def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dict[Partition, int]:
-    """`{"topic": {"brokerId:partitionId": position}}`; `ValueError` for any other shape, or for a position that is
-    neither in `special` nor a multiple of 28."""
+    """Parse `{"topic": {"brokerId:partitionId": position}}`.
+
+    Raise `ValueError` for any other shape, or for a position that is neither in `special` nor a multiple of 28.
+    """
     if not isinstance(data, dict) or not all(isinstance(keys, dict) for keys in data.values()):
-        raise ValueError('it has not the form {"topic":{"brokerId:partitionId":position}}')
+        raise ValueError('its form is not {"topic":{"brokerId:partitionId":position}}')
     positions: dict[Partition, int] = {}
     for topic, keys in data.items():
         for key, position in keys.items():
             partition = partition_from_text(topic, key)
             if type(position) is not int:
-                raise ValueError(f"{_quoted(position)} of {partition} is no number")
+                raise ValueError(f"{_quoted(position)} of {partition} is not a whole number")
             if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE or position > _MAX_LONG):
                 raise ValueError(
-                    f"{shown(position)} of {partition} is no position: positions are multiples of {INDEX_MSG_UNIT_SIZE}"
+                    f"{shown(position)} of {partition} is not a position: positions are multiples of "
+                    f"{INDEX_MSG_UNIT_SIZE}"
                 )
             if partition in positions:
                 raise ValueError(f"it names partition {partition} twice")
@@ -129,10 +134,10 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
 
 
 def partition_from_text(topic: str, key: Any) -> Partition:
-    """The partition of `topic` that `brokerId:partitionId` names; `ValueError` when it names none."""
+    """Return the partition of `topic` that `brokerId:partitionId` names; raise `ValueError` if it names none."""
     broker_id, colon, partition_id = key.partition(":") if isinstance(key, str) else ("", "", "")
     if not (colon and broker_id.isdecimal() and partition_id.isdecimal()):
-        raise ValueError(f"{_quoted(key)} of topic {shown(topic)} is no brokerId:partitionId")
+        raise ValueError(f"{_quoted(key)} of topic {shown(topic)} is not a brokerId:partitionId")
     numbers = int(broker_id), int(partition_id)
     if max(numbers) > _MAX_INT:
         raise ValueError(f"{_quoted(key)} of topic {shown(topic)} has a number above {_MAX_INT}")
@@ -149,23 +154,23 @@ def _fingerprints_to_json(fingerprints: Fingerprints) -> dict[str, dict[str, lis
 
 
 def _fingerprints_from_json(data: Any) -> Fingerprints:
-    """`ValueError` for any other shape than `_fingerprints_to_json` gives."""
+    """Parse what `_fingerprints_to_json` returns; raise `ValueError` for any other shape."""
     try:
         fingerprints: dict[tuple[int, str, int], tuple[Fingerprint, ...]] = {}
         for topic, keys in data.items():
             for key, listed in keys.items():
-                store = partition_from_text(topic, key)  # a store is named as a partition is
+                store = partition_from_text(topic, key)  # a store is written like a partition
                 found = tuple(Fingerprint(*mark) for mark in listed)
                 if any(type(number) is not int or number < 0 for mark in found for number in mark):
-                    raise ValueError(f"{_quoted(listed)} is no list of marks")
+                    raise ValueError(f"{_quoted(listed)} is not a list of marks")
                 fingerprints[store.broker_id, topic, store.partition_id] = found
     except (AttributeError, TypeError) as cause:
-        raise ValueError(f"its marks are none ({cause})") from None
+        raise ValueError(f"its marks cannot be read ({cause})") from None
     return fingerprints
 
 
 def _counted_from_json(data: Any) -> Counted | None:
-    """`ValueError` for any other shape than `{"topic": [brokerId, ...]}`, or nothing at all."""
+    """Parse `{"topic": [brokerId, ...]}` or None; raise `ValueError` for any other shape."""
     if data is None:
         return None
     if not isinstance(data, dict) or not all(isinstance(brokers, list) for brokers in data.values()):

@@ -1,8 +1,8 @@
-"""What of a batch query's conditions narrows the reading.
+"""Filter pushdown: uses the conditions of a batch query to read less.
 
-A partition's topic, broker and number are the same for all of its rows: conditions on them choose partitions, and Spark
-need not check them. Message types are asked for at the broker, bounds of `offset` and `msg_time` cut the ranges; what
-comes then is not exact, so Spark checks these conditions again.
+All rows of a partition have the same topic, broker and number. So conditions on these choose partitions, and Spark
+need not check them again. The broker filters by message type, and bounds of `offset` and `msg_time` cut the ranges.
+Their results are not exact, so Spark checks these conditions again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_A_PARTITION: Mapping[str, Callable[[Partition], Any]] = {
     "partition": lambda partition: partition.partition_id,
 }
 
-# How a filter decides on a value that is not null.
+# How a filter decides about a value that is not null.
 _TESTS: Mapping[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: lambda value, given: bool(value == given),
     EqualNullSafe: lambda value, given: bool(value == given),
@@ -58,19 +58,21 @@ _NO_BOUND = 1 << 62
 
 @dataclass
 class Narrowing:
-    """What to read of all that there is. `low` and `high` are index positions, the range between them is half-open;
-    `since` and `until` are moments, both inclusive."""
+    """What the conditions leave to read.
 
-    conditions: list[Filter] = field(default_factory=list)  # on what is the same for all rows of a partition
+    `low` and `high` bound index positions, half-open; `since` and `until` are moments, both inclusive.
+    """
+
+    conditions: list[Filter] = field(default_factory=list)  # on values that all rows of a partition share
     msg_types: frozenset[str] | None = None
     low: int = -_NO_BOUND
     high: int = _NO_BOUND
-    bounds_offset: bool = False  # rows without an offset do not count
+    bounds_offset: bool = False  # then rows without an offset are not wanted
     since: datetime | None = None
     until: datetime | None = None
 
     def add(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Takes what it can use of `filters`; gives those that Spark must check."""
+        """Use the filters, and yield those that Spark must check."""
         for one in filters:
             if not self._take(one):
                 yield one
@@ -79,12 +81,12 @@ class Narrowing:
         return all(_holds(one, partition) for one in self.conditions)
 
     def cut(self, start: int, end: int) -> tuple[int, int]:
-        """What of [start, end) lies within the bounds of `offset`."""
+        """Return the part of [start, end) within the bounds of `offset`."""
         low, high = max(start, -(-self.low // UNIT) * UNIT), min(end, -(-self.high // UNIT) * UNIT)
         return low, max(low, high)
 
     def _take(self, one: Filter) -> bool:
-        """Whether all rows that are read will satisfy `one`."""
+        """Use the filter; return True if all rows that are read will satisfy it."""
         column = _column(one)
         if column in _OF_A_PARTITION and _is_decidable(one):
             self.conditions.append(one)
@@ -149,8 +151,8 @@ def _holds(one: Filter, partition: Partition) -> bool:
 
 
 def _texts(one: Filter) -> frozenset[str] | None:
-    """The only values that `one` lets through, None when they cannot be told, or the broker cannot be asked for them:
-    it drops blank ones, and takes so many at most."""
+    """Return the only values that the filter accepts, None if they are unknown or if the broker cannot filter by them:
+    it drops blank ones, and accepts at most `MAX_FILTERS`."""
     match one:
         case EqualTo(value=str(value)) | EqualNullSafe(value=str(value)):
             texts = frozenset({value})

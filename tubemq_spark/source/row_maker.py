@@ -1,4 +1,4 @@
-"""Messages as rows."""
+"""Row maker: turns messages into rows, as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from tubemq_spark.protocol.message import (
     split_payload,
 )
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.inlong import AN_ENTRY, Head, unpack
+from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, Head, unpack
 from tubemq_spark.source.inlong_rows import InlongColumns
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
 _log = logging.getLogger(__name__)
 
 MAX_UNPACKED = 64 << 20
-"""The most that a compressed body or a pack may become, in bytes, unless option `maxUnpackedBytes` says otherwise."""
-ROWS = 10_000  # of one Arrow batch, about
-BYTES = 8 << 20  # of its bodies and attributes, about
-_MOST_ROWS, _MOST_BYTES = 2 * ROWS, 2 * BYTES  # so that what was gathered up to the limits makes one batch
-_SHORT_HEADER = 256  # bytes; longer ones are not kept, for memory must not grow with what producers write
-_AN_ENTRY = 200  # bytes of an attribute, while it is a Python object
+"""Maximum size of a body or pack after decompression, in bytes; the default of option `maxUnpackedBytes`."""
+ROWS = 10_000  # of one Arrow batch, approximately
+BYTES = 8 << 20  # of its bodies and attributes, approximately
+_MAX_ROWS, _MAX_BYTES = 2 * ROWS, 2 * BYTES  # messages that were gathered up to ROWS or BYTES make one batch
+_SHORT_HEADER = 256  # bytes; longer headers are not cached, so that producers cannot make memory grow
+_ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute as Python objects
 
 
 @dataclass(frozen=True)
 class _Compressed(Attributes):
-    """Of a message whose body the sink compressed; `own` does not tell."""
+    """Attributes of a message whose body the sink compressed. `own` is without the codec."""
 
     codec: str = ""
 
 
-@lru_cache(maxsize=1024)  # msgType and msgTime make the same bytes again and again
+@lru_cache(maxsize=1024)  # msgType and msgTime often make the same bytes
 def _decode_short(header: bytes, zone: tzinfo) -> Attributes:
     return _decode(header, zone)
 
@@ -59,7 +59,7 @@ def _decode(header: bytes, zone: tzinfo) -> Attributes:
     return _Compressed(own or None, found.msg_type, found.msg_time, codec)
 
 
-# In place of the attributes of a message that cannot be taken apart; known by identity.
+# These replace the attributes of a message that cannot be decoded; they are compared by identity.
 _KEPT, _SKIPPED = Attributes(), Attributes()
 
 
@@ -67,9 +67,9 @@ _KEPT, _SKIPPED = Attributes(), Attributes()
 class RowFormat:
     """How messages become rows: plain values.
 
-    `zone` is that of the producers' `$msgTime$`, `corrupt` what option `corruptMessages` says, and `msg_types` are the
-    message types that are wanted, by topic; of topics that are not in it all are. `message_format` is the option's.
-    `max_unpacked` is how many bytes a compressed body, or a pack, may become.
+    `zone` is the time zone of the producers' `$msgTime$`; `corrupt` and `message_format` are the values of options
+    `corruptMessages` and `messageFormat`. `msg_types` are the wanted message types by topic; a topic without an entry
+    has all its messages read. `max_unpacked` is the maximum size in bytes of a decompressed body or a pack.
     """
 
     zone: tzinfo = timezone.utc
@@ -91,17 +91,19 @@ class RowMaker:
     def batches(
         self, partition: Partition, messages: Sequence[Any], positions: Sequence[int | None] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows from the wire's messages of one partition; `positions` is one index position a message, or None.
+        """Yield the rows of the wire's messages of one partition, in one batch or more. `positions` has one index
+        position for each message, or is None.
 
-        One batch, or more: each has about `ROWS` rows or `BYTES` bytes at most, counted after decompression and
-        unpacking, or one row that is longer. `ProtocolError`, naming the message, for one whose
-        check sum, attribute header or compressed body is wrong, or that is no pack where packs are wanted, unless the
-        format says otherwise; `ConfigError` for a codec that this process does not have. Messages whose type is not
-        wanted are left out.
+        A batch has at most about `ROWS` rows or `BYTES` bytes after decompression and unpacking, or one longer row.
+        Messages of other types than the wanted ones are left out.
+
+        Raise `ProtocolError`, which names the message, for a wrong check sum, attribute header or compressed body, or
+        for a message that is not a pack in format `inlongmsg`, unless the row format skips or keeps such messages.
+        Raise `ConfigError` for a codec that this process does not have.
         """
         start = 0
         while start < len(messages) or start == 0:
-            bodies, attributes = self._take_apart(partition, messages, start)
+            bodies, attributes = self._decode(partition, messages, start)
             end = start + len(bodies)
             here = None if positions is None else positions[start:end]
             yield from self._rows(partition, messages[start:end], bodies, attributes, here)
@@ -145,27 +147,27 @@ class RowMaker:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def corrupt(self) -> Iterator[str]:
-        """A sentence for each partition that had corrupt messages."""
+        """Yield a sentence for each partition that had corrupt messages."""
         done = "skipped" if self._form.corrupt == "skip" else "kept"
         for partition, count in self._counts.items():
             yield f"{partition}: {count} corrupt messages were {done}; the first: {self._examples[partition]}"
 
-    def _take_apart(
+    def _decode(
         self, partition: Partition, messages: Sequence[Any], start: int
     ) -> tuple[list[bytes], list[Attributes]]:
-        """Of the messages from `start` on, at least one: as many as are not too many or too long together."""
+        """Return the bodies and attributes of messages from `start` on: at least one, and as many as fit a batch."""
         zone = self._form.zone
         types = self._form.msg_types.get(partition.topic)
         size = 0
         bodies: list[bytes] = []
         attributes: list[Attributes] = []
-        for message in messages[start : start + _MOST_ROWS]:
-            if size >= _MOST_BYTES:
+        for message in messages[start : start + _MAX_ROWS]:
+            if size >= _MAX_BYTES:
                 break
             body = payload = message.payLoadData
             found = NO_ATTRIBUTES
             if crc32(payload) & 0x7FFFFFFF != message.checkSum:
-                found = self._bad(partition, message, f"it has the check sum {message.checkSum}, but its bytes do not")
+                found = self._bad(partition, message, f"its check sum is {message.checkSum}, not that of its bytes")
             elif message.flag:
                 try:
                     header, body = split_payload(payload, message.flag)
@@ -175,7 +177,7 @@ class RowMaker:
                         body = decompress(found.codec, body, self._form.max_unpacked)
                         size += len(body)
                     if found.own is not None:
-                        size += _AN_ENTRY * len(found.own)
+                        size += _ATTRIBUTE_OBJECT_BYTES * len(found.own)
                 except ProtocolError as error:
                     body = payload
                     found = self._bad(partition, message, str(error))
@@ -187,9 +189,9 @@ class RowMaker:
     def _unpack(
         self, partition: Partition, messages: Sequence[Any], packs: Sequence[bytes], attributes: Sequence[Attributes]
     ) -> Iterator[InlongColumns]:
-        """The rows of `packs`, one batch after another; at least one, which may be empty."""
+        """Yield the rows of `packs` in at least one batch, which may be empty."""
         rows = InlongColumns(ROWS, BYTES)
-        told = False
+        has_yielded = False
         for number, (message, pack, found) in enumerate(zip(messages, packs, attributes, strict=True)):
             each = _size(found)
             index = 0
@@ -198,16 +200,16 @@ class RowMaker:
                 while taken < len(bodies):
                     if rows.is_full:
                         yield rows
-                        rows, told = InlongColumns(ROWS, BYTES), True
+                        rows, has_yielded = InlongColumns(ROWS, BYTES), True
                     count = rows.add(number, index, head, bodies[taken:] if taken else bodies, each)
                     taken, index = taken + count, index + count
-        if rows.corrupt or not told:
+        if rows.corrupt or not has_yielded:
             yield rows
 
     def _open(
         self, partition: Partition, message: Any, pack: bytes, found: Attributes, each: int
     ) -> Iterable[tuple[Head | None, list[bytes]]]:
-        """The messages of a pack; the pack itself, without a head, when it is kept though it is corrupt."""
+        """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
         if found is _KEPT:
             return [(None, [pack])]
         try:
@@ -218,15 +220,13 @@ class RowMaker:
     def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
         what = f"message {message.messageId}: {reason}"
         if self._form.corrupt == "fail":
-            raise ProtocolError(
-                f"{partition}: {what}. Option 'corruptMessages' may be set to skip such messages, or to keep them"
-            )
+            raise ProtocolError(f"{partition}: {what}. Set option 'corruptMessages' to 'skip' or 'keep' to read on")
         self._counts[partition] = self._counts.get(partition, 0) + 1
         self._examples.setdefault(partition, what)
         return _KEPT if self._form.corrupt == "keep" else _SKIPPED
 
     def _is_wanted(self, topic: str, attributes: list[Attributes]) -> list[bool] | None:
-        """None when all are wanted. What is kept though it is corrupt is: nobody knows its type."""
+        """Return which messages are wanted, None for all. One that is kept is wanted, because its type is unknown."""
         types = self._form.msg_types.get(topic)
         if types is not None:
             return [found is _KEPT or (found is not _SKIPPED and found.msg_type in types) for found in attributes]
@@ -236,8 +236,8 @@ class RowMaker:
 
 
 def _size(attributes: Attributes) -> int:
-    """About how many bytes a row takes that repeats them."""
-    own = sum(len(key) + len(value) + AN_ENTRY for key, value in (attributes.own or {}).items())
+    """Return about how many bytes of a row the attributes take."""
+    own = sum(len(key) + len(value) + ATTRIBUTE_BYTES for key, value in (attributes.own or {}).items())
     return own + len(attributes.msg_type or "")
 
 

@@ -1,4 +1,4 @@
-"""The source's columns, for Spark and for Arrow."""
+"""Schema of the source, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CORRUPT_FIELD = StructField("corrupt", BooleanType())
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-# Spark compares the first batch with these, field by field: names, order and types.
+# Spark compares the names, order and types of the first batch's fields with these.
 ARROW_SCHEMA = pa.schema(
     [
         pa.field("value", pa.binary()),
@@ -67,21 +67,21 @@ ARROW_CORRUPT_FIELD = pa.field("corrupt", pa.bool_())
 
 
 def spark_schema(corrupt_messages: str, message_format: str = "raw") -> StructType:
-    """The columns where the options `corruptMessages` and `messageFormat` are so; `corrupt` is always the last."""
+    """Return the columns for values of options `corruptMessages` and `messageFormat`; `corrupt` is always the last."""
     more = INLONG_FIELDS if message_format == "inlongmsg" else []
     return StructType([*SPARK_SCHEMA.fields, *more, *([CORRUPT_FIELD] if corrupt_messages == "keep" else [])])
 
 
 def arrow_schema(corrupt_messages: str, message_format: str = "raw") -> pa.Schema:
-    """As `spark_schema`, for Arrow."""
+    """Return the same columns as `spark_schema`, for Arrow."""
     more = ARROW_INLONG_FIELDS if message_format == "inlongmsg" else []
     return pa.schema([*ARROW_SCHEMA, *more, *([ARROW_CORRUPT_FIELD] if corrupt_messages == "keep" else [])])
 
 
 def check_schema(schema: StructType, own: StructType) -> None:
-    """`ConfigError` when the user asked for other columns than the source's `own`."""
+    """Raise `ConfigError` if the user asked for other columns than the source's `own`."""
     if schema != own:
         raise ConfigError(
-            f"the tubemq source has columns of its own ({own.simpleString()}): leave out .schema(…) and "
-            "convert `value` with from_json or the like"
+            f"the tubemq source has fixed columns ({own.simpleString()}): leave out .schema(…) and convert `value` "
+            "with from_json or a similar function"
         )

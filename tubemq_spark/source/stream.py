@@ -1,4 +1,4 @@
-"""`spark.readStream.format("tubemq")`."""
+"""Stream reader: `spark.readStream.format("tubemq")`."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ from tubemq_spark.source.schema import check_schema, spark_schema
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
-except ImportError:  # Spark 4.0 and 4.1, which never ask for limits
+except ImportError:  # Spark 4.0 and 4.1 have no read limits
     ReadAllAvailable = ReadMaxRows = type("ReadLimit", (), {})  # type: ignore[misc, assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """There, a run with this trigger is one micro-batch, and the group follows with the next run."""
+        """In these releases, a run with this trigger is one micro-batch; the next run commits its end to the group."""
 
 
-class _Known(NamedTuple):
-    """An offset, and how Spark writes it."""
+class _ParsedOffset(NamedTuple):
+    """An offset and its JSON."""
 
-    text: dict[str, Any]
+    json: dict[str, Any]
     offset: StreamOffset
 
 
 class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches of exact ranges.
+    """Reads micro-batches of exact ranges.
 
-    Spark keeps one of these in a process of its own for a run of the query and calls everything but `read` there;
-    `read` runs on executors, on a pickled copy that has never been called.
+    For a run of the query, Spark keeps one reader in a driver process of its own and calls everything but `read`
+    there. Executors call `read` on a pickled copy.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=True)
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
         self._planner: MicroBatchPlanner | None = None
-        self._reached: StreamOffset | None = None  # the end of what Spark planned last
-        self._start: _Known | None = None  # what Spark told last
-        self._end: _Known | None = None  # what it was told last
+        self._reached: StreamOffset | None = None  # the end of the batch that Spark planned last
+        self._start: _ParsedOffset | None = None  # the last argument of `latestOffset`
+        self._end: _ParsedOffset | None = None  # its last result
 
     def initialOffset(self) -> dict[str, Any]:
         return self._started().initial().to_json()
 
-    # Spark 4.0 and 4.1 call this without arguments, later releases with both.
+    # Spark 4.0 and 4.1 call this without arguments, later releases pass both.
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         planner = self._started()
-        if start is None:  # it is asked for when all that was planned is committed
+        if start is None:  # Spark calls it when all planned batches are committed
             begin = self._reached or planner.initial()
-        elif self._start is not None and start == self._start.text:
-            begin = self._start.offset  # an idle query is asked with the same text many times a second
+        elif self._start is not None and start == self._start.json:
+            begin = self._start.offset  # Spark asks an idle query many times a second with the same offset
         else:
-            self._start = _Known(start, StreamOffset.from_json(start))
+            self._start = _ParsedOffset(start, StreamOffset.from_json(start))
             begin = self._start.offset
         end = planner.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
         if self._end is None or end is not self._end.offset:
-            self._end = _Known(end.to_json(), end)
-        return self._end.text
+            self._end = _ParsedOffset(end.to_json(), end)
+        return self._end.json
 
     def getDefaultReadLimit(self) -> Any:
-        """Spark 4.2 and later ask once. What is told is only a mark that there are limits: the options hold them."""
+        """Tell Spark 4.2 and later whether there are read limits. The options hold the limits themselves."""
         return ReadMaxRows(self._options.max_offsets or 2**31 - 1) if self._options.has_limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._started().prepare_for_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What progress reports show as the latest offset (Spark 4.2 and later)."""
-        found = self._started().log_ends
-        return None if found is None else found.to_json()
+        """Return the latest offset for progress reports (Spark 4.2 and later)."""
+        log_ends = self._started().log_ends
+        return None if log_ends is None else log_ends.to_json()
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         begin, self._reached = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if begin == self._reached:
-            return []  # Spark 4.0 and 4.1 tell a restarted query so, first of all, where its offset log ends
+            return []  # Spark 4.0 and 4.1 first pass the end of the offset log like this to a restarted query
         return self._started().plan(begin, self._reached)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -105,15 +105,13 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def _stop_on_termination(self) -> None:
-        """Spark ends this process with SIGTERM when the query stops, and calls `stop` only if the process then
-        unwinds.
-        """
+        """Let SIGTERM end the process by `SystemExit`: Spark sends it when the query stops, and `stop` must run."""
         atexit.register(self.stop)
-        with suppress(ValueError):  # not the main thread: whoever runs us there stops us
+        with suppress(ValueError):  # not the main thread: the caller's program handles signals
             signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(*_: object) -> None:
-    # Spark may send the signal twice: a second one must not break into the good-byes.
+    # Spark may send the signal twice. The second one must not interrupt `stop`.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)
