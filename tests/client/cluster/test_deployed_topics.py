@@ -1,4 +1,4 @@
-"""Topics and partitions whose brokers are down when a producer meets them first: they are waited for, and not wrong."""
+"""Topics and partitions whose brokers are down: a producer waits for them, and reports only unknown ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
-from tubemq_spark.client.cluster import deployed_topics as deployed
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.producer import Producer
@@ -24,10 +23,9 @@ PATIENCE, SHORT = 60.0, 0.3  # seconds
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
-    """Lists of new masters are not waited for, and questions come one soon after the other."""
-    use_timings(topic_lists_fill_up=0.0)
-    monkeypatch.setattr(deployed, "_LONGEST_PAUSE", 0.05)
+def no_waiting(use_timings: UseTimings) -> None:
+    """The lists of new masters are complete at once, and requests follow each other soon."""
+    use_timings(topic_lists_fill_up=0.0, deployed_topic_max_pause=0.05)
 
 
 @pytest.fixture(params=["standard", "prefixed"])
@@ -38,12 +36,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
 
 
 def back(cluster: EmbeddedCluster, after: int = 6) -> Callable[[], int]:
-    """Broker 2 comes back with that many heartbeats; gives whether it has."""
+    """Start broker 2 with the given heartbeat. Return a function that tells whether that has happened."""
     fault = cluster.tubemq.on(HEARTBEAT, nth=after, times=1).run(lambda: cluster.start_broker(2))
     return lambda: fault.fired
 
 
-def test_a_topic_whose_only_broker_comes_back(cluster: EmbeddedCluster) -> None:
+def test_a_producer_waits_for_the_only_broker_of_a_topic(cluster: EmbeddedCluster) -> None:
     cluster.stop_broker(2)
     is_back = back(cluster)
     with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
@@ -53,7 +51,7 @@ def test_a_topic_whose_only_broker_comes_back(cluster: EmbeddedCluster) -> None:
     assert bodies_in(cluster) == {b"a": 1, b"b": 1}
 
 
-def test_a_topic_whose_only_broker_stays_away(cluster: EmbeddedCluster) -> None:
+def test_waiting_for_the_only_broker_of_a_topic_ends_with_an_error(cluster: EmbeddedCluster) -> None:
     cluster.stop_broker(2)
     with Producer(settings(cluster, retry_for=SHORT)) as producer:
         producer.send("both", b"a")
@@ -66,7 +64,7 @@ def test_a_topic_whose_only_broker_stays_away(cluster: EmbeddedCluster) -> None:
             producer.send("lone", b"b", row=7)
 
 
-def test_a_topic_that_is_closed_is_not_unknown(cluster: EmbeddedCluster) -> None:
+def test_a_closed_topic_is_not_reported_as_unknown(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.close_topic("lone")
     with (
         Producer(settings(cluster, retry_for=SHORT)) as producer,
@@ -75,7 +73,7 @@ def test_a_topic_that_is_closed_is_not_unknown(cluster: EmbeddedCluster) -> None
         producer.send("lone", b"b")
 
 
-def test_an_unknown_topic_is_unknown_while_brokers_are_down(cluster: EmbeddedCluster) -> None:
+def test_an_unknown_topic_is_an_error_at_once_while_brokers_are_down(cluster: EmbeddedCluster) -> None:
     cluster.stop_broker(2)
     beats = counted(cluster, HEARTBEAT)
     with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
@@ -88,8 +86,8 @@ def test_an_unknown_topic_is_unknown_while_brokers_are_down(cluster: EmbeddedClu
     assert cluster.tubemq.claims() == {}
 
 
-def test_topics_that_consumers_may_not_read_are_waited_for(cluster: EmbeddedCluster) -> None:
-    """The master does not tell then where they are."""
+def test_a_producer_waits_for_topics_that_consumers_may_not_read(cluster: EmbeddedCluster) -> None:
+    """The master does not tell such a consumer where a topic is deployed."""
     cluster.tubemq.authorize("lone", "others")
     assert layouts_of(settings(cluster), "lone") is None
     cluster.stop_broker(2)
@@ -100,7 +98,7 @@ def test_topics_that_consumers_may_not_read_are_waited_for(cluster: EmbeddedClus
         producer.send("lone", b"b")
 
 
-def test_a_target_whose_broker_comes_back(cluster: EmbeddedCluster) -> None:
+def test_a_producer_waits_for_the_broker_of_a_target_partition(cluster: EmbeddedCluster) -> None:
     cluster.stop_broker(2)
     is_back = back(cluster)
     with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
@@ -109,7 +107,7 @@ def test_a_target_whose_broker_comes_back(cluster: EmbeddedCluster) -> None:
     assert [message.partition for message in cluster.tubemq.messages("both")] == [1]
 
 
-def test_a_target_whose_broker_stays_away(cluster: EmbeddedCluster) -> None:
+def test_waiting_for_the_broker_of_a_target_partition_ends_with_an_error(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster, retry_for=SHORT)) as producer:
         producer.send("both", b"a")
         cluster.stop_broker(2)
@@ -125,7 +123,9 @@ def test_a_target_whose_broker_stays_away(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("target", [(2, 3), (3, 0)], ids=str)
-def test_a_wrong_target_is_wrong_while_brokers_are_down(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
+def test_an_unknown_target_is_an_error_at_once_while_brokers_are_down(
+    cluster: EmbeddedCluster, target: tuple[int, int]
+) -> None:
     cluster.stop_broker(2)
     with (
         Producer(settings(cluster, retry_for=PATIENCE)) as producer,
@@ -134,7 +134,7 @@ def test_a_wrong_target_is_wrong_while_brokers_are_down(cluster: EmbeddedCluster
         producer.send("both", b"wrong", row=0, target=target)
 
 
-def test_the_wait_is_told(
+def test_waiting_is_logged(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))

@@ -1,4 +1,4 @@
-"""All partitions of a topic, as the master tells producers and consumers of them."""
+"""All partitions of a topic, as the master lists them for producers and for consumers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.topic_partitions import all_partitions
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 
 TOPIC = "demo"
@@ -36,10 +37,9 @@ def session(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
 
 @pytest.fixture
 def hasty(cluster: EmbeddedCluster) -> Iterator[ProducerSession]:
-    """Soon knows that nobody answers."""
-    session = ProducerSession(
-        replace(messages.settings(cluster), rpc_timeout=0.3, retry_for=2.0, clock=SkippingClock())
-    )
+    """A session that soon gives up asking, and asks each time."""
+    timings = Timings(topic_partitions_fresh=0.0, slow_peer_grace=0.05)
+    session = ProducerSession(replace(messages.settings(cluster), rpc_timeout=0.1, retry_for=0.2, timings=timings))
     yield session
     session.close()
 
@@ -48,12 +48,12 @@ def ids(found: frozenset[object]) -> list[str]:
     return sorted(map(str, found))
 
 
-def test_a_topic_that_is_not_there(session: ProducerSession, group: str) -> None:
+def test_an_unknown_topic_is_an_error(session: ProducerSession, group: str) -> None:
     with pytest.raises(ConfigError, match="no topic no_such_topic"):
         all_partitions(session, group, "no_such_topic")
 
 
-def test_who_asks_anew_hears_of_new_partitions_at_once(
+def test_new_partitions_are_listed_when_asked_anew(
     cluster: EmbeddedCluster, session: ProducerSession, group: str
 ) -> None:
     first = all_partitions(session, group, TOPIC)
@@ -63,7 +63,9 @@ def test_who_asks_anew_hears_of_new_partitions_at_once(
     assert ids(all_partitions(session, group, TOPIC, anew=True)) == ["1:demo:0", "1:demo:1", "2:demo:0", "2:demo:1"]
 
 
-def test_closed_and_absent_partitions_are_there(cluster: EmbeddedCluster, session: ProducerSession, group: str) -> None:
+def test_partitions_of_stopped_brokers_are_listed(
+    cluster: EmbeddedCluster, session: ProducerSession, group: str
+) -> None:
     cluster.tubemq.create_topic(TOPIC, 2)
     all_partitions(session, group, TOPIC)
     cluster.stop_broker(2)
@@ -72,19 +74,17 @@ def test_closed_and_absent_partitions_are_there(cluster: EmbeddedCluster, sessio
 
 
 @pytest.mark.parametrize("method", ["producer_heartbeat", "consumer_register_v2", "get_partition_meta"])
-def test_without_a_master_those_that_are_known_will_do_but_not_for_who_asks_anew(
+def test_without_a_master_known_partitions_suffice_unless_asked_anew(
     cluster: EmbeddedCluster,
     hasty: ProducerSession,
     group: str,
     method: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = all_partitions(hasty, group, TOPIC)
-    monkeypatch.setattr("tubemq_spark.client.cluster.topic_partitions._FRESH", 0.0)
     with cluster.tubemq.on(method).drop_request(), caplog.at_level(logging.WARNING):
         assert all_partitions(hasty, group, TOPIC) == first
-        told = "topic demo: only the partitions known so far, for" in caplog.text
+        told = "topic demo: using the partitions known so far, because" in caplog.text
         assert told is (method != "producer_heartbeat")
         with pytest.raises(TransportError):
             all_partitions(hasty, group, TOPIC, anew=True)

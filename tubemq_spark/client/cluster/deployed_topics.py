@@ -1,8 +1,9 @@
-"""Tells topics and partitions that do not exist from those whose brokers are down, and waits for the latter.
+"""Unknown topics and partitions, as opposed to those whose brokers are down: a producer waits only for the latter.
 
-Producers are told only of what takes messages now: a topic whose brokers are down looks like one that nobody created.
-Consumers are told of all that is deployed, whether its brokers run or not, also by a master that was just started
-(wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.5). So a consumer asks here, in a group of its own.
+A master tells producers only about partitions that accept messages now: a topic whose brokers are down looks like a
+topic that nobody created. It tells consumers about all that is deployed, on running brokers and on others, also if the
+master itself has just started (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.5). So this module asks
+as a consumer, in a group of its own.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from tubemq_spark.protocol.metadata import Partition, TopicOnBroker
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE = 2.0  # seconds between two questions to the master
-_WITHIN = 3.0  # seconds in which the master, which answered just now, or a broker must answer
-_SHOWN = 3  # brokers of a topic that an error names
+_MAX_SHOWN = 3  # brokers of a topic in an error
 
 Layouts = Mapping[int, TopicOnBroker]
-"""Where one topic is deployed, by broker. Empty for a topic that is not."""
+"""Where one topic is deployed, by broker id. Empty if the topic does not exist."""
 
 
 class AwayError(TransportError):
-    """What is deployed took no messages for too long."""
+    """A deployed topic or partition has accepted no messages for too long."""
 
 
 def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
-    """Where `topic` is deployed, whether these brokers run or not, as the master says now. None when the master does
-    not tell, for example because consumers need a permission for the topic."""
-    asking = replace(settings, are_proven=True, retry_for=min(_WITHIN, settings.retry_for))
+    """Return where `topic` is deployed, on running brokers and on others.
+
+    Return None if the master does not tell, for example because consumers need a permission for the topic.
+    """
+    retry_for = min(settings.timings.deployed_topic_answer_timeout, settings.retry_for)
+    asking = replace(settings, are_proven=True, retry_for=retry_for)
     session = ConsumerSession(asking, f"spark_look_{random.getrandbits(48):012x}", [topic])
     try:
         return {layout.broker_id: layout for layout in session.deployed().values() if layout.topic == topic}
-    except ConfigError:  # the group is new and has no other member, so the topic alone can be the reason
+    except ConfigError:  # the group is new and has no other member, so only the topic can be the reason
         return {}
     except (AuthError, ServerError, TransportError) as error:
         _log.info("whether topic %s is deployed cannot be told: %s", topic, error)
@@ -52,8 +54,9 @@ def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
 
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
-    """As `ProducerSession.add_topics`, but waits up to `settings.retry_for` for topics that are deployed and take no
-    messages now. `ConfigError` only for a topic that is not deployed, `AwayError` when the time is up."""
+    """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
+    now. Raise `ConfigError` only for topics that are not deployed, `AwayError` when the time is over.
+    """
     wanted = tuple(topics)
 
     def problem() -> NotListedError | None:
@@ -69,13 +72,14 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     found = {topic: layouts_of(session.settings, topic) for topic in error.topics}
     if unknown := [topic for topic, layouts in found.items() if layouts is not None and not layouts]:
         raise ConfigError(str(NotListedError(error.master, unknown))) from None
-    told = {broker_id: layout for layouts in found.values() if layouts for broker_id, layout in layouts.items()}
-    _wait(session, lambda: problem() is None, f"topic {', '.join(found)}", told)
+    brokers = {broker_id for layouts in found.values() if layouts for broker_id in layouts}
+    _wait(session, lambda: problem() is None, f"topic {', '.join(found)}", brokers)
 
 
 def has_partition(session: ProducerSession, partition: Partition) -> bool:
-    """Whether there is this partition of a topic that was added. One that is deployed on a broker that takes no
-    messages now is waited for as in `add_topics`. Raises as `ProducerSession.find_partition`."""
+    """Return True if `partition` of an added topic exists. Wait as `add_topics` does if it is deployed on a broker that
+    accepts no messages now. Raises as `ProducerSession.find_partition` does.
+    """
     if session.find_partition(partition):
         return True
     if not is_away(session, partition):
@@ -90,23 +94,30 @@ def has_partition(session: ProducerSession, partition: Partition) -> bool:
 
 
 def is_away(session: ProducerSession, partition: Partition) -> bool:
-    """Whether its broker is known, and the master does not list it among those that take messages of the topic."""
+    """Return True if the partition's broker is known, but accepts no messages of the topic now."""
     broker_id = partition.broker_id
     return broker_id in session.cluster.brokers and not session.lists_any(partition.topic, broker_id)
 
 
 def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, brokers: Iterable[int]) -> None:
-    """For what is deployed on these brokers, as far as that is known."""
-    deadline = Deadline(session.settings.retry_for)
-    pauses = delays(ceiling=_LONGEST_PAUSE)
+    """Wait until `is_there`. `what` is deployed on `brokers`, as far as the master tells."""
+    settings = session.settings
+    deadline = Deadline(settings.retry_for, settings.clock)
+    pauses = delays(ceiling=settings.timings.deployed_topic_max_pause)
     while not is_there():
         if deadline.passed:
             raise AwayError(
-                f"the master did not list {what} among those that take messages within "
-                f"{session.settings.retry_for:g} s; {_where(session, brokers)}. Start the brokers, or open the topic "
-                "for publishing where it is closed, or wait longer with option 'tubemq.retry.maxElapsedMs'"
+                f"the master did not list {what} among those that take messages within {settings.retry_for:g} s; "
+                f"{_where(session, brokers)}. Start the brokers, or open the topic for publishing where it is closed, "
+                "or wait longer with option 'tubemq.retry.maxElapsedMs'"
             )
-        OUTAGES.failed(_log, what, lambda: f"{what} takes no messages now; {_where(session, brokers)}", deadline.left)
+        OUTAGES.failed(
+            _log,
+            what,
+            lambda: f"{what} takes no messages now; {_where(session, brokers)}",
+            deadline.left,
+            clock=settings.clock,
+        )
         deadline.pause(next(pauses))
     OUTAGES.worked(_log, what)
 
@@ -115,16 +126,18 @@ def _where(session: ProducerSession, brokers: Iterable[int]) -> str:
     chosen = sorted(brokers)
     if not chosen:
         return "the master does not tell whether it is deployed"
-    more = f", and {len(chosen) - _SHOWN} more" if len(chosen) > _SHOWN else ""
-    return f"it is deployed on {', '.join(_state(session, broker_id) for broker_id in chosen[:_SHOWN])}{more}"
+    more = f", and {len(chosen) - _MAX_SHOWN} more" if len(chosen) > _MAX_SHOWN else ""
+    return f"it is deployed on {', '.join(_state(session, broker_id) for broker_id in chosen[:_MAX_SHOWN])}{more}"
 
 
 def _state(session: ProducerSession, broker_id: int) -> str:
     broker = session.cluster.brokers.get(broker_id)
     if broker is None:
         return f"broker {broker_id}, whose address the master does not tell"
+    settings = session.settings
+    timeout = min(settings.timings.deployed_topic_answer_timeout, settings.rpc_timeout)
     try:
-        with POOL.lease(broker.address, session.settings, min(_WITHIN, session.settings.rpc_timeout)):
+        with POOL.lease(broker.address, settings, timeout):
             return f"{broker}, which runs"
     except (TransportError, ProtocolError) as error:
         return f"{broker}, which is down ({error})"
