@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from tests.certificates import Authority, Certificate
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, shared
@@ -82,6 +83,27 @@ def skipping_clock(monkeypatch: pytest.MonkeyPatch) -> SkippingClock:
     clock = SkippingClock()
     monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
     return clock
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="session")
+def server_cert(authority: Authority) -> Certificate:
+    return authority.certify("server")
+
+
+@pytest.fixture(scope="session")
+def client_cert(authority: Authority) -> Certificate:
+    return authority.certify("client")
+
+
+@pytest.fixture(scope="session")
+def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that nobody trusts."""
+    return Authority(tmp_path_factory.mktemp("other"), "other")
 
 
 @pytest.fixture(scope="session")

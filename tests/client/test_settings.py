@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.certificates import Authority, Certificate
+from tests.certificates import Authority, Certificate
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ConfigError
@@ -16,16 +16,6 @@ from tubemq_spark.protocol.metadata import Address
 MASTER = {"tubemq.master": "m"}
 ON = {**MASTER, "tubemq.tls.enabled": "true"}
 SECRET = "open sesame"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
-
-
-@pytest.fixture(scope="module")
-def client(authority: Authority) -> Certificate:
-    return authority.certify("client")
 
 
 def refusal(raw: dict[str, str]) -> str:
@@ -49,8 +39,8 @@ def test_one_way_tls_trusts_the_system_by_default() -> None:
     assert ClientSettings.from_options(ON).tls == TlsSettings()
 
 
-def test_every_option_of_tls(authority: Authority, client: Certificate) -> None:
-    ca, cert, key = str(authority.own.cert), str(client.cert), str(client.key)
+def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> None:
+    ca, cert, key = str(authority.own.cert), str(client_cert.cert), str(client_cert.key)
     raw = {
         **ON,
         "tubemq.tls.ca": ca,
@@ -131,14 +121,19 @@ def test_a_file_has_a_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
 @pytest.mark.parametrize("kind", ["missing", "a folder", "no name of a file"])
 def test_a_file_that_cannot_be_read(
-    authority: Authority, client: Certificate, tmp_path: Path, name: str, kind: str
+    authority: Authority, client_cert: Certificate, tmp_path: Path, name: str, kind: str
 ) -> None:
     path, reason = {
         "missing": (tmp_path / "none.pem", "No such file or directory"),
         "a folder": (tmp_path, "Is a directory"),
         "no name of a file": ("x\0y", "embedded null byte"),
     }[kind]
-    raw = {**ON, "tubemq.tls.ca": authority.own.cert, "tubemq.tls.cert": client.cert, "tubemq.tls.key": client.key}
+    raw = {
+        **ON,
+        "tubemq.tls.ca": authority.own.cert,
+        "tubemq.tls.cert": client_cert.cert,
+        "tubemq.tls.key": client_cert.key,
+    }
     problem = refusal({option: str(text) for option, text in {**raw, f"tubemq.tls.{name}": path}.items()})
     shown = str(path).replace("\0", r"\x00")
     assert problem == f"option 'tubemq.tls.{name}': cannot read {shown} ({reason})"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import Authority, Certificate, tls_files
 from tests.clocks import SkippingClock
-from tests.interop.certificates import Authority, Certificate
 from tests.peers import refused_address
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
@@ -25,7 +25,7 @@ from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQEr
 from tubemq_spark.protocol.auth import Credentials, master_certificate
 from tubemq_spark.protocol.metadata import Address, Broker
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, TLSFiles, authentication
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, authentication
 from tubemq_spark.testing.master import access_check as gate
 
 # Masters
@@ -110,21 +110,9 @@ def test_without_a_user_a_strict_master_refuses(strict: EmbeddedTubeMQ) -> None:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
-
-
-@pytest.fixture(scope="module")
-def client(authority: Authority) -> Certificate:
-    return authority.certify("client")
-
-
-@pytest.fixture(scope="module")
-def secure(authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+def secure(authority: Authority, server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
     """It asks clients for a certificate, too."""
-    server = authority.certify("server")
-    files = TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
-    with EmbeddedTubeMQ({"t": 1}, tls=files) as tubemq:
+    with EmbeddedTubeMQ({"t": 1}, tls=tls_files(server_cert, authority)) as tubemq:
         fill(tubemq, "t", 5)
         yield tubemq
 
@@ -136,9 +124,13 @@ def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
 
 
 @pytest.mark.option("tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key")
-def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authority, client: Certificate) -> None:
+def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate) -> None:
     """Without any one of these it does not go."""
-    whole = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client.cert, "tubemq_tls_key": client.key}
+    whole = {
+        "tubemq_tls_ca": authority.own.cert,
+        "tubemq_tls_cert": client_cert.cert,
+        "tubemq_tls_key": client_cert.key,
+    }
     assert read_securely(secure, **whole) == 5
     for left_out in (["tubemq_tls_ca"], ["tubemq_tls_cert", "tubemq_tls_key"]):
         with pytest.raises(TubeMQError):
@@ -149,12 +141,12 @@ def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authori
 
 @pytest.mark.option("tubemq.tls.keyPassword")
 def test_a_key_may_be_encrypted(
-    secure: EmbeddedTubeMQ, authority: Authority, client: Certificate, tmp_path: Path
+    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked.key"
-    encrypt = ("openssl", "pkey", "-in", client.key, "-aes256", "-passout", "pass:s3cret", "-out", locked)
+    encrypt = ("openssl", "pkey", "-in", client_cert.key, "-aes256", "-passout", "pass:s3cret", "-out", locked)
     subprocess.run(encrypt, check=True, capture_output=True)
-    given = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client.cert, "tubemq_tls_key": locked}
+    given = {"tubemq_tls_ca": authority.own.cert, "tubemq_tls_cert": client_cert.cert, "tubemq_tls_key": locked}
     assert read_securely(secure, **given, tubemq_tls_keyPassword="s3cret") == 5
     for password in (None, "another"):
         with pytest.raises(TubeMQError, match=r"tubemq\.tls\.key") as caught:
@@ -164,15 +156,15 @@ def test_a_key_may_be_encrypted(
 
 @pytest.mark.option("tubemq.tls.verifyHostname")
 def test_a_certificate_names_the_host_unless_that_is_not_wanted(
-    secure: EmbeddedTubeMQ, authority: Authority, client: Certificate
+    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
     """The server's is made for 127.0.0.1, and the same server answers as localhost."""
     master = secure.tls_master.replace("127.0.0.1", "localhost")
     given = {
         "tubemq_master": master,
         "tubemq_tls_ca": authority.own.cert,
-        "tubemq_tls_cert": client.cert,
-        "tubemq_tls_key": client.key,
+        "tubemq_tls_cert": client_cert.cert,
+        "tubemq_tls_key": client_cert.key,
     }
     for verify in (None, "true"):
         with pytest.raises(TubeMQError, match="localhost"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from tests.interop.certificates import Authority, Certificate
+from tests.certificates import Authority, Certificate, tls_files
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import Framing, Method, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
@@ -26,36 +26,20 @@ REGISTER = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostNam
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+def stranger(other_authority: Authority) -> Certificate:
+    """A certificate of an authority that the server does not know."""
+    return other_authority.certify("stranger of the server")
 
 
 @pytest.fixture(scope="module")
-def server(authority: Authority) -> Certificate:
-    return authority.certify("server")
-
-
-@pytest.fixture(scope="module")
-def client(authority: Authority) -> Certificate:
-    return authority.certify("client")
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """Certified by somebody whom the server does not know."""
-    return Authority(tmp_path_factory.mktemp("other"), "other").certify("stranger")
-
-
-@pytest.fixture(scope="module")
-def one_way(server: Certificate) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"demo": 1}, tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+def one_way(server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"demo": 1}, tls=tls_files(server_cert)) as tubemq:
         yield tubemq
 
 
 @pytest.fixture(scope="module")
-def two_way(server: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
-    tls = TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
-    with EmbeddedTubeMQ({"demo": 1}, tls=tls) as tubemq:
+def two_way(server_cert: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"demo": 1}, tls=tls_files(server_cert, authority)) as tubemq:
         yield tubemq
 
 
@@ -121,8 +105,8 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("release", ["1.2", "2.5"])
-def test_a_message_goes_there_and_back(authority: Authority, server: Certificate, release: str) -> None:
-    tls = TLSFiles(str(server.cert), str(server.key))
+def test_a_message_goes_there_and_back(authority: Authority, server_cert: Certificate, release: str) -> None:
+    tls = tls_files(server_cert)
     with EmbeddedTubeMQ({"demo": 1}, tls=tls, release=release) as tubemq:
         framing = tubemq.framing
         with secure(tubemq.tls_master, trusting(authority)) as master:
@@ -168,9 +152,9 @@ def test_a_client_that_does_not_trust_the_server_ends_it(one_way: EmbeddedTubeMQ
 
 
 def test_two_way_takes_whom_the_authority_certified(
-    two_way: EmbeddedTubeMQ, authority: Authority, client: Certificate
+    two_way: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
-    with secure(two_way.tls_master, trusting(authority, client)) as connection:
+    with secure(two_way.tls_master, trusting(authority, client_cert)) as connection:
         assert broker_port(connection) > 0
 
 
@@ -204,8 +188,10 @@ def test_a_hello_to_a_plain_port_meets_silence(one_way: EmbeddedTubeMQ, authorit
 
 
 @pytest.mark.parametrize("greet", [lambda s: None, lambda s: s.sendall(b"\x16\x03\x01")], ids=["nothing", "half"])
-def test_the_end_of_the_cluster_ends_a_handshake(server: Certificate, greet: Callable[[socket.socket], None]) -> None:
-    with EmbeddedTubeMQ(tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+def test_the_end_of_the_cluster_ends_a_handshake(
+    server_cert: Certificate, greet: Callable[[socket.socket], None]
+) -> None:
+    with EmbeddedTubeMQ(tls=tls_files(server_cert)) as tubemq:
         connection = plain(tubemq.tls_master)
         greet(connection)
     with connection:
@@ -251,7 +237,7 @@ def test_without_files_there_is_no_tls() -> None:
 
 
 @pytest.mark.parametrize("missing", ["cert", "key", "client_ca"])
-def test_a_file_that_is_missing_is_an_error_at_once(server: Certificate, tmp_path: Path, missing: str) -> None:
-    files = {"cert": str(server.cert), "key": str(server.key), missing: str(tmp_path / "none.pem")}
+def test_a_file_that_is_missing_is_an_error_at_once(server_cert: Certificate, tmp_path: Path, missing: str) -> None:
+    files = {"cert": str(server_cert.cert), "key": str(server_cert.key), missing: str(tmp_path / "none.pem")}
     with pytest.raises(OSError, match=r"No such file"):
         EmbeddedTubeMQ(tls=TLSFiles(**files)).close()

@@ -8,7 +8,6 @@ import select
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from tests.certificates import Authority, Certificate, openssl, tls_files, trusting
 from tests.faults.bench import Query, write
-from tests.interop.certificates import Authority, Certificate
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client import tls as tls_module
@@ -37,7 +36,7 @@ from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
-from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,67 +53,23 @@ def clean() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
-
-
-@pytest.fixture(scope="module")
-def server(authority: Authority) -> Certificate:
-    return authority.certify("server")
-
-
-@pytest.fixture(scope="module")
-def client(authority: Authority) -> Certificate:
-    return authority.certify("client")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Whom nobody knows."""
-    return Authority(tmp_path_factory.mktemp("other"), "other")
-
-
-@pytest.fixture(scope="module")
-def elsewhere(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+def elsewhere(authority: Authority) -> Certificate:
     """Signed by the authority, for a host of another name."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    made = Certificate(folder / "cert.pem", folder / "key.pem")
-    request, extensions = folder / "request", folder / "extensions"
-    extensions.write_text("subjectAltName=DNS:elsewhere.example\n")
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", *new_key, "-keyout", made.key, "-out", request, "-subj", "/CN=elsewhere")
-    signing = ("-CA", authority.own.cert, "-CAkey", authority.own.key, "-CAcreateserial", "-extfile", extensions)
-    openssl("x509", "-req", "-in", request, "-out", made.cert, *signing)
-    return made
-
-
-def openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    return authority.certify("elsewhere", "DNS:elsewhere.example")
 
 
 @pytest.fixture
-def one_way(server: Certificate) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+def one_way(server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=tls_files(server_cert)) as tubemq:
         yield tubemq
         forget_servers()
 
 
 @pytest.fixture
-def two_way(server: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=asking(server, authority)) as tubemq:
+def two_way(server_cert: Certificate, authority: Authority) -> Iterator[EmbeddedTubeMQ]:
+    with EmbeddedTubeMQ({"one": 1, "pair": 2}, tls=tls_files(server_cert, authority)) as tubemq:
         yield tubemq
         forget_servers()
-
-
-def asking(server: Certificate, authority: Authority) -> TLSFiles:
-    return TLSFiles(str(server.cert), str(server.key), client_ca=str(authority.own.cert))
-
-
-def trusting(authority: Authority, own: Certificate | None = None, **others: Any) -> TlsSettings:
-    tls = TlsSettings(ca=str(authority.own.cert))
-    if own is not None:
-        tls = replace(tls, cert=str(own.cert), key=str(own.key))
-    return replace(tls, **others)
 
 
 def secured(serve: Serve, own: Certificate, version: ssl.TLSVersion = TLS_1_3, ca: Path | None = None) -> Peer:
@@ -171,31 +126,31 @@ def at(tubemq: EmbeddedTubeMQ, tls: TlsSettings) -> dict[str, Any]:
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
 @pytest.mark.parametrize("framing", list(Framing))
 def test_replies_belong_to_their_requests(
-    authority: Authority, server: Certificate, framing: Framing, version: ssl.TLSVersion
+    authority: Authority, server_cert: Certificate, framing: Framing, version: ssl.TLSVersion
 ) -> None:
-    peer = secured(answering(echo, framing), server, version)
+    peer = secured(answering(echo, framing), server_cert, version)
     with connected(peer, trusting(authority), framing) as connection:
         numbers = [submit(connection, body) for body in (b"first", b"second", b"third")]
         assert [connection.reply(n) for n in numbers] == [response(b"first"), response(b"second"), response(b"third")]
 
 
-def test_long_pipelines_do_not_block_each_other(authority: Authority, server: Certificate) -> None:
+def test_long_pipelines_do_not_block_each_other(authority: Authority, server_cert: Certificate) -> None:
     """The peer reads nothing more while nobody takes its replies."""
     bodies = [bytes([number]) * (MIB + number) for number in range(32)]
-    with connected(secured(answering(echo), server), trusting(authority)) as connection:
+    with connected(secured(answering(echo), server_cert), trusting(authority)) as connection:
         numbers = [submit(connection, body) for body in bodies]
         for number, body in zip(numbers, bodies, strict=True):
             assert connection.reply(number) == response(body)
 
 
-def test_many_small_requests_in_few_writes(authority: Authority, server: Certificate) -> None:
-    with connected(secured(answering(echo), server), trusting(authority)) as connection:
+def test_many_small_requests_in_few_writes(authority: Authority, server_cert: Certificate) -> None:
+    with connected(secured(answering(echo), server_cert), trusting(authority)) as connection:
         numbers = [submit(connection, b"%d" % n) for n in range(20_000)]
         for n, number in enumerate(numbers):
             assert connection.reply(number) == response(b"%d" % n)
 
 
-def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, server: Certificate) -> None:
+def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, server_cert: Certificate) -> None:
     """The replies come in one go, after the last request."""
 
     def serve(peer: socket.socket) -> None:
@@ -204,7 +159,7 @@ def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, 
         peer.sendall(b"".join(replies))
         silent(peer)
 
-    with connected(secured(serve, server), trusting(authority)) as connection:
+    with connected(secured(serve, server_cert), trusting(authority)) as connection:
         numbers = [submit(connection, bytes(20_000)) for _ in range(50)]
         while not all(map(connection.answered, numbers)):
             wait_for_any([connection], TIMEOUT)
@@ -213,18 +168,20 @@ def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, 
 
 
 @pytest.mark.parametrize(("release", "framing"), [("1.2", Framing.PREFIXED), ("2.5", Framing.STANDARD)])
-def test_the_framing_is_found(authority: Authority, server: Certificate, release: str, framing: Framing) -> None:
-    with EmbeddedTubeMQ(tls=TLSFiles(str(server.cert), str(server.key)), release=release) as tubemq:
+def test_the_framing_is_found(authority: Authority, server_cert: Certificate, release: str, framing: Framing) -> None:
+    with EmbeddedTubeMQ(tls=tls_files(server_cert), release=release) as tubemq:
         connection = connect(address(tubemq.tls_master), None, TIMEOUT, trusting(authority))
         assert connection.framing is framing
         connection.close()
 
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
-def test_an_idle_connection_is_used_again(authority: Authority, server: Certificate, version: ssl.TLSVersion) -> None:
+def test_an_idle_connection_is_used_again(
+    authority: Authority, server_cert: Certificate, version: ssl.TLSVersion
+) -> None:
     pool = ConnectionPool()
     settings = ClientSettings(masters=(), framing=Framing.STANDARD, tls=trusting(authority))
-    with secured(answering(echo), server, version) as peer:
+    with secured(answering(echo), server_cert, version) as peer:
         for _ in range(3):
             with pool.lease(peer.address, settings) as connection:
                 assert works(connection)
@@ -233,28 +190,28 @@ def test_an_idle_connection_is_used_again(authority: Authority, server: Certific
 
 
 def test_a_connection_is_for_those_who_trust_as_its_maker_did(
-    authority: Authority, other: Authority, server: Certificate
+    authority: Authority, other_authority: Authority, server_cert: Certificate
 ) -> None:
     pool = ConnectionPool()
     settings = ClientSettings(masters=(), framing=Framing.STANDARD, tls=trusting(authority))
-    with secured(answering(echo), server) as peer:
+    with secured(answering(echo), server_cert) as peer:
         with pool.lease(peer.address, settings) as connection:
             assert works(connection)
         with (
             pytest.raises(ProtocolError, match="is not trusted"),
-            pool.lease(peer.address, replace(settings, tls=trusting(other))),
+            pool.lease(peer.address, replace(settings, tls=trusting(other_authority))),
         ):
             pytest.fail("it was given a connection that it would not have made")
         pool.close()
 
 
-def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authority, server: Certificate) -> None:
+def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authority, server_cert: Certificate) -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1)
         peer.sendall(b"x")
         silent(peer)
 
-    with connected(secured(serve, server), trusting(authority)) as connection:
+    with connected(secured(serve, server_cert), trusting(authority)) as connection:
         select.select([connection._stream.socket], [], [])  # tickets for later sessions
         assert connection.still_open()
         connection._stream.socket.send(b"?")
@@ -262,28 +219,28 @@ def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authori
             select.select([connection._stream.socket], [], [])
 
 
-def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server: Certificate) -> None:
-    with connected(secured(silent, server), trusting(authority)) as connection:
+def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server_cert: Certificate) -> None:
+    with connected(secured(silent, server_cert), trusting(authority)) as connection:
         assert connection.still_open()
-    with connected(secured(lambda peer: None, server), trusting(authority)) as connection:
+    with connected(secured(lambda peer: None, server_cert), trusting(authority)) as connection:
         while connection.still_open():
             select.select([connection._stream.socket], [], [])
 
 
 @pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
-def test_a_peer_that_closes(authority: Authority, server: Certificate, sent: int) -> None:
+def test_a_peer_that_closes(authority: Authority, server_cert: Certificate, sent: int) -> None:
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
         peer.sendall(reply_bytes(serial_no, echo(request))[:sent])
 
-    with connected(secured(serve, server), trusting(authority)) as connection:
+    with connected(secured(serve, server_cert), trusting(authority)) as connection:
         number = submit(connection, b"hello")
         with pytest.raises(TransportError, match=f"the connection to {connection.address} broke: the peer closed it$"):
             connection.reply(number)
         assert connection.closed
 
 
-def test_closing_says_good_bye(authority: Authority, server: Certificate) -> None:
+def test_closing_says_good_bye(authority: Authority, server_cert: Certificate) -> None:
     ends = []
     begun = threading.Event()
 
@@ -294,7 +251,7 @@ def test_closing_says_good_bye(authority: Authority, server: Certificate) -> Non
         except OSError as error:
             ends.append(repr(error).encode())
 
-    with connected(secured(serve, server), trusting(authority)):
+    with connected(secured(serve, server_cert), trusting(authority)):
         assert begun.wait(TIMEOUT)  # or the end may come into the server's part of the handshake
     assert ends == [b""]
 
@@ -306,12 +263,12 @@ def test_the_server_is_asked_for_no_old_version(authority: Authority) -> None:
 # Whom to trust
 
 
-def test_a_server_of_an_unknown_authority(one_way: EmbeddedTubeMQ, other: Authority) -> None:
+def test_a_server_of_an_unknown_authority(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
     master = address(one_way.tls_master)
     with pytest.raises(
         ProtocolError, match=rf"certificate of {master} is not trusted: .*; name the file .* 'tubemq\.tls\.ca'"
     ):
-        connect(master, None, TIMEOUT, trusting(other))
+        connect(master, None, TIMEOUT, trusting(other_authority))
 
 
 def test_without_an_authority_the_systems_count(one_way: EmbeddedTubeMQ) -> None:
@@ -330,9 +287,9 @@ def test_the_systems_authorities_are_trusted(
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])
 def test_a_certificate_of_another_host(
-    authority: Authority, server: Certificate, elsewhere: Certificate, by_name: bool
+    authority: Authority, server_cert: Certificate, elsewhere: Certificate, by_name: bool
 ) -> None:
-    with secured(answering(echo), server if by_name else elsewhere) as peer:
+    with secured(answering(echo), server_cert if by_name else elsewhere) as peer:
         asked = peer.address._replace(host="localhost" if by_name else "127.0.0.1")
         with pytest.raises(
             ProtocolError, match=rf"of {asked} is not trusted: .*'tubemq\.tls\.verifyHostname' to false"
@@ -343,17 +300,17 @@ def test_a_certificate_of_another_host(
         connection.close()
 
 
-def test_without_the_name_the_authority_still_counts(server: Certificate, other: Authority) -> None:
-    with secured(answering(echo), server) as peer, pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
-        connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(other, verify_hostname=False))
+def test_without_the_name_the_authority_still_counts(server_cert: Certificate, other_authority: Authority) -> None:
+    with secured(answering(echo), server_cert) as peer, pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
+        connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(other_authority, verify_hostname=False))
 
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
 def test_a_server_that_asks_for_a_certificate(
-    authority: Authority, server: Certificate, client: Certificate, version: ssl.TLSVersion
+    authority: Authority, server_cert: Certificate, client_cert: Certificate, version: ssl.TLSVersion
 ) -> None:
-    peer = secured(answering(echo), server, version, authority.own.cert)
-    with connected(peer, trusting(authority, client)) as connection:
+    peer = secured(answering(echo), server_cert, version, authority.own.cert)
+    with connected(peer, trusting(authority, client_cert)) as connection:
         assert works(connection)
 
 
@@ -421,9 +378,9 @@ def test_who_answered_before_is_not_asked_about_tls() -> None:
 # The files
 
 
-def test_a_file_that_an_executor_lacks(server: Certificate, tmp_path: Path) -> None:
+def test_a_file_that_an_executor_lacks(server_cert: Certificate, tmp_path: Path) -> None:
     with (
-        secured(silent, server) as peer,
+        secured(silent, server_cert) as peer,
         pytest.raises(
             TransportError, match=r"option 'tubemq\.tls\.ca': cannot read .*none\.pem.*; each executor needs"
         ),
@@ -432,12 +389,12 @@ def test_a_file_that_an_executor_lacks(server: Certificate, tmp_path: Path) -> N
 
 
 def test_a_file_that_was_replaced_is_read_anew(
-    authority: Authority, other: Authority, server: Certificate, tmp_path: Path
+    authority: Authority, other_authority: Authority, server_cert: Certificate, tmp_path: Path
 ) -> None:
     file = tmp_path / "ca.pem"
-    shutil.copy(other.own.cert, file)
+    shutil.copy(other_authority.own.cert, file)
     tls = TlsSettings(ca=str(file))
-    with secured(answering(echo), server) as peer:
+    with secured(answering(echo), server_cert) as peer:
         with pytest.raises(ProtocolError, match="is not trusted"):
             connect(peer.address, Framing.STANDARD, TIMEOUT, tls)
         shutil.copy(authority.own.cert, file)
@@ -448,15 +405,17 @@ def test_a_file_that_was_replaced_is_read_anew(
 
 
 @pytest.fixture
-def encrypted(client: Certificate, tmp_path: Path) -> Path:
+def encrypted(client_cert: Certificate, tmp_path: Path) -> Path:
     file = tmp_path / "encrypted.key"
-    openssl("pkey", "-in", client.key, "-aes256", "-passout", "pass:open sesame", "-out", file)
+    openssl("pkey", "-in", client_cert.key, "-aes256", "-passout", "pass:open sesame", "-out", file)
     return file
 
 
-def test_a_key_with_a_password(authority: Authority, server: Certificate, client: Certificate, encrypted: Path) -> None:
-    tls = trusting(authority, client, key=str(encrypted), key_password="open sesame")
-    peer = secured(answering(echo), server, ca=authority.own.cert)
+def test_a_key_with_a_password(
+    authority: Authority, server_cert: Certificate, client_cert: Certificate, encrypted: Path
+) -> None:
+    tls = trusting(authority, client_cert, key=str(encrypted), key_password="open sesame")
+    peer = secured(answering(echo), server_cert, ca=authority.own.cert)
     with connected(peer, pickle.loads(pickle.dumps(tls))) as connection:
         assert works(connection)
     assert "sesame" not in f"{tls} {tls!r} {ClientSettings(masters=(), tls=tls)!r}"
@@ -468,9 +427,9 @@ def test_a_key_with_a_password(authority: Authority, server: Certificate, client
     ids=["none", "empty", "wrong", "too long"],
 )
 def test_a_key_without_the_right_password(
-    authority: Authority, client: Certificate, encrypted: Path, password: str | None, problem: str
+    authority: Authority, client_cert: Certificate, encrypted: Path, password: str | None, problem: str
 ) -> None:
-    tls = trusting(authority, client, key=str(encrypted), key_password=password)
+    tls = trusting(authority, client_cert, key=str(encrypted), key_password=password)
     with pytest.raises(ConfigError) as raised:
         tls_context(tls)
     assert str(raised.value) == (
@@ -478,21 +437,21 @@ def test_a_key_without_the_right_password(
     )
 
 
-def test_a_key_of_another_certificate(authority: Authority, client: Certificate, server: Certificate) -> None:
+def test_a_key_of_another_certificate(authority: Authority, client_cert: Certificate, server_cert: Certificate) -> None:
     with pytest.raises(
         ConfigError, match=r"'tubemq\.tls\.key': .* are no PEM certificate and its private key \(key val"
     ):
-        tls_context(trusting(authority, client, key=str(server.key)))
+        tls_context(trusting(authority, client_cert, key=str(server_cert.key)))
 
 
-def test_files_that_are_no_pem(authority: Authority, client: Certificate, tmp_path: Path) -> None:
+def test_files_that_are_no_pem(authority: Authority, client_cert: Certificate, tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate\n")
     with pytest.raises(ConfigError, match=rf"option 'tubemq\.tls\.ca': no PEM certificate in {junk}"):
         tls_context(TlsSettings(ca=str(junk)))
     for name in ("cert", "key"):
         with pytest.raises(ConfigError, match=rf"'tubemq\.tls\.cert' and 'tubemq\.tls\.key': .*{junk}"):
-            tls_context(replace(trusting(authority, client), **{name: str(junk)}))  # type: ignore[arg-type]
+            tls_context(replace(trusting(authority, client_cert), **{name: str(junk)}))  # type: ignore[arg-type]
 
 
 # Writing and reading
@@ -501,13 +460,18 @@ def test_files_that_are_no_pem(authority: Authority, client: Certificate, tmp_pa
 @pytest.mark.parametrize("release", ["1.2", "2.5"])
 @pytest.mark.parametrize("kind", ["one-way", "two-way", "another host"])
 def test_rows_go_there_and_back(
-    authority: Authority, server: Certificate, client: Certificate, elsewhere: Certificate, kind: str, release: str
+    authority: Authority,
+    server_cert: Certificate,
+    client_cert: Certificate,
+    elsewhere: Certificate,
+    kind: str,
+    release: str,
 ) -> None:
     servers, tls = {
-        "one-way": (TLSFiles(str(server.cert), str(server.key)), trusting(authority)),
-        "two-way": (asking(server, authority), trusting(authority, client)),
+        "one-way": (tls_files(server_cert), trusting(authority)),
+        "two-way": (tls_files(server_cert, authority), trusting(authority, client_cert)),
         "another host": (
-            TLSFiles(str(elsewhere.cert), str(elsewhere.key)), trusting(authority, verify_hostname=False)
+            tls_files(elsewhere), trusting(authority, verify_hostname=False)
         ),
     }[kind]  # fmt: skip
     rows = [b"row %d" % number for number in range(1000)]
@@ -546,7 +510,7 @@ def test_connections_that_break_on_the_way(one_way: EmbeddedTubeMQ, authority: A
 
 @pytest.mark.parametrize(("over_tls", "port"), [(False, 8123), (True, 8124)], ids=["plain", "TLS"])
 def test_a_broker_whose_port_the_master_leaves_out(
-    authority: Authority, server: Certificate, over_tls: bool, port: int
+    authority: Authority, server_cert: Certificate, over_tls: bool, port: int
 ) -> None:
     replies: dict[int, Message] = {
         Method.PRODUCER_REGISTER: pb.RegisterResponseM2P(
@@ -561,7 +525,7 @@ def test_a_broker_whose_port_the_master_leaves_out(
     def answer(request: Request) -> Response:
         return message_reply(request, replies[request.method])
 
-    peer = secured(answering(answer), server) if over_tls else Peer(answering(answer))
+    peer = secured(answering(answer), server_cert) if over_tls else Peer(answering(answer))
     tls = trusting(authority) if over_tls else None
     with peer:
         session = ProducerSession(ClientSettings((peer.address,), framing=Framing.STANDARD, tls=tls))
@@ -571,6 +535,6 @@ def test_a_broker_whose_port_the_master_leaves_out(
         forget_servers()
 
 
-def test_a_wrong_authority_fails_at_once(one_way: EmbeddedTubeMQ, other: Authority) -> None:
+def test_a_wrong_authority_fails_at_once(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
     with pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
-        Query(one_way, "pair", **{**at(one_way, trusting(other)), "retry_for": 3600.0}).run()
+        Query(one_way, "pair", **{**at(one_way, trusting(other_authority)), "retry_for": 3600.0}).run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3, trusting
-from tests.interop.certificates import Authority, Certificate
+from tests.certificates import Authority, Certificate, tls_files, trusting
+from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3
 from tests.peers import Peer, answering, echo
 from tubemq_spark.client import forget_servers, tls
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -23,7 +22,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.testing import EmbeddedTubeMQ, TLSFiles
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,39 +31,6 @@ pytestmark = pytest.mark.timeout(120)
 def clean() -> Iterator[None]:
     yield
     forget_servers()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
-
-
-@pytest.fixture(scope="module")
-def server(authority: Authority) -> Certificate:
-    return authority.certify("server")
-
-
-def certified(authority: Authority, folder: Path, *, since: str, until: str, usage: str = "serverAuth") -> Certificate:
-    """A certificate of the authority that is valid between two times, for 127.0.0.1."""
-    made = Certificate(folder / "cert.pem", folder / "key.pem")
-    config, request = folder / "config", folder / "request"
-    (folder / "index").touch()
-    (folder / "serial").write_text("01\n")
-    config.write_text(
-        f"[ca]\ndefault_ca=us\n[us]\ndatabase={folder}/index\nserial={folder}/serial\nnew_certs_dir={folder}\n"
-        "default_md=sha256\npolicy=any\nx509_extensions=own\n[any]\ncommonName=supplied\n"
-        f"[own]\nsubjectAltName=IP:127.0.0.1\nextendedKeyUsage={usage}\n"
-    )
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", *new_key, "-keyout", made.key, "-out", request, "-subj", "/CN=made")
-    signing = ("-cert", authority.own.cert, "-keyfile", authority.own.key, "-startdate", since, "-enddate", until)
-    openssl("ca", "-batch", "-notext", "-config", config, *signing, "-in", request, "-out", made.cert)
-    return made
-
-
-def openssl(*arguments: str | Path) -> None:
-    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 LONG_AGO, JUST_NOW, SOON, FAR = "20000101000000Z", "20010101000000Z", "20900101000000Z", "20910101000000Z"
@@ -105,7 +71,7 @@ def call(peer: Peer, settings: TlsSettings) -> None:
 def test_a_servers_certificate(
     authority: Authority, tmp_path: Path, since: str, until: str, usage: str, says: str
 ) -> None:
-    own = certified(authority, tmp_path, since=since, until=until, usage=usage)
+    own = authority.certify_between("server between", since, until, usage)
     with (
         serving(own) as peer,
         pytest.raises(ProtocolError, match=rf"of {peer.address} is not trusted: .*{says}") as told,
@@ -130,9 +96,11 @@ def strange(context: ssl.SSLContext) -> None:
 
 
 @pytest.mark.parametrize("change", [old, strange])
-def test_nothing_in_common(authority: Authority, server: Certificate, change: Callable[[ssl.SSLContext], None]) -> None:
+def test_nothing_in_common(
+    authority: Authority, server_cert: Certificate, change: Callable[[ssl.SSLContext], None]
+) -> None:
     with (
-        serving(server, change) as peer,
+        serving(server_cert, change) as peer,
         pytest.raises(
             ProtocolError, match=r"have no version or cipher of TLS in common .*enable TLS 1\.2 or 1\.3"
         ) as told,
@@ -157,13 +125,13 @@ def asking(authority: Authority, version: ssl.TLSVersion) -> Callable[[ssl.SSLCo
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
 @pytest.mark.parametrize("kind", ["missing", "of a stranger", "expired"])
 def test_this_clients_certificate(
-    authority: Authority, server: Certificate, tmp_path: Path, version: ssl.TLSVersion, kind: str
+    authority: Authority, server_cert: Certificate, tmp_path: Path, version: ssl.TLSVersion, kind: str
 ) -> None:
     if kind == "missing":
         own = None
         says = r"asks for this client's certificate, and there is none .*'tubemq\.tls\.cert' and 'tubemq\.tls\.key'"
     elif kind == "expired":
-        own = certified(authority, tmp_path, since=LONG_AGO, until=JUST_NOW, usage="clientAuth")
+        own = authority.certify_between("expired client", LONG_AGO, JUST_NOW, "clientAuth")
         says = r"refuses this client's certificate .*expired.*renew the file of option 'tubemq\.tls\.cert'"
     else:
         own = Authority(tmp_path, "other").certify("stranger")
@@ -171,7 +139,7 @@ def test_this_clients_certificate(
             r"refuses this client's certificate .*have its operator trust the authority that signed the file of option"
         )
     with (
-        serving(server, asking(authority, version)) as peer,
+        serving(server_cert, asking(authority, version)) as peer,
         pytest.raises(TransportError, match=says),
     ):
         call(peer, trusting(authority, own))
@@ -181,10 +149,10 @@ def test_this_clients_certificate(
 
 
 def test_unverified_names_are_warned_of_once(
-    authority: Authority, server: Certificate, caplog: pytest.LogCaptureFixture
+    authority: Authority, server_cert: Certificate, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls._warned.clear()
-    with EmbeddedTubeMQ({"one": 1}, tls=TLSFiles(str(server.cert), str(server.key))) as tubemq:
+    with EmbeddedTubeMQ({"one": 1}, tls=tls_files(server_cert)) as tubemq:
         for verify in (True, False, False):
             settings = ClientSettings.from_options(
                 {

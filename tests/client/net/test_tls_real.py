@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.certificates import Authority, Certificate, trusting
 from tests.faults.bench import Query, write
-from tests.interop.certificates import Authority, Certificate
 from tests.interop.java_client import JavaStores
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool
@@ -57,19 +57,11 @@ class TlsTubeMQ(RealTubeMQ):
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), "authority")
-
-
-@pytest.fixture(scope="module")
-def client(authority: Authority) -> Certificate:
-    return authority.certify("client")
-
-
-@pytest.fixture(scope="module")
-def tubemq(authority: Authority) -> Iterator[TlsTubeMQ]:
+def tubemq(
+    authority: Authority, server_cert: Certificate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TlsTubeMQ]:
     try:
-        cluster = TlsTubeMQ(authority.java_stores(authority.certify("server")))
+        cluster = TlsTubeMQ(authority.java_stores(server_cert, tmp_path_factory.mktemp("java")))
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise
@@ -80,8 +72,8 @@ def tubemq(authority: Authority) -> Iterator[TlsTubeMQ]:
 
 
 @pytest.fixture
-def tls(authority: Authority, client: Certificate) -> TlsSettings:
-    return TlsSettings(ca=str(authority.own.cert), cert=str(client.cert), key=str(client.key))
+def tls(authority: Authority, client_cert: Certificate) -> TlsSettings:
+    return trusting(authority, client_cert)
 
 
 def test_rows_go_there_and_back(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
