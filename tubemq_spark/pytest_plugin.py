@@ -1,6 +1,6 @@
-"""pytest finds this by itself, and with it the fixture `tubemq`.
+"""pytest plugin with the fixture `tubemq`; pytest finds it when the package is installed.
 
-It is imported in every run of pytest where the package is installed, so it imports nothing that costs time.
+Every run of pytest imports it, so its slow imports are inside the fixture.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spark starts its workers with `python3` otherwise, which may lack the package. A fixture of this plugin would say
-    so too late: one that starts Spark for the whole session comes before it.
+    """Let Spark start its workers with this interpreter: `python3`, its default, may lack the package.
+
+    A fixture would set this too late, because a session fixture of the user may start Spark before it.
     """
     if any("tubemq" in getattr(item, "fixturenames", ()) for item in session.items):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -26,7 +27,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def tubemq() -> Iterator[EmbeddedTubeMQ]:
-    """A TubeMQ with one broker for this test alone: `tubemq.create_topic("demo")`, `tubemq.master`."""
+    """An embedded TubeMQ with one broker for this test only: `tubemq.create_topic("demo")`, `tubemq.master`."""
     from tubemq_spark.client import forget_servers
     from tubemq_spark.testing import EmbeddedTubeMQ
 

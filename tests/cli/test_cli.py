@@ -1,4 +1,4 @@
-"""`tubemq-spark` as a program: what it prints, how it ends."""
+"""The program `tubemq-spark`: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -10,27 +10,21 @@ import socket
 import subprocess
 import sys
 from code import InteractiveConsole
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.real.processes import Ports
+from tubemq_spark.cli import demo
+from tubemq_spark.cli.main import main
 from tubemq_spark.protocol.constants import MASTER_PORT
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tubemq_spark.cli"]
-SILENT = """\
-import sys
-from tubemq_spark.cli import demo, sensors
-from tubemq_spark.cli.main import main
-
-sensors.Sensors._send = lambda self: None
-demo._PATIENCE = 0.0
-sys.exit(main(["demo"]))
-"""
 INTERRUPTED = """\
 import signal
 import sys
@@ -60,13 +54,36 @@ sys.exit(main(["demo"]))
 """
 
 
-def run(*arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds)
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command in this process, and restores the signal handlers that it sets."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run_main(*arguments: str) -> Result:
+        status = main(arguments)
+        return Result(status, *capsys.readouterr())
+
+    yield run_main
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def started(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
 
 
 @contextmanager
 def broker(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A broker that runs; it ends with the block, however that ends."""
+    """A running `tubemq-spark broker`, killed when the block ends."""
     with subprocess.Popen(
         [*COMMAND, "broker", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -82,7 +99,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
-    """Its lines up to the one that begins with `end`."""
+    """Return its lines up to the one that begins with `end`."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -112,7 +129,7 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_told_and_ends_with_2(arguments: list[str]) -> None:
+def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("tubemq-spark")
@@ -129,14 +146,14 @@ def test_wrong_usage_is_told_and_ends_with_2(arguments: list[str]) -> None:
         (["demo", "extra"], "extra"),
     ],
 )
-def test_what_is_not_known_is_named_beside_the_right_usage(arguments: list[str], named: str) -> None:
+def test_unknown_arguments_are_named_after_the_usage_of_the_command(run: Run, arguments: list[str], named: str) -> None:
     lines = run(*arguments).stderr.splitlines()
     program = " ".join(["tubemq-spark", *(word for word in arguments if word in ("broker", "demo"))])
     assert lines[0].startswith(f"usage: {program} [-h]")
     assert lines[-1] == f"{program}: error: unrecognized arguments: {named}"
 
 
-def test_without_a_command_the_help_is_shown() -> None:
+def test_without_a_command_the_help_is_shown(run: Run) -> None:
     done = run()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == run("--help").stdout
@@ -145,13 +162,19 @@ def test_without_a_command_the_help_is_shown() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["broker", "--help"], ["demo", "--help"]], ids=" ".join
 )
-def test_help_ends_with_0(arguments: list[str]) -> None:
+def test_help_ends_with_status_0(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert "tubemq-spark" in done.stdout
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_command_runs_as_a_module() -> None:
+    done = started(*COMMAND[1:], "broker", "--no-such-option")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("tubemq-spark broker: error:")
+
+
+def test_a_port_in_use_is_reported(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("broker", "--port", str(port))
@@ -162,7 +185,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_broker_says_where_it_is_and_ends_when_told(stop: signal.Signals) -> None:
+def test_a_broker_prints_its_address_and_stops_on_a_signal(stop: signal.Signals) -> None:
     with broker("--json", "--topic", "clicks:2", "--topic", "views", "--brokers", "2", "--release", "1.2") as process:
         facts = json.loads(first_line(process))
         assert facts["topics"] == {"clicks": 2, "views": 3}
@@ -175,18 +198,18 @@ def test_a_broker_says_where_it_is_and_ends_when_told(stop: signal.Signals) -> N
     assert (process.returncode, rest, errors) == (0, "", "")
 
 
-def test_a_broker_takes_the_port_it_is_given() -> None:
+def test_a_broker_listens_on_the_given_port() -> None:
     with closing(Ports()) as ports, broker("--json", "--port", str(port := ports.free())) as process:
         assert json.loads(first_line(process))["master"] == f"127.0.0.1:{port}"
 
 
-def test_the_printed_lines_work_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_code_works_in_pyspark(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     with broker() as process:
         lines = printed_until(process, "query.stop()")
         *_, end = code = lines[lines.index("query = (") :]
         assert max(map(len, code)) < 80
         names: dict[str, Any] = {"spark": spark}
-        shell = InteractiveConsole(names)  # line by line, as they are pasted
+        shell = InteractiveConsole(names)  # line by line, as a terminal pastes them
         for line in code[:-1]:
             shell.push(line)
         query = names["query"]
@@ -198,7 +221,7 @@ def test_the_printed_lines_work_in_pyspark(spark: SparkSession, capfd: pytest.Ca
             query.stop()
 
 
-def test_a_broker_says_how_to_start_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_prints_how_to_start_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")  # the virtual environment is not active
     with broker() as process:
         lines = printed_until(process, "query = (")
@@ -211,7 +234,7 @@ def test_a_broker_says_how_to_start_pyspark(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*COMMAND, "demo", "--seconds", "2"], capture_output=True, text=True, timeout=300, cwd=tmp_path
+        [*COMMAND, "demo", "--seconds", "1"], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -221,19 +244,32 @@ def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     assert f"All {sum(map(int, batches))} rows came out, each once." in done.stdout
     assert "lag 0" in done.stdout
     assert f"tubemq-spark broker --port {MASTER_PORT}" in done.stdout
-    assert done.stdout.count(f'"tubemq.master", "127.0.0.1:{MASTER_PORT}"') == 2  # to read there, and to write
-    assert "\x1b" not in done.stdout  # it is no terminal
+    assert done.stdout.count(f'"tubemq.master", "127.0.0.1:{MASTER_PORT}"') == 2  # for the reader and for the writer
+    assert "\x1b" not in done.stdout  # because it is no terminal
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_without_rows_fails() -> None:
-    done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=300)
+def test_a_demo_without_rows_fails(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    def watch_nothing(*_: object) -> int:
+        empty = SimpleNamespace(committed=list, rows=0, sent=7)
+        quiet = SimpleNamespace(status=lambda text: None, check=lambda: None)
+        demo._watch(cast(Any, empty), cast(Any, empty), cast(Any, quiet), 0.0, cast(Any, quiet))
+        raise AssertionError
+
+    monkeypatch.setattr(demo, "_stream", watch_nothing)
+    monkeypatch.setattr(demo, "_FIRST_ROWS_TIMEOUT", 0.0)
+    monkeypatch.setattr(demo, "_POLL_INTERVAL", 0.0)
+    done = run("demo")
     assert done.returncode == 1, done.stdout
-    assert done.stderr.splitlines()[-1].startswith("tubemq-spark demo: no rows came out of Spark")
+    assert done.stderr.splitlines()[-1] == ("tubemq-spark demo: no rows came out of Spark within 0 s, but 7 were sent")
 
 
-@pytest.mark.parametrize("printed", ["An embedded TubeMQ listens", "Spark"], ids=["starts", "reads"])
-def test_an_interrupted_demo_says_so_in_one_line(printed: str) -> None:
+@pytest.mark.parametrize(
+    "printed",
+    ["An embedded TubeMQ listens", pytest.param("Spark", marks=pytest.mark.thorough)],
+    ids=["starts", "reads"],
+)
+def test_an_interrupted_demo_prints_one_line(printed: str) -> None:
     with subprocess.Popen([*COMMAND, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             printed_until(process, printed)
@@ -245,8 +281,8 @@ def test_an_interrupted_demo_says_so_in_one_line(printed: str) -> None:
     assert "came out" not in rest
 
 
-def test_an_interrupt_during_the_imports_is_told_too() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+def test_an_interrupt_during_the_imports_is_reported() -> None:
+    done = started("-c", INTERRUPTED)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tubemq-spark: interrupted\n")
 
 
@@ -254,10 +290,8 @@ def test_an_interrupt_during_the_imports_is_told_too() -> None:
     ("name", "requirement"),
     [("rich", "rich>=13.7"), ("pyspark", "pyspark>=4.0,<4.4")],
 )
-def test_a_missing_package_is_asked_for(name: str, requirement: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(name=name)], capture_output=True, text=True, timeout=120
-    )
+def test_the_error_names_a_missing_package(name: str, requirement: str) -> None:
+    done = started("-c", WITHOUT.format(name=name))
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert f"pip install '{requirement}'" in done.stderr
@@ -265,7 +299,7 @@ def test_a_missing_package_is_asked_for(name: str, requirement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reason"),
     [
         pytest.param(None, "none was found", id="none"),
         pytest.param("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is 11", id="old"),
@@ -273,8 +307,8 @@ def test_a_missing_package_is_asked_for(name: str, requirement: str) -> None:
         pytest.param("echo 'Unable to locate a Java Runtime.' >&2; exit 1", "none was found", id="placeholder"),
     ],
 )
-def test_a_missing_java_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
+def test_the_error_names_a_missing_java(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str
 ) -> None:
     if script is not None:
         java = tmp_path / "bin" / "java"
@@ -286,4 +320,4 @@ def test_a_missing_java_is_asked_for(
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "Java 17 or later" in done.stderr
-    assert told in done.stderr
+    assert reason in done.stderr

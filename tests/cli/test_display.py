@@ -1,4 +1,4 @@
-"""What the demo shows on terminals and elsewhere."""
+"""The demo's output on terminals and elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tubemq_spark.cli.display import View
+from tubemq_spark.cli.display import Display
 from tubemq_spark.cli.stream import Batch, Reading
 
 ROWS = [
@@ -21,12 +21,12 @@ ROWS = [
 def shown(width: int, *, terminal: bool, batches: list[Batch]) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, height=50, force_terminal=terminal, color_system=None, highlight=False)
-    with View(console) as view:
-        view.status("starting")
+    with Display(console) as display:
+        display.status("starting")
         for batch in batches:
-            view.show(batch)
-        view.status("5 rows sent")
-    view.say("the end")
+            display.show(batch)
+        display.status("5 rows sent")
+    display.print("the end")
     return file.getvalue()
 
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where each command adds its parser
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # each command adds its parser to it

@@ -1,4 +1,4 @@
-"""`python -m tubemq_spark.cli`, the same as `tubemq-spark`."""
+"""`python -m tubemq_spark.cli`: the same as `tubemq-spark`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tubemq-spark broker`: an embedded TubeMQ until it is stopped."""
+"""`tubemq-spark broker`: run an embedded TubeMQ until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from tubemq_spark.cli import Commands
 from tubemq_spark.cli.requirements import INSTALL_SPARK
-from tubemq_spark.cli.snippet import code, shell
+from tubemq_spark.cli.snippet import in_new_terminal, pyspark_code
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ, Release
 
 _READY = """\
-A TubeMQ with the behaviour of {release} runs in this process, in memory alone.
+An embedded TubeMQ that behaves like release {release} is running; it keeps messages in memory only.
   master   {master}
   brokers  {brokers}
   topics   {topics}
-Ctrl-C ends it. In another terminal PySpark ({install}),
+Ctrl-C stops it. In another terminal, start PySpark ({install}):
 {pyspark}
-and to paste there, to read, to write and to end the query:
+Then paste this to read and write the topic, and to stop the query:
 {code}
 """
 
@@ -31,37 +31,37 @@ and to paste there, to read, to write and to end the query:
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "broker",
-        help="serve an embedded TubeMQ until it is stopped",
-        description="Serves an embedded TubeMQ on 127.0.0.1 until Ctrl-C or SIGTERM. Messages are kept in memory only.",
+        help="run an embedded TubeMQ until it is stopped",
+        description="Run an embedded TubeMQ on 127.0.0.1 until Ctrl-C or SIGTERM. It keeps messages in memory only.",
     )
-    parser.add_argument("--port", type=_port, default=0, help="of the master; by default a free one")
+    parser.add_argument("--port", type=_port, default=0, help="port of the master (default: a free port)")
     parser.add_argument(
         "--topic",
         type=_topic,
         action="append",
         metavar="TOPIC",
-        help="NAME:PARTITIONS, with so many partitions on each broker; :PARTITIONS is optional (3); "
-        "may be repeated (demo:3)",
+        help="topic as NAME or NAME:PARTITIONS, with that many partitions on each broker (default: 3); "
+        "may be repeated (default: demo:3)",
     )
-    parser.add_argument("--brokers", type=_count, default=1, metavar="N", help="how many (1)")
+    parser.add_argument("--brokers", type=_count, default=1, metavar="N", help="number of brokers (default: 1)")
     parser.add_argument(
         "--release",
         choices=[release.value for release in Release],
         default=Release.V2_5.value,
-        help=f"the TubeMQ to behave like ({Release.V2_5.value}); 1.2 speaks that release's own framing",
+        help=f"TubeMQ release to behave like (default: {Release.V2_5.value}); 1.2 uses its own framing",
     )
-    parser.add_argument("--json", action="store_true", help="say where it is in one line of JSON")
+    parser.add_argument("--json", action="store_true", help="print the address as one line of JSON")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    stopped: SimpleQueue[None] = SimpleQueue()  # whose "put", unlike an event's "set", may interrupt the waiting
+    stopped: SimpleQueue[None] = SimpleQueue()  # a signal handler may call its `put`, unlike an event's `set`
     _on_signals(lambda *_: stopped.put(None))
     topics = dict(given.topic or [("demo", 3)])
     with _start(given, topics) as tubemq:
         print(_as_json(tubemq, topics) if given.json else _as_text(tubemq, topics), end="", flush=True)
         stopped.get()
-        _on_signals(signal.SIG_IGN)  # a second one comes too late to matter
+        _on_signals(signal.SIG_IGN)  # a second signal must not disturb the stop
     return 0
 
 
@@ -75,8 +75,8 @@ def _start(given: argparse.Namespace, topics: dict[str, int]) -> EmbeddedTubeMQ:
         return EmbeddedTubeMQ(topics, given.brokers, port=given.port, release=given.release)
     except OSError as cause:
         raise TransportError(
-            f"cannot listen on port {given.port} of 127.0.0.1 ({os.strerror(cause.errno or 0)}): choose another one "
-            "with --port, or leave it out"
+            f"cannot listen on 127.0.0.1:{given.port}: {os.strerror(cause.errno or 0)}. Choose another port with "
+            "--port, or leave it out for a free one"
         ) from cause
 
 
@@ -86,10 +86,10 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
         release=tubemq.release.value,
         master=tubemq.master,
         brokers=", ".join(map(str, tubemq.broker_ids)),
-        topics=", ".join(f"{name} ({partitions} partitions a broker)" for name, partitions in topics.items()),
+        topics=", ".join(f"{name} ({partitions} partitions on each broker)" for name, partitions in topics.items()),
         install=INSTALL_SPARK,
-        pyspark=shell("pyspark"),
-        code=code(tubemq.master, topic),
+        pyspark=in_new_terminal("pyspark"),
+        code=pyspark_code(tubemq.master, topic),
     )
 
 
@@ -124,5 +124,5 @@ def _within(text: str, least: int, most: int) -> int:
     except ValueError:
         number = least - 1
     if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number within {least} and {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
     return number

@@ -1,4 +1,4 @@
-"""`tubemq-spark demo`: readings of sensors through an embedded TubeMQ and Spark, on the screen in seconds."""
+"""`tubemq-spark demo`: stream sensor readings from an embedded TubeMQ through Spark and show them."""
 
 from __future__ import annotations
 
@@ -11,140 +11,144 @@ from typing import TYPE_CHECKING
 
 from tubemq_spark.cli import Commands
 from tubemq_spark.cli.interrupt import Interrupt
-from tubemq_spark.cli.requirements import need_rich, need_spark
+from tubemq_spark.cli.requirements import require_rich, require_spark
 from tubemq_spark.cli.sensors import Sensors
-from tubemq_spark.cli.snippet import code, shell
+from tubemq_spark.cli.snippet import in_new_terminal, pyspark_code
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 if TYPE_CHECKING:
-    from tubemq_spark.cli.display import View
+    from tubemq_spark.cli.display import Display
     from tubemq_spark.cli.stream import Stream
 
 TOPIC, GROUP = "sensors", "demo_group"
-_LOOK = 0.1  # seconds between two looks at the query
-_PATIENCE = 120.0  # seconds to wait for the first rows
-_WORKERS = "the first micro-batch starts Python workers ..."
-_NEXT = """\
-What to try next: a TubeMQ in one terminal,
+_POLL_INTERVAL = 0.1  # seconds between two polls of the query
+_FIRST_ROWS_TIMEOUT = 120.0  # seconds
+_STARTING_WORKERS = "the first micro-batch starts Python workers ..."
+_NEXT_STEPS = """\
+To try it yourself, start a TubeMQ in one terminal:
 {broker}
-in another PySpark,
+Start PySpark in another one:
 {pyspark}
-and to paste there, to read, to write and to end the query:
+Then paste this to read and write the topic, and to stop the query:
 {code}"""
 
 
 class DemoError(TubeMQError):
-    """The demo did not show what it is there to show."""
+    """The demo failed: rows are missing, duplicated or late."""
 
 
 def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
-        help="stream rows from an embedded TubeMQ through Spark, show them, end by itself",
-        description="Starts an embedded TubeMQ, sends sensors' readings to it and streams them through a local Spark.",
+        help="stream rows from an embedded TubeMQ through Spark, show them, and exit",
+        description="Start an embedded TubeMQ, send sensor readings to it, and stream them through a local Spark.",
     )
-    parser.add_argument("--seconds", type=_seconds, default=8.0, help="how long to stream, from the first rows on (8)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=8.0, help="how long to stream after the first rows (default: 8)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    need_rich()
-    need_spark()
-    from tubemq_spark.cli.display import View, console
+    require_rich()
+    require_spark()
+    from tubemq_spark.cli.display import Display, console
 
-    view = View(console())
+    display = Display(console())
     with (
         tempfile.TemporaryDirectory(prefix="tubemq-demo-", ignore_cleanup_errors=True) as folder,
         EmbeddedTubeMQ() as tubemq,
     ):
         log = Path(folder) / "spark.log"
         try:
-            with view:
-                rows = _stream(tubemq, view, Path(folder), log, given.seconds)
+            with display:
+                rows = _stream(tubemq, display, Path(folder), log, given.seconds)
         except TubeMQError:
             print(_tail(log), file=sys.stderr)
             raise
-    view.say(f"All {rows} rows came out, each once. Group {GROUP} stands at the end of the topic: lag 0.")
-    view.say(_what_next())
+    display.print(f"All {rows} rows came out, each once. Group {GROUP} is at the end of the topic: lag 0.")
+    display.print(_next_steps())
     return 0
 
 
-def _stream(tubemq: EmbeddedTubeMQ, view: View, folder: Path, log: Path, seconds: float) -> int:
-    """All there is to see; how many rows were sent, and came out."""
+def _stream(tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float) -> int:
+    """Run the demo and return the number of rows that were sent and came out."""
     from tubemq_spark.cli.stream import VERSION, Stream, local_session
 
-    tubemq.create_topic(TOPIC, partitions=1, stores=3)  # with a store of its own each row knows its offset
-    view.say(f"An embedded TubeMQ listens at {tubemq.master}; sensors write to the 3 partitions of topic {TOPIC}.")
+    tubemq.create_topic(TOPIC, partitions=1, stores=3)  # a partition with its own store knows the offset of each row
+    display.print(f"An embedded TubeMQ listens at {tubemq.master}; sensors write to the 3 partitions of topic {TOPIC}.")
     with Interrupt() as interrupt, Sensors(tubemq, TOPIC) as sensors:
-        view.status(f"starting Spark {VERSION} ...")
+        display.status(f"starting Spark {VERSION} ...")
         with local_session(folder, log) as session:
             interrupt.check()
-            view.status(_WORKERS)  # for what is said stands above it
-            view.say(f"Spark {VERSION} reads them in micro-batches.")
+            display.status(_STARTING_WORKERS)  # the next line is printed above it
+            display.print(f"Spark {VERSION} reads them in micro-batches.")
             with Stream(session, tubemq.master, GROUP, TOPIC, folder, lambda rows: sensors.sent - rows) as stream:
-                _watch(stream, sensors, view, seconds, interrupt)
-                _finish(stream, sensors, view)
+                _watch(stream, sensors, display, seconds, interrupt)
+                _finish(stream, sensors, display)
     _check(tubemq, sensors.sent, stream)
     return sensors.sent
 
 
-def _watch(stream: Stream, sensors: Sensors, view: View, seconds: float, interrupt: Interrupt) -> None:
-    """Shows what comes until `seconds` after the first rows."""
+def _watch(stream: Stream, sensors: Sensors, display: Display, seconds: float, interrupt: Interrupt) -> None:
+    """Show the batches until `seconds` after the first rows."""
     ends = None
-    gives_up = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _FIRST_ROWS_TIMEOUT
     while ends is None or time.monotonic() < ends:
         for batch in stream.committed():
-            view.show(batch)
+            display.show(batch)
             if batch.rows and ends is None:
                 ends = time.monotonic() + seconds
-        if ends is None and time.monotonic() > gives_up:
-            raise DemoError(f"no rows came out of Spark within {_PATIENCE:g} s, though {sensors.sent} were sent")
-        view.status(_now(stream, sensors))
-        time.sleep(_LOOK)
+        if ends is None and time.monotonic() > deadline:
+            raise DemoError(f"no rows came out of Spark within {_FIRST_ROWS_TIMEOUT:g} s, but {sensors.sent} were sent")
+        display.status(_progress(stream, sensors))
+        time.sleep(_POLL_INTERVAL)
         interrupt.check()
 
 
-def _finish(stream: Stream, sensors: Sensors, view: View) -> None:
+def _finish(stream: Stream, sensors: Sensors, display: Display) -> None:
     sensors.stop()
     stream.drain()
     for batch in stream.committed():
-        view.show(batch)
-    view.status(_now(stream, sensors))
+        display.show(batch)
+    display.status(_progress(stream, sensors))
 
 
-def _now(stream: Stream, sensors: Sensors) -> str:
+def _progress(stream: Stream, sensors: Sensors) -> str:
     if not stream.rows:
-        return _WORKERS
+        return _STARTING_WORKERS
     return f"{sensors.sent} rows sent, {stream.rows} came out of Spark, lag {sensors.sent - stream.rows}"
 
 
 def _check(tubemq: EmbeddedTubeMQ, sent: int, stream: Stream) -> None:
-    """All that was sent came out once, and the group stands behind it; `DemoError` otherwise."""
-    if not sent or not sent == stream.rows == len(stream.places):
+    """Raise `DemoError` unless all rows came out once and the group's offsets are at the ends."""
+    if not sent or not sent == stream.rows == len(stream.offsets):
         raise DemoError(
             f"{sent} rows were sent to topic {TOPIC}, and {stream.rows} came out of Spark, "
-            f"{len(stream.places)} of them different"
+            f"{len(stream.offsets)} of them different"
         )
     ends: dict[tuple[int, int], int] = {}
     for message in tubemq.messages(TOPIC):
         ends[message.broker_id, message.partition] = message.offset + INDEX_MSG_UNIT_SIZE
-    stands = {place: tubemq.group_offset(GROUP, TOPIC, *place) for place in ends}
-    if stands != ends:
-        raise DemoError(f"all rows came out, but group {GROUP} was moved to {stands} and the topic ends at {ends}")
+    committed = {place: tubemq.group_offset(GROUP, TOPIC, *place) for place in ends}
+    if committed != ends:
+        raise DemoError(
+            f"all rows came out, but the offsets of group {GROUP} are {committed} and the topic ends at {ends}"
+        )
 
 
-def _what_next() -> str:
-    return _NEXT.format(
-        broker=shell(f"tubemq-spark broker --port {MASTER_PORT}"),
-        pyspark=shell("pyspark"),
-        code=code(f"127.0.0.1:{MASTER_PORT}", "demo"),
+def _next_steps() -> str:
+    return _NEXT_STEPS.format(
+        broker=in_new_terminal(f"tubemq-spark broker --port {MASTER_PORT}"),
+        pyspark=in_new_terminal("pyspark"),
+        code=pyspark_code(f"127.0.0.1:{MASTER_PORT}", "demo"),
     )
 
 
 def _tail(log: Path) -> str:
-    """The end of what Spark said, which goes away with its folder."""
+    """Return the last lines of Spark's log, whose folder is removed afterwards."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""
 
 
@@ -154,5 +158,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds within 0 and 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
     return seconds

@@ -1,4 +1,4 @@
-"""What the demo shows: tables that change in place on a terminal, plain lines elsewhere."""
+"""Output of the demo: tables that update in place on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tubemq_spark.cli.stream import Batch, Reading
 
-_PLAIN_ROWS = 3  # of each batch, one of each partition when they are alike
+_PLAIN_ROWS = 3  # printed of each batch, usually one of each partition
 _LIVE_ROWS, _LIVE_BATCHES = 10, 6
 _ROW = "  {:<9}  {:>6}  {:<11}  {:<16}  {:<12}  {}"
-_HEAD = ("partition", "offset", "msg_type", "msg_time", "attributes", "value")
-_BEFORE_VALUE = 68  # characters that the other columns and the frame take on a terminal ...
-_NARROW, _MINUTE = 100, 18  # ... of which a narrow one does without the time, which is the same all the while
+_COLUMNS = ("partition", "offset", "msg_type", "msg_time", "attributes", "value")
+_OTHER_COLUMNS = 68  # characters that the frame and all columns but `value` take on a terminal
+_NARROW, _TIME_COLUMN = 100, 18  # a terminal narrower than 100 characters leaves out the 18 of `msg_time`
 _BAR = 24  # characters
 
 
-class View:
-    """Shows batches as they come. On a terminal the newest stay in sight; elsewhere all of them are written down."""
+class Display:
+    """Shows batches as they arrive: the newest in a table on a terminal, all as lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -35,7 +35,7 @@ class View:
         self._batches: deque[Batch] = deque(maxlen=_LIVE_BATCHES)
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Display:
         if self._live is not None:
             self._live.start()
         return self
@@ -47,25 +47,25 @@ class View:
             self._live.stop()
 
     def status(self, text: str) -> None:
-        """What goes on now: one line, that the next one replaces. Only a terminal has it."""
+        """Show the current activity in one line, on a terminal only; the next status replaces it."""
         if self._live is not None and text != self._status:
             self._status = text
             self._redraw(self._live)
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def show(self, batch: Batch) -> None:
         if self._live is None:
             if not self._batches:
-                self.say(_ROW.format(*_HEAD))
-            for row in _some(batch.rows, _PLAIN_ROWS):
-                self.say(_ROW.format(*_cells(row)))
-            self.say(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
+                self.print(_ROW.format(*_COLUMNS))
+            for row in _sample(batch.rows, _PLAIN_ROWS):
+                self.print(_ROW.format(*_cells(row)))
+            self.print(f"batch {batch.number}: {len(batch.rows)} rows in {batch.seconds:.2f} s, lag {batch.lag}")
             self._batches.append(batch)
             return
-        self._rows.extend(_some(batch.rows, _LIVE_ROWS))
+        self._rows.extend(_sample(batch.rows, _LIVE_ROWS))
         self._batches.append(batch)
         self._redraw(self._live)
 
@@ -80,12 +80,12 @@ class View:
 
 
 def console() -> Console:
-    """Standard output."""
+    """Return a console on standard output."""
     return Console(highlight=False)
 
 
-def _some(rows: Sequence[Reading], count: int) -> list[Reading]:
-    """`count` of them at equal distances, all when there are fewer."""
+def _sample(rows: Sequence[Reading], count: int) -> list[Reading]:
+    """Return `count` rows at equal distances, or all if there are fewer."""
     return [rows[number * len(rows) // count] for number in range(count)] if len(rows) > count else list(rows)
 
 
@@ -95,10 +95,10 @@ def _cells(row: Reading) -> tuple[str, ...]:
 
 
 def _newest(rows: Iterable[Reading], width: int) -> Table:
-    dropped = _HEAD.index("msg_time") if width < _NARROW else len(_HEAD)
-    room = max(10, width - _BEFORE_VALUE + (_MINUTE if width < _NARROW else 0))
+    dropped = _COLUMNS.index("msg_time") if width < _NARROW else len(_COLUMNS)
+    room = max(10, width - _OTHER_COLUMNS + (_TIME_COLUMN if width < _NARROW else 0))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in _without(_HEAD, dropped):
+    for name in _without(_COLUMNS, dropped):
         justify: Literal["left", "right"] = "right" if name == "offset" else "left"
         most = room if name == "value" else None
         table.add_column(name, no_wrap=True, header_style="dim", justify=justify, max_width=most, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""Ctrl-C while another program is talked to."""
+"""Ctrl-C during calls to Spark's JVM."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """Notes Ctrl-C in the `with` block, and raises it where `check` is called or at the end of the block.
+    """Postpones the first Ctrl-C in the `with` block until `check` is called or the block ends.
 
-    Raised within a call to Spark it would break the talk with it. A second one is raised at once all the same.
+    A `KeyboardInterrupt` within a call would break the connection to the JVM. A second Ctrl-C raises it at once.
     """
 
     def __init__(self) -> None:
-        self._noted = False
-        self._before = signal.getsignal(signal.SIGINT)
+        self._interrupted = False
+        self._old_handler = signal.getsignal(signal.SIGINT)
 
     def check(self) -> None:
-        """`KeyboardInterrupt` when there was one."""
-        if self._noted:
+        """Raise `KeyboardInterrupt` after a Ctrl-C."""
+        if self._interrupted:
             raise KeyboardInterrupt
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = True
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._note)
+        self._old_handler = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._old_handler)
         self.check()

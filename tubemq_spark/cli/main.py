@@ -1,4 +1,4 @@
-"""What `tubemq-spark` is asked to do, and its exit statuses.
+"""The entry point of `tubemq-spark`: parse the arguments and run one command. Exit statuses:
 
 0 success, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
 """
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from tubemq_spark.errors import ConfigError, TubeMQError
 
-INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
+INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command, by default that of the command line; gives its exit status."""
+    """Run one command, by default that of the command line, and return its exit status."""
     try:
         given = _parse(arguments)
         return _run(given)
-    except SystemExit as end:  # argparse has said what is wrong, or shown its help
+    except SystemExit as end:  # argparse has printed the mistake or its help
         return 0 if end.code is None else int(end.code)
     except KeyboardInterrupt:
         print("tubemq-spark: interrupted", file=sys.stderr)
@@ -35,7 +35,10 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """`SystemExit` when there is nothing to run. The imports take a moment, in which Ctrl-C is none the worse."""
+    """Return the parsed arguments; `SystemExit` when there is no command to run.
+
+    The slow imports are here, where `main` already handles Ctrl-C.
+    """
     from importlib.metadata import version
 
     from tubemq_spark.cli import broker, demo
@@ -46,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for command in (demo, broker):
         command.add_to(commands)
     given, unknown = parser.parse_known_args(arguments)
-    if unknown:  # the command's own usage helps more than the program's
+    if unknown:  # show the usage of the command rather than that of the program
         commands.choices.get(given.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if given.command is None:
         parser.print_help(sys.stderr)

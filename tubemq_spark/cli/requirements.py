@@ -1,4 +1,4 @@
-"""What a command needs and pip or the system must bring: each is looked for, and asked for in one sentence."""
+"""Requirements of commands that pip or the system must install; an error says how to install a missing one."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from importlib.util import find_spec
 
 from tubemq_spark.errors import TubeMQError
 
-INSTALL_SPARK = "pip install 'pyspark>=4.0,<4.4'"  # without its extra `sql`: nothing here needs pandas
-LEAST_JAVA = 17  # that Spark 4 runs on
+INSTALL_SPARK = "pip install 'pyspark>=4.0,<4.4'"  # without its extra `sql`, because nothing here needs pandas
+MIN_JAVA = 17  # for Spark 4
 
 
 class MissingError(TubeMQError):
-    """Something that has to be installed first is not there."""
+    """A requirement is not installed."""
 
 
-def need_rich() -> None:
-    """`MissingError` without the package `rich`."""
+def require_rich() -> None:
+    """Raise `MissingError` without the package `rich`."""
     if find_spec("rich") is None:
-        raise MissingError("the package rich is not installed: pip install 'rich>=13.7'")
+        raise MissingError("the package rich is not installed. Run: pip install 'rich>=13.7'")
 
 
-def need_spark() -> None:
-    """`MissingError` without pyspark, or without a Java that it can run on."""
+def require_spark() -> None:
+    """Raise `MissingError` without pyspark, or without a Java that it supports."""
     if find_spec("pyspark") is None:
-        raise MissingError(f"pyspark is not installed: {INSTALL_SPARK}")
+        raise MissingError(f"pyspark is not installed. Run: {INSTALL_SPARK}")
     program = java_program()
     version = None if program is None else java_version(program)
-    if version is None or version < LEAST_JAVA:
+    if version is None or version < MIN_JAVA:
         found = "none was found" if version is None else f"{program} is {version}"
         raise MissingError(
-            f"Spark needs Java {LEAST_JAVA} or later, and {found}: install one (on Debian: sudo apt-get install "
-            f"openjdk-{LEAST_JAVA}-jre-headless) and have it on the PATH or in JAVA_HOME"
+            f"Spark needs Java {MIN_JAVA} or later, but {found}. Install it (on Debian: sudo apt-get install "
+            f"openjdk-{MIN_JAVA}-jre-headless) and put it on the PATH or in JAVA_HOME"
         )
 
 
 def java_program() -> str | None:
-    """The `java` that Spark will start."""
+    """Return the path of the `java` that Spark will start."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=os.path.join(home, "bin") if home else None)
 
 
 def java_version(program: str) -> int | None:
-    """The major version; None when `program` does not tell it, as Apple's placeholder for a Java does not."""
+    """Return the major version; None when `program` prints none, as Apple's placeholder for Java."""
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     return None if match is None else int(match[1])

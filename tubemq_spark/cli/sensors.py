@@ -1,4 +1,4 @@
-"""Sensors of a make-believe plant that write their readings to a topic."""
+"""Sample data: sensors of an imaginary plant that send readings to a topic."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from types import TracebackType
 
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-_PAUSE = 0.1  # seconds between two volleys
-_KINDS = {"temperature": ("celsius", 60, 95), "pressure": ("bar", 2, 5), "vibration": ("mm_s", 0, 9)}  # unit, from, to
+_INTERVAL = 0.1  # seconds between two bursts
+_KINDS = {
+    "temperature": ("celsius", 60, 95),
+    "pressure": ("bar", 2, 5),
+    "vibration": ("mm_s", 0, 9),
+}  # unit, lowest, highest
 _SITES = ("north", "south", "harbour")
 
 
 class Sensors:
-    """A thread that sends readings while the `with` block runs, more in some moments than in others."""
+    """A thread that sends readings in bursts of various sizes while the `with` block runs."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ, topic: str) -> None:
         self.sent = 0
@@ -36,19 +40,19 @@ class Sensors:
         self.stop()
 
     def stop(self) -> None:
-        """No reading is sent after that. May be called again."""
+        """Stop sending; may be called again."""
         self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE):
+        while not self._stopping.wait(_INTERVAL):
             for _ in range(self._random.choice((4, 8, 12, 40))):
                 self._send()
 
     def _send(self) -> None:
         kind = self._random.choice(list(_KINDS))
-        unit, least, most = _KINDS[kind]
-        reading = {"sensor": self._random.randrange(1, 100), unit: round(self._random.uniform(least, most), 1)}
+        unit, lowest, highest = _KINDS[kind]
+        reading = {"sensor": self._random.randrange(1, 100), unit: round(self._random.uniform(lowest, highest), 1)}
         self._tubemq.send(
             self._topic,
             json.dumps(reading).encode(),

@@ -1,4 +1,4 @@
-"""What to paste into another terminal: PySpark that reads and writes a topic."""
+"""Code for users to paste: PySpark code that reads and writes a topic, and commands for a new terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# Not indented, for Python would refuse it; in parentheses, for a long statement is read and pasted line by line.
+# Not indented, because Python would refuse that. In parentheses, because a shell executes pasted lines one by one.
 _CODE = """\
 query = (
     spark.readStream.format("tubemq")
@@ -31,13 +31,13 @@ query.processAllAvailable()
 query.stop()"""
 
 
-def shell(command: str) -> str:
-    """`command` for a new terminal, behind what activates the virtual environment where there is one to activate."""
+def in_new_terminal(command: str) -> str:
+    """Return `command`, after a line that activates the virtual environment if a new terminal needs it."""
     script = Path(sys.executable).parent / "activate"
     activate = f". {os.path.relpath(script)}\n" if script.exists() and shutil.which("tubemq-spark") is None else ""
     return activate + command
 
 
-def code(master: str, topic: str) -> str:
-    """For a PySpark shell: a query that shows the topic, ten rows for it, and the query's end when they were shown."""
+def pyspark_code(master: str, topic: str) -> str:
+    """Return code for a PySpark shell: start a query that shows the topic, send ten rows, and stop the query."""
     return _CODE.format(master=master, topic=topic)

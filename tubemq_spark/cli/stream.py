@@ -1,4 +1,4 @@
-"""The Spark side of the demo: a local session, and a streaming query that hands its rows over."""
+"""The Spark part of the demo: a local session, and a streaming query that collects its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tubemq_spark.errors import TubeMQError
 
 TRIGGER = "1 second"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time to start, and enough for this
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 _COLUMNS = (
     "broker_id", "partition", "offset", "msg_type", "msg_time", "attributes", "CAST(value AS STRING) AS value"
 )  # fmt: skip
@@ -30,7 +30,7 @@ VERSION = pyspark.__version__
 
 @dataclass(frozen=True)
 class Reading:
-    """One row of the source, its value being text."""
+    """One row of the source, with its value as text."""
 
     partition: str  # brokerId:partitionId
     offset: int | None
@@ -42,7 +42,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch that was committed. `lag`: messages that waited behind it in the topic when its rows were there."""
+    """A committed micro-batch. `lag` is the number of messages behind it in the topic when its rows came out."""
 
     number: int
     rows: list[Reading]
@@ -52,17 +52,17 @@ class Batch:
 
 @contextmanager
 def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
-    """A session on loopback that keeps its files in `folder`; what it and its workers say goes to `log`.
+    """Yield a session on loopback with its files in `folder`; the output of its processes goes to `log`.
 
-    `TubeMQError` when it does not start.
+    Raises `TubeMQError` when it does not start.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers have what this interpreter has
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages of this interpreter
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("tubemq-spark demo")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", _QUICK)
+        .config("spark.driver.extraJavaOptions", _JVM_OPTIONS)
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "1")
@@ -70,9 +70,9 @@ def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    with _standard_error_to(log):  # which the processes of Spark inherit
+    with _standard_error_to(log):  # Spark's processes inherit it
         try:
-            with ThreadPoolExecutor(1) as pool:  # for in the main thread Spark would take Ctrl-C to itself
+            with ThreadPoolExecutor(1) as pool:  # in the main thread PySpark would install its own Ctrl-C handler
                 session = pool.submit(builder.getOrCreate).result()
         except (PySparkException, Py4JError) as cause:
             raise TubeMQError(f"Spark did not start: {_first_line(cause)}") from cause
@@ -95,16 +95,16 @@ def _standard_error_to(log: Path) -> Iterator[None]:
 
 
 class Stream:
-    """A query that runs from its making on. `lag_after` is told how many rows there were, and says how many wait."""
+    """A query that starts at once. `lag_after` returns the lag for the number of rows that came out."""
 
     def __init__(
         self, session: SparkSession, master: str, group: str, topic: str, folder: Path, lag_after: Callable[[int], int]
     ) -> None:
-        self.rows = 0  # that came out ...
-        self.places: set[tuple[str, int | None]] = set()  # ... and where they stand in the topic
+        self.rows = 0  # rows that came out of Spark
+        self.offsets: set[tuple[str, int | None]] = set()  # partition and offset of each
         self._lag_after = lag_after
         self._uncommitted: dict[int, Batch] = {}
-        self._lock = threading.Lock()  # Spark calls `_take` in a thread of its own
+        self._lock = threading.Lock()  # Spark calls `_collect` in another thread
         self._query = (
             session.readStream.format("tubemq")
             .option("tubemq.master", master)
@@ -113,13 +113,13 @@ class Stream:
             .option("startingOffsets", "earliest")
             .load()
             .selectExpr(*_COLUMNS)
-            .writeStream.foreachBatch(self._take)
+            .writeStream.foreachBatch(self._collect)
             .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(processingTime=TRIGGER)
             .start()
         )
 
-    def _take(self, frame: DataFrame, number: int) -> None:
+    def _collect(self, frame: DataFrame, number: int) -> None:
         rows = [
             Reading(
                 partition=f"{row.broker_id}:{row.partition}",
@@ -133,11 +133,11 @@ class Stream:
         ]
         with self._lock:
             self.rows += len(rows)
-            self.places.update((row.partition, row.offset) for row in rows)
+            self.offsets.update((row.partition, row.offset) for row in rows)
             self._uncommitted[number] = Batch(number, rows, self._lag_after(self.rows))
 
     def committed(self) -> list[Batch]:
-        """The batches that were committed since the last call, in their order; `TubeMQError` when the query failed."""
+        """Return the batches committed since the last call, in order; `TubeMQError` when the query failed."""
         cause = self._query.exception()
         if cause is not None:
             raise TubeMQError(f"the query failed: {_first_line(cause)}")
@@ -150,7 +150,7 @@ class Stream:
         return done
 
     def drain(self) -> None:
-        """Waits until all rows that the topic holds came out; `TubeMQError` when the query fails."""
+        """Wait until all rows of the topic came out; `TubeMQError` when the query fails."""
         try:
             self._query.processAllAvailable()
         except PySparkException as cause:
@@ -162,7 +162,7 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The group stands at what was committed when this returns."""
+        """Stop the query; it has committed its offsets to the group when this returns."""
         self._query.stop()
 
 
