@@ -123,12 +123,12 @@ def folder_of(name: str) -> str:
     return folder if folder in CLIENT_ARROWS else ""
 
 
-def test_every_part_has_its_arrows() -> None:
+def test_every_part_has_a_rule() -> None:
     assert {part_of(module) for module in MODULES} <= ARROWS.keys()
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_module_respects_the_arrows(module: str) -> None:
+def test_modules_import_only_what_the_rules_allow(module: str) -> None:
     path = MODULES[module]
     assert violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py") == []
 
@@ -169,7 +169,7 @@ def test_module_respects_the_arrows(module: str) -> None:
         ("pyspark_tubemq", "from tubemq_spark.source import range_planner", "tubemq_spark.source.range_planner"),
     ],
 )
-def test_a_violation_is_caught(module: str, source: str, caught: str) -> None:
+def test_catches_a_violation(module: str, source: str, caught: str) -> None:
     assert violations(module, source) == [caught]
 
 
@@ -191,7 +191,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
         ("pyspark_tubemq", "from tubemq_spark.datasource import TubeMQDataSource"),
     ],
 )
-def test_what_is_allowed_passes(module: str, source: str) -> None:
+def test_accepts_allowed_imports(module: str, source: str) -> None:
     assert violations(module, source) == []
 
 
@@ -209,21 +209,21 @@ def test_protocol_and_client_work_without_pyspark() -> None:
     run_python(f"import importlib, sys; sys.modules['pyspark'] = None; [*map(importlib.import_module, {names})]")
 
 
-def test_the_package_is_there_without_pyspark() -> None:
+def test_the_package_can_be_imported_without_pyspark() -> None:
     code = "import sys; sys.modules['pyspark'] = None; import tubemq_spark; print(tubemq_spark.__version__)"
     assert len(run_python(code)) == 1
 
 
-def test_what_the_package_offers_is_there_when_asked_for() -> None:
+def test_public_names_are_imported_on_first_use() -> None:
     code = "import sys, tubemq_spark; print('pyspark' in sys.modules, tubemq_spark.restore.__module__)"
     assert run_python(code) == ["False", "tubemq_spark.sink.restore"]
 
 
-def test_sparks_look_up_finds_the_source() -> None:
+def test_spark_finds_the_data_source() -> None:
     assert run_python("import pyspark_tubemq; print(pyspark_tubemq.DefaultSource.name())") == ["tubemq"]
 
 
-def test_sparks_look_up_is_cheap() -> None:
+def test_sparks_lookup_imports_little() -> None:
     """Every session pays for it, also those that never use TubeMQ."""
     heavy = {"google.protobuf", "numpy", "pandas", "pyarrow", "ssl"}
     assert run_python(f"import sys, pyspark_tubemq; print(*{heavy} & sys.modules.keys())") == []
@@ -237,6 +237,6 @@ def test_sparks_look_up_is_cheap() -> None:
         pytest.param("sys.modules['tubemq_spark.datasource'] = object()", id="strange-datasource"),
     ],
 )
-def test_sparks_look_up_survives_a_broken_installation(broken: str) -> None:
+def test_sparks_lookup_survives_a_broken_installation(broken: str) -> None:
     code = f"import sys; {broken}; import pyspark_tubemq; print(hasattr(pyspark_tubemq, 'DefaultSource'))"
     assert run_python(code) == ["False"]

@@ -29,26 +29,26 @@ bodies = st.binary(max_size=200) | st.builds(
 )
 
 
-def test_the_codecs_are_the_contracts() -> None:
+def test_the_codecs_are_those_of_the_contract() -> None:
     assert CODECS == ("gzip", "zstd", "snappy", "lz4")
 
 
 @settings(deadline=None)
 @given(st.sampled_from(CODECS), bodies)
-def test_bodies_come_back(codec: str, body: bytes) -> None:
+def test_bodies_round_trip(codec: str, body: bytes) -> None:
     assert decompress(codec, compress(codec, body)) == body
 
 
 @codecs
 @pytest.mark.parametrize("body", [b"", b"a", bytes(200_000), Random(1).randbytes(200_001)], ids=len)
-def test_empty_and_long_bodies_come_back(codec: str, body: bytes) -> None:
+def test_empty_and_long_bodies_round_trip(codec: str, body: bytes) -> None:
     packed = compress(codec, body)
     assert packed
     assert decompress(codec, packed) == body
 
 
 @codecs
-def test_the_same_body_makes_the_same_bytes(codec: str) -> None:
+def test_the_same_body_gives_the_same_bytes(codec: str) -> None:
     assert compress(codec, TEXT) == compress(codec, TEXT) != TEXT
 
 
@@ -69,12 +69,12 @@ BY_TOOLS = {
 
 
 @codecs
-def test_what_the_tools_of_these_names_wrote_is_read(codec: str) -> None:
+def test_decompresses_files_of_the_command_line_tools(codec: str) -> None:
     """Raw snappy has no tool: that is libsnappy's, by snappy-java. The zstd frame does not say how long it becomes."""
     assert decompress(codec, bytes.fromhex(BY_TOOLS[codec])) == TEXT
 
 
-def test_javas_libraries_read_ours_and_we_theirs(tmp_path: Path) -> None:
+def test_is_compatible_with_the_java_libraries_in_both_directions(tmp_path: Path) -> None:
     """Those that Spark itself comes with."""
     given = {"text": TEXT, "empty": b"", "long": bytes(range(256)) * 2000, "random": Random(1).randbytes(200_000)}
     for name, body in given.items():
@@ -99,7 +99,7 @@ def test_javas_libraries_read_ours_and_we_theirs(tmp_path: Path) -> None:
 
 
 @codecs
-def test_no_end_of_a_body_may_be_missing(codec: str) -> None:
+def test_refuses_a_truncated_body(codec: str) -> None:
     packed = compress(codec, TEXT)
     for size in range(len(packed)):
         with pytest.raises(ProtocolError, match=r"damaged|without its size|cannot become"):
@@ -107,13 +107,13 @@ def test_no_end_of_a_body_may_be_missing(codec: str) -> None:
 
 
 @codecs
-def test_nothing_may_stand_behind_a_body(codec: str) -> None:
+def test_refuses_bytes_behind_a_body(codec: str) -> None:
     with pytest.raises(ProtocolError, match=f"^it has damaged {codec} data$"):
         decompress(codec, compress(codec, TEXT) + b"more")
 
 
 @codecs
-def test_another_codecs_bytes_are_damage(codec: str) -> None:
+def test_refuses_the_bytes_of_another_codec(codec: str) -> None:
     for other in {*CODECS} - {codec}:
         with pytest.raises(ProtocolError):
             decompress(codec, compress(other, TEXT))
@@ -121,7 +121,7 @@ def test_another_codecs_bytes_are_damage(codec: str) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(CODECS), st.binary(max_size=60), st.integers(0, 40), st.integers(0, 255))
-def test_damaged_bytes_are_an_error_or_bytes(codec: str, garbage: bytes, place: int, byte: int) -> None:
+def test_damaged_bytes_decompress_or_raise_a_protocol_error(codec: str, garbage: bytes, place: int, byte: int) -> None:
     packed = bytearray(compress(codec, TEXT))
     packed[place % len(packed)] = byte
     for data in (garbage, bytes(packed), bytes(packed[:6]) + garbage):
@@ -131,7 +131,7 @@ def test_damaged_bytes_are_an_error_or_bytes(codec: str, garbage: bytes, place: 
             continue
 
 
-def test_a_changed_gzip_body_is_damaged() -> None:
+def test_detects_a_changed_gzip_body() -> None:
     """The others' frames have no check sum as pyarrow writes them; TubeMQ's own is of the whole message."""
     packed = bytearray(gzip.compress(TEXT, compresslevel=0))
     packed[-10] ^= 1
@@ -140,7 +140,7 @@ def test_a_changed_gzip_body_is_damaged() -> None:
 
 
 @codecs
-def test_damaged_bodies_leave_no_memory_behind(codec: str) -> None:
+def test_damaged_bodies_leak_no_memory(codec: str) -> None:
     packed = compress(codec, TEXT)
     damaged = [packed[:-1], packed[: len(packed) // 2], packed + b"more"] * 40
 
@@ -160,7 +160,7 @@ def test_damaged_bodies_leave_no_memory_behind(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["", "none", "brotli", "GZIP", "x" * 9999])
-def test_an_unknown_codec(codec: str) -> None:
+def test_refuses_an_unknown_codec(codec: str) -> None:
     with pytest.raises(ProtocolError, match=r"which is none of gzip, zstd, snappy, lz4$") as caught:
         decompress(codec, b"")
     assert len(str(caught.value)) < 140
@@ -171,7 +171,7 @@ def test_an_unknown_codec(codec: str) -> None:
 
 @codecs
 @pytest.mark.parametrize("most", [0, 1, 1000, 1 << 16, 1 << 20])
-def test_a_body_that_becomes_too_long(codec: str, most: int) -> None:
+def test_refuses_a_body_that_becomes_too_long(codec: str, most: int) -> None:
     fits, too_long = (compress(codec, bytes(size)) for size in (most, most + 1))
     assert decompress(codec, fits, most) == bytes(most)
     with pytest.raises(
@@ -194,7 +194,7 @@ def nested(codec: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
-def test_a_bomb_stops_where_the_limit_is(codec: str) -> None:
+def test_a_decompression_bomb_stops_at_the_limit(codec: str) -> None:
     bomb = nested(codec, 64 << 20)
     tracemalloc.start()
     try:
@@ -205,7 +205,7 @@ def test_a_bomb_stops_where_the_limit_is(codec: str) -> None:
         tracemalloc.stop()
 
 
-def test_snappy_that_tells_too_much_is_not_believed() -> None:
+def test_refuses_an_impossible_snappy_size() -> None:
     for told, says in (
         (b"\xff\xff\xff\xff\x0f", "5 bytes of snappy cannot become the 4294967295 bytes"),
         (b"\x80" * 9, "without its size"),
@@ -218,7 +218,7 @@ def test_snappy_that_tells_too_much_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("codec", ["zstd", "snappy", "lz4"])
-def test_pyarrow_may_lack_a_codec(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_codec_that_pyarrow_lacks(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = compress(codec, TEXT)
     monkeypatch.setattr(compression, "is_available", lambda name: name != codec)
     for call, data in ((compress, TEXT), (decompress, packed)):

@@ -30,6 +30,6 @@ def test_a_warning_is_printed_once(setup: str, printed: str) -> None:
     assert re.fullmatch(printed, done.stderr)
 
 
-def test_less_than_a_warning_is_not_printed() -> None:
+def test_prints_nothing_below_a_warning() -> None:
     program = "import logging, tubemq_spark; log = logging.getLogger('tubemq_spark.x'); log.setLevel(1); log.info('a')"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr == b""

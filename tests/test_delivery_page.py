@@ -126,7 +126,7 @@ def test_each_sentence_has_tests_that_run(claim: Claim) -> None:
         assert runs((ROOT / file).read_text(encoding="utf-8"), name), f"{file}::{name}"
 
 
-def test_no_sentence_stands_there_twice() -> None:
+def test_no_sentence_is_there_twice() -> None:
     assert len({claim.sentence for claim in CLAIMS}) == len(CLAIMS) > 50
 
 
@@ -138,7 +138,7 @@ SMALL = (
 )
 
 
-def test_a_page_is_read() -> None:
+def test_reads_a_page() -> None:
     more = "- More.<br>\n  <sub>tests/test_b.py::test_c, tests/test_b.py::test_d</sub>\n"
     assert claims_of(SMALL + more) == [
         Claim("Nothing is lost", [("tests/a/test_b.py", "test_c")]),
@@ -166,7 +166,7 @@ def test_a_page_is_read() -> None:
         ("</sub>\n", "</sub>\n\n## Sink\n"),
     ],
 )
-def test_a_claim_elsewhere_is_told(old: str, new: str) -> None:
+def test_refuses_a_claim_in_another_place(old: str, new: str) -> None:
     assert old in SMALL
     with pytest.raises(FormError):
         claims_of(SMALL.replace(old, new))
@@ -190,5 +190,5 @@ def test_a_claim_elsewhere_is_told(old: str, new: str) -> None:
         ("pytest.skip('', allow_module_level=True)\ndef test_x(): ...", False),
     ],
 )
-def test_a_test_that_does_not_run_is_none(source: str, there: bool) -> None:
+def test_a_test_that_never_runs_does_not_count(source: str, there: bool) -> None:
     assert runs(source, "test_x") is there

@@ -73,7 +73,7 @@ def effects(mark: str, fixture: str | None = None) -> set[str]:
     return {name for file in (ROOT / "tests").rglob("test_*.py") for name in marked(file, mark, fixture)}
 
 
-def test_the_contracts_names_are_there() -> None:
+def test_all_names_of_the_contract_exist() -> None:
     assert {*CONTRACT_OF_CLIENTS.split(), *CONTRACT_OF_THE_SOURCE.split()} <= SOURCE
     assert {*CONTRACT_OF_CLIENTS.split(), *CONTRACT_OF_THE_SINK.split()} <= SINK
     assert set(COLUMNS_OF_THE_SINK.split()) <= COLUMNS
@@ -92,7 +92,7 @@ def test_each_column_of_the_sink_has_a_test_of_its_effect_on_both_servers() -> N
     assert COLUMNS - effects("column", "cluster") == set()
 
 
-def test_no_test_is_of_what_is_not_there() -> None:
+def test_no_test_is_marked_for_an_unknown_name() -> None:
     assert effects("option") - SOURCE == set()
     assert effects("sink_option") - SINK == set()
     assert effects("column") - COLUMNS == set()
@@ -113,7 +113,7 @@ def test_each_column_has_a_test_of_a_wrong_cell() -> None:
     assert {bad.column for bad in BAD_ROWS.values()} == COLUMNS - {"key", "inlong_time"}
 
 
-def test_tests_are_found_by_what_they_say(tmp_path: Path) -> None:
+def test_finds_tests_by_their_markers(tmp_path: Path) -> None:
     """What finds them would find nothing if marks were written in another way."""
     file = tmp_path / "test_x.py"
     file.write_text(
@@ -131,7 +131,7 @@ def test_tests_are_found_by_what_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [*SOURCE_OPTIONS, *SINK_OPTIONS], ids=lambda option: str(option.name))
-def test_each_option_says_what_it_is(option: Option[object]) -> None:
+def test_each_option_has_a_complete_description(option: Option[object]) -> None:
     assert option.meaning
     assert option.expects
     assert not option.meaning.endswith(".")

@@ -38,7 +38,7 @@ def test_the_brokers_token_is_the_four_values() -> None:
     assert info.authAuthorizedToken == "spark 1700000000000 10 7D%2Bd%2BfHLuw79QkAKlJjCTLA2EHQ%3D"
 
 
-def test_without_credentials_there_is_the_visit_token_alone() -> None:
+def test_without_credentials_there_is_only_the_visit_token() -> None:
     info = broker_authorization(None, UNKNOWN_ID, 1700000000000, 10)
     assert info.IsInitialized()
     assert info.visitAuthorizedToken == -2

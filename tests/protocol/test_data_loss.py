@@ -38,12 +38,12 @@ def delivered_to(delivered: int) -> DeliveredLog:
     (END, 84, START, (END, END)),  # and what stood before the range with it
     (392, START, 392, (END, END)),  # other messages stand where these were given out
 ])  # fmt: skip
-def test_what_is_left(asked: int, offered: int, delivered: int, left: tuple[int, int]) -> None:
+def test_the_remaining_range(asked: int, offered: int, delivered: int, left: tuple[int, int]) -> None:
     assert remaining_range(START, END, lost(asked, offered), delivered_to(delivered)) == left
 
 
 @given(POSITIONS, POSITIONS, st.integers(min_value=10, max_value=20).map(lambda number: number * 28))
-def test_it_is_less_than_before(asked: int, offered: int, delivered: int) -> None:
+def test_the_remaining_range_is_smaller(asked: int, offered: int, delivered: int) -> None:
     try:
         start, end = remaining_range(START, END, lost(asked, offered), delivered_to(delivered))
     except ProtocolError:
@@ -53,6 +53,6 @@ def test_it_is_less_than_before(asked: int, offered: int, delivered: int) -> Non
     assert start == end or start >= delivered
 
 
-def test_a_loss_that_loses_nothing_is_not_retried() -> None:
+def test_a_loss_outside_of_the_range_raises() -> None:
     with pytest.raises(ProtocolError, match=r"\[280, 560\) is whole"):
         remaining_range(START, END, lost(END, END), DeliveredLog())

@@ -28,12 +28,12 @@ replies = st.builds(Response, int32s, data) | st.builds(Failure, st.text(), st.t
 
 
 @given(requests)
-def test_requests_come_back(request: Request) -> None:
+def test_requests_round_trip(request: Request) -> None:
     assert decode_request(encode_request(request)) == request
 
 
 @given(replies)
-def test_replies_come_back(reply: Response | Failure) -> None:
+def test_replies_round_trip(reply: Response | Failure) -> None:
     assert decode_reply(encode_reply(reply)) == reply
 
 
@@ -84,12 +84,12 @@ def test_the_simple_name_has_no_package(name: str, simple: str) -> None:
         (FLAG + b"\x02\xff\xff", "no ResponseHeader"),
     ],
 )
-def test_what_is_no_reply_is_refused(body: bytes, reason: str) -> None:
+def test_refuses_bytes_that_are_no_reply(body: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         decode_reply(body)
 
 
-def test_unknown_fields_are_no_trouble() -> None:
+def test_ignores_unknown_fields() -> None:
     unknown = b"\x9a\x06\x03new"  # field 99
     kept = broker_pb.RegisterResponseB2C(success=True, errCode=200, errMsg="", currOffset=28)
     assert parse(broker_pb.RegisterResponseB2C, kept.SerializeToString() + unknown).currOffset == 28
@@ -116,7 +116,7 @@ def heard(body: bytes, method: int | None) -> Response | Failure | str:
 
 
 @given(int32s, st.integers(0, 300), st.booleans())
-def test_an_answer_of_any_size_is_the_same_whatever_method_was_called(method: int, size: int, known: bool) -> None:
+def test_the_expected_method_never_changes_the_decoded_reply(method: int, size: int, known: bool) -> None:
     reply = Response(method, b"\x12" * size)
     assert decode_reply(encode_reply(reply), method if known else method ^ 1) == reply
 
@@ -139,7 +139,7 @@ SAME_IN_OTHER_WORDS = [
 
 @pytest.mark.parametrize("method", [None, 17, 18])
 @pytest.mark.parametrize(("answer", "reply"), SAME_IN_OTHER_WORDS)
-def test_an_answer_in_other_words(answer: bytes, reply: Response, method: int | None) -> None:
+def test_decodes_replies_that_are_encoded_in_another_way(answer: bytes, reply: Response, method: int | None) -> None:
     assert decode_reply(FLAG + b"\x04\x08\x00\x18\x03" + answer, method) == reply
 
 
@@ -147,7 +147,7 @@ short_replies = st.builds(Response, st.integers(15, 20) | int32s, st.binary(max_
 
 
 @given(short_replies | replies.map(encode_reply) | st.binary(max_size=60), st.data())
-def test_the_method_called_makes_no_difference_to_what_is_read(body: bytes, draw: st.DataObject) -> None:
+def test_the_expected_method_never_changes_the_result_for_changed_bytes(body: bytes, draw: st.DataObject) -> None:
     """Whole replies, cut ones, ones with something behind them, with bytes changed, and bytes that are none."""
     damaged = bytearray(body[: draw.draw(st.just(len(body)) | st.integers(0, len(body)))])
     damaged += draw.draw(st.just(b"") | st.binary(max_size=5))

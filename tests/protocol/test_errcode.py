@@ -108,7 +108,7 @@ def test_an_error_says_what_failed_where_why_and_what_to_do(
         ("", False),
     ],
 )
-def test_which_exceptions_send_elsewhere(name: str, elsewhere: bool) -> None:
+def test_exceptions_of_servers_out_of_service(name: str, elsewhere: bool) -> None:
     assert is_elsewhere(Failure(name, "")) is elsewhere
 
 

@@ -55,7 +55,7 @@ def test_there_is_an_example_of_every_error() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize(("error", "fields"), EXAMPLES, ids=lambda value: type(value).__name__)
-def test_errors_travel_between_processes(error: TubeMQError, fields: dict[str, object], protocol: int) -> None:
+def test_errors_can_be_pickled(error: TubeMQError, fields: dict[str, object], protocol: int) -> None:
     error.__cause__ = ValueError("stays behind")
     for there in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
         assert type(there) is type(error)
@@ -64,18 +64,18 @@ def test_errors_travel_between_processes(error: TubeMQError, fields: dict[str, o
 
 
 @pytest.mark.parametrize("kind", list(subclasses(TubeMQError)), ids=lambda kind: kind.__name__)
-def test_the_modules_tree_shows_every_error(kind: type[TubeMQError]) -> None:
+def test_the_tree_in_the_module_docstring_shows_every_error(kind: type[TubeMQError]) -> None:
     assert errors.__doc__ is not None
     assert kind.__name__ in errors.__doc__
 
 
-def test_the_text_of_an_error_is_one_line_that_prints() -> None:
+def test_the_text_of_an_error_is_one_printable_line() -> None:
     told = str(TubeMQError("a\nb\x1b[31m\u202ec\ud800 \N{SNOWMAN}"))
     assert told == r"a\nb\x1b[31m\u202ec\ud800 " + "\N{SNOWMAN}"
 
 
 @pytest.mark.parametrize("code", [404, 415, 424, 777])
-def test_a_servers_text_is_cut_and_the_advice_stays_last(code: int) -> None:
+def test_cuts_a_servers_text_and_keeps_the_advice_last(code: int) -> None:
     error = error_for_code(code, "no\n" * 100_000, "asking")
     assert str(error).startswith(rf"asking failed with {code} {code_name(code)}: no\nno\n")
     assert "… (300000 characters)" in str(error)
@@ -84,7 +84,7 @@ def test_a_servers_text_is_cut_and_the_advice_stays_last(code: int) -> None:
         assert len(error.message) < 2100
 
 
-def test_a_servers_exception_is_cut() -> None:
+def test_cuts_the_text_of_a_servers_exception() -> None:
     error = error_for_failure(Failure("org.x." + "Y" * 100_000, "\x1b" * 100_000), "asking")
     assert len(str(error)) < 700
     assert len(error.name) + len(error.message) < 2300

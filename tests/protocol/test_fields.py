@@ -57,12 +57,12 @@ def test_fields_of_all_kinds_count(given: list[tuple[int, bytes]]) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_message_are_an_error_or_one(data: bytes) -> None:
+def test_any_bytes_are_parsed_or_raise_a_protocol_error(data: bytes) -> None:
     with suppress(ProtocolError):
         parse(broker_pb.AuthorizedInfo, data)
 
 
-def test_fields_inside_of_fields_do_not_count() -> None:
+def test_nested_fields_do_not_count() -> None:
     texts = [f"{number}:h:1" for number in range(8)]
     reply = master_pb.GetPartMetaResponseM2C(errCode=200, errMsg="", brokerConfigList=texts)
     assert parse(master_pb.GetPartMetaResponseM2C, reply.SerializeToString()) == reply
@@ -71,7 +71,7 @@ def test_fields_inside_of_fields_do_not_count() -> None:
     assert parse(broker_pb.GetMessageResponseB2C, got.SerializeToString()) == got
 
 
-def test_the_first_message_that_lacks_a_field_is_told() -> None:
+def test_reports_the_first_message_that_lacks_a_field() -> None:
     whole = broker_pb.TransferedMessage(messageId=1, checkSum=2, flag=0, payLoadData=b"x")
     lacking = [broker_pb.TransferedMessage(messageId=1), broker_pb.TransferedMessage()]
     got = broker_pb.GetMessageResponseB2C(success=True, errCode=200, messages=[whole, *lacking])

@@ -40,7 +40,7 @@ def default_rule(*limits: DataLimit, empty: tuple[EmptyWait, ...] = (), pause: F
 # Texts
 
 
-def test_all_types_are_read() -> None:
+def test_parses_all_types_of_records() -> None:
     text = json.dumps(
         [
             {"type": 3, "rule": [PAUSE]},
@@ -66,7 +66,7 @@ def test_all_types_are_read() -> None:
         ({**PAUSE, "filterFreqInMs": 400}, FetchPause(5, 400, 400)),
     ],
 )
-def test_what_a_pause_may_leave_out(pause: dict[str, Any], expected: FetchPause) -> None:
+def test_optional_numbers_of_a_pause(pause: dict[str, Any], expected: FetchPause) -> None:
     assert Limits.parse(text_of(pause, kind=3)).pause == expected
 
 
@@ -75,13 +75,13 @@ def test_texts_without_a_rule(text: str) -> None:
     assert Limits.parse(text) == Limits()
 
 
-def test_of_two_records_of_a_type_the_later_one_counts() -> None:
+def test_a_later_record_replaces_an_earlier_one_of_its_type() -> None:
     text = json.dumps([{"type": 1, "rule": [EMPTY]}, {"type": 1, "rule": [{"zeroCnt": 1, "freqInMs": 7}]}])
     assert Limits.parse(text) == Limits(empty=(EmptyWait(1, 7),))
 
 
 @pytest.mark.parametrize("change", [{"dltInM": 21}, {"limitInM": 0}, {"freqInMs": 200}, {"end": "24:00"}])
-def test_the_least_that_a_data_limit_may_say(change: dict[str, Any]) -> None:
+def test_the_smallest_numbers_of_a_data_limit(change: dict[str, Any]) -> None:
     assert len(Limits.parse(text_of({**DATA, **change})).data) == 1
 
 
@@ -133,7 +133,7 @@ def test_the_least_that_a_data_limit_may_say(change: dict[str, Any]) -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_what_is_no_rule_is_refused_or_not_obeyed(text: str) -> None:
+def test_refuses_or_ignores_invalid_rules(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no flow rule"):
         Limits.parse(text)
     rule = FlowRule.received("group", 5, text)
@@ -151,7 +151,7 @@ JSON = st.recursive(
 
 
 @given(st.text() | JSON.map(json.dumps) | st.lists(JSON, max_size=3).map(json.dumps))
-def test_whatever_a_server_says_it_is_a_rule(text: str) -> None:
+def test_any_text_gives_a_rule(text: str) -> None:
     rule = FlowRule.received("default", 1, text)
     assert rule.problem == "" or rule.limits == Limits()
 
@@ -159,11 +159,11 @@ def test_whatever_a_server_says_it_is_a_rule(text: str) -> None:
 # What a master tells
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_the_client_has_no_rules_at_first() -> None:
     assert FlowRules().known() == OpsTaskInfo(defFlowCheckId=-2, groupFlowCheckId=-2)
 
 
-def test_a_reply_brings_rules_and_the_next_ones_need_their_ids_only() -> None:
+def test_later_replies_only_repeat_the_ids_of_rules() -> None:
     first = OpsTaskInfo(
         defFlowCheckId=11,
         defFlowControlInfo=text_of(DATA),
@@ -195,14 +195,14 @@ KNOWN = FlowRules(FlowRule("default", 11, "[]"), FlowRule("group", 22, "[]"), 20
         (OpsTaskInfo(defFlowCheckId=12, groupFlowCheckId=23), 11, 22),  # without texts: asked for again
     ],
 )
-def test_rules_change_and_go(tasks: OpsTaskInfo, default_id: int, group_id: int) -> None:
+def test_rules_change_and_disappear(tasks: OpsTaskInfo, default_id: int, group_id: int) -> None:
     rules = KNOWN.updated(tasks)
     assert (rules.default.rule_id, rules.group.rule_id) == (default_id, group_id)
     assert (rules.default.owner, rules.group.owner) == ("default", "group")
     assert rules.qry_priority_id == -2
 
 
-def test_a_rule_that_cannot_be_read_takes_the_place_of_the_one_before() -> None:
+def test_an_unreadable_rule_replaces_the_rule_before_it() -> None:
     rules = FlowRules().updated(OpsTaskInfo(defFlowCheckId=1, defFlowControlInfo=text_of(DATA)))
     rules = rules.updated(OpsTaskInfo(defFlowCheckId=2, defFlowControlInfo="nonsense"))
     assert (rules.default.rule_id, rules.default.limits) == (2, Limits())
@@ -213,7 +213,7 @@ def test_a_rule_that_cannot_be_read_takes_the_place_of_the_one_before() -> None:
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)))
-def test_times_of_day_are_those_of_gmt_8(moment: datetime) -> None:
+def test_times_are_in_gmt_8(moment: datetime) -> None:
     epoch = moment.replace(tzinfo=timezone.utc).timestamp()
     there = datetime.fromtimestamp(epoch, timezone(timedelta(hours=8)))
     assert flow.time_of_day(epoch) == there.hour * 100 + there.minute
@@ -231,7 +231,7 @@ def test_times_of_day_are_those_of_gmt_8(moment: datetime) -> None:
         (-1, 1200, False),
     ],
 )
-def test_a_data_limit_has_its_lag_and_its_hours(lag: int, at: int, fits: bool) -> None:
+def test_a_data_limit_applies_to_a_lag_and_a_time_of_day(lag: int, at: int, fits: bool) -> None:
     assert Limits((DATA_LIMIT,)).data_limit(lag, at) == (DATA_LIMIT if fits else None)
 
 
@@ -239,11 +239,11 @@ def test_a_data_limit_has_its_lag_and_its_hours(lag: int, at: int, fits: bool) -
     ("in_minute", "in_share", "used_up"),
     [(0, 0, False), (119, 9, False), (120, 0, True), (0, 10, True), (119, 10, True)],
 )
-def test_a_data_limit_is_for_a_minute_and_in_twelfths(in_minute: int, in_share: int, used_up: bool) -> None:
+def test_a_data_limit_applies_to_a_minute_and_to_its_twelfths(in_minute: int, in_share: int, used_up: bool) -> None:
     assert DATA_LIMIT._replace(per_minute=120).is_used_up(in_minute, in_share) is used_up
 
 
-def test_a_limit_of_nothing_is_always_used_up() -> None:
+def test_a_limit_of_zero_is_always_exhausted() -> None:
     assert DATA_LIMIT._replace(per_minute=0).is_used_up(0, 0)
 
 
@@ -263,7 +263,7 @@ OF_DEFAULT = DATA_LIMIT._replace(wait_ms=700)
         (100, 900, None, None),
     ],
 )
-def test_the_default_data_limit_is_for_when_none_of_the_groups_fits(
+def test_the_default_data_limit_applies_if_none_of_the_group_does(
     lag: int, at: int, owner: str | None, limit: DataLimit | None
 ) -> None:
     rules = FlowRules(default_rule(OF_DEFAULT), group_rule(MORNING, FAR_BEHIND))
@@ -275,7 +275,7 @@ def test_the_default_data_limit_is_for_when_none_of_the_groups_fits(
     ("answers", "of_group", "of_default", "of_both"),
     [(0, None, None, None), (1, None, 7, None), (2, 20, 7, 20), (4, 20, 7, 20), (5, 50, 7, 50), (99, 50, 7, 50)],
 )
-def test_waits_after_empty_answers(
+def test_waits_after_empty_fetches(
     answers: int, of_group: int | None, of_default: int | None, of_both: int | None
 ) -> None:
     default, group = default_rule(empty=(EmptyWait(1, 7),)), group_rule(empty=(EmptyWait(5, 50), EmptyWait(2, 20)))
@@ -295,7 +295,7 @@ def test_pauses_differ_by_reader(filtered: bool, slow: bool, wait_ms: int) -> No
     assert FetchPause(5, 100, 400).wait_ms(filtered=True, slow=True) == 400
 
 
-def test_the_groups_pause_goes_before_the_default_one_even_if_it_is_none() -> None:
+def test_the_groups_pause_replaces_the_default_one_even_if_it_is_zero() -> None:
     default, group = default_rule(pause=FetchPause(5, 6, 7)), group_rule(pause=FetchPause(0, 0, 0))
     assert flow.fetch_pause(FlowRules(default, group)) == (group, FetchPause(0, 0, 0))
     assert flow.fetch_pause(FlowRules(default)) == (default, FetchPause(5, 6, 7))
@@ -303,7 +303,7 @@ def test_the_groups_pause_goes_before_the_default_one_even_if_it_is_none() -> No
 
 
 @pytest.mark.parametrize(("at", "escapes"), [(759, False), (800, True), (1759, True), (1800, False)])
-def test_fetches_escape_the_broker_in_the_hours_of_the_groups_data_limits(at: int, escapes: bool) -> None:
+def test_fetches_set_esc_flow_ctrl_in_the_hours_of_the_groups_data_limits(at: int, escapes: bool) -> None:
     assert flow.esc_flow_ctrl(FlowRules(group=group_rule(FAR_BEHIND)), at) is escapes
     assert not flow.esc_flow_ctrl(FlowRules(default=default_rule(FAR_BEHIND)), at)
     assert not flow.esc_flow_ctrl(FlowRules(group=group_rule(empty=(EmptyWait(1, 1),))), at)

@@ -54,7 +54,7 @@ def test_encodes(framing: Framing, body: bytes, wire: bytes) -> None:
 @given(
     serial_nos, st.builds(bytes, st.sampled_from([1, 2, 100, 8191, 8192, 8193, 16384, 16385])) | st.binary(min_size=1)
 )
-def test_encodes_whatever_number_of_blocks_by_one_rule(serial_no: int, body: bytes) -> None:
+def test_the_fast_path_for_one_block_encodes_the_same(serial_no: int, body: bytes) -> None:
     frame = base(serial_no, *pieces_of(body, 8192))
     assert encode_frame(serial_no, body, STANDARD) == frame
     assert encode_frame(serial_no, body, PREFIXED) == prefixed(frame)
@@ -75,7 +75,7 @@ WIRES = {
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 @pytest.mark.parametrize("name", WIRES)
-def test_decodes_the_same_however_it_is_cut(name: str, cut: int) -> None:
+def test_decodes_the_same_however_the_bytes_are_cut(name: str, cut: int) -> None:
     framing, wire, frames = WIRES[name]
     decoder = FrameDecoder(framing)
     assert [frame for piece in pieces_of(wire, cut) for frame in decoder.feed(piece)] == frames
@@ -125,7 +125,7 @@ def test_limits_are_the_servers() -> None:
         (PREFIXED, prefixed(b"\0" * 12), "starts with"),
     ],
 )
-def test_what_is_no_frame_is_refused_for_good(framing: Framing, wire: bytes, reason: str) -> None:
+def test_refuses_invalid_frames_and_all_bytes_after_them(framing: Framing, wire: bytes, reason: str) -> None:
     decoder = FrameDecoder(framing)
     with pytest.raises(ProtocolError, match=reason):
         decoder.feed(wire)
@@ -134,7 +134,7 @@ def test_what_is_no_frame_is_refused_for_good(framing: Framing, wire: bytes, rea
 
 
 @pytest.mark.parametrize("framing", Framing)
-def test_frames_in_front_of_garbage_are_given_out_first(framing: Framing) -> None:
+def test_returns_the_frames_before_invalid_bytes_first(framing: Framing) -> None:
     decoder = FrameDecoder(framing)
     assert decoder.feed(encode_frame(1, b"good", framing) + b"garbage, garbage") == [Frame(1, b"good")]
     with pytest.raises(ProtocolError):
@@ -190,7 +190,7 @@ def heard(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]
 
 @settings(max_examples=500)
 @given(framings, st.data())
-def test_a_frame_of_one_block_is_read_as_any_other(framing: Framing, data: st.DataObject) -> None:
+def test_the_fast_path_for_one_block_decodes_the_same(framing: Framing, data: st.DataObject) -> None:
     """Whatever the bytes, and however they are cut: frames, errors and the moments when they come are the same."""
     parts = data.draw(st.lists(standard_bytes if framing is STANDARD else prefixed_bytes, min_size=1, max_size=4))
     wire = b"".join(parts)

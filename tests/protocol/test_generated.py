@@ -46,7 +46,7 @@ def test_regenerating_changes_no_byte(fresh: Path, name: str) -> None:
     assert (ROOT / PACKAGE / name).read_bytes() == (fresh / name).read_bytes(), "run `make proto`"
 
 
-def test_nothing_else_is_checked_in(fresh: Path) -> None:
+def test_no_other_generated_files_are_checked_in(fresh: Path) -> None:
     checked_in = {path.name for path in (ROOT / PACKAGE).glob("*.py*")} - {"__init__.py"}
     assert checked_in == {path.name for path in fresh.iterdir()} == set(GENERATED)
 
@@ -60,7 +60,7 @@ def test_proto_files_are_as_published(service: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["upb", "python"])
-def test_lives_beside_another_librarys_messages_of_the_same_names(implementation: str) -> None:
+def test_coexists_with_another_librarys_messages_of_the_same_names(implementation: str) -> None:
     subprocess.run(
         [sys.executable, "-W", "error", "-c", NEIGHBOUR],
         cwd=ROOT,

@@ -96,7 +96,7 @@ def test_there_are_both_framings_and_both_releases() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8192, 1 << 20])
-def test_replies_decode_the_same_however_they_are_cut(talk: Conversation, cut: int) -> None:
+def test_replies_decode_the_same_however_the_bytes_are_cut(talk: Conversation, cut: int) -> None:
     wire = b"".join(exchange.reply for exchange in talk.exchanges.values())
     decoder = FrameDecoder(talk.framing)
     frames = [frame for start in range(0, len(wire), cut) for frame in decoder.feed(wire[start : start + cut])]
@@ -104,7 +104,7 @@ def test_replies_decode_the_same_however_they_are_cut(talk: Conversation, cut: i
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reply_is_known_before_what_follows_it(talk: Conversation, name: str) -> None:
+def test_returns_a_reply_before_the_next_one_is_complete(talk: Conversation, name: str) -> None:
     data = talk.exchanges[name].reply
     frame = talk.frame(data)
     decoder = FrameDecoder(talk.framing)
@@ -116,26 +116,26 @@ def test_a_reply_is_known_before_what_follows_it(talk: Conversation, name: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reply_pairs_with_its_request(talk: Conversation, name: str) -> None:
+def test_matches_a_reply_to_its_request(talk: Conversation, name: str) -> None:
     exchange = talk.exchanges[name]
     assert talk.frame(exchange.request).serial_no == talk.frame(exchange.reply).serial_no
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_are_encoded_as_the_servers_took_them(talk: Conversation, name: str) -> None:
+def test_encodes_requests_as_the_servers_accepted_them(talk: Conversation, name: str) -> None:
     data = talk.exchanges[name].request
     frame = talk.frame(data)
     assert encode_frame(frame.serial_no, encode_request(decode_request(frame.body)), talk.framing) == data
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reply_is_the_same_whether_its_method_is_known_or_not(talk: Conversation, name: str) -> None:
+def test_the_expected_method_never_changes_a_captured_reply(talk: Conversation, name: str) -> None:
     body = talk.frame(talk.exchanges[name].reply).body
     assert decode_reply(body, talk.request(name).method) == talk.outcome(name)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("send_")])
-def test_an_answer_to_a_send_is_read_without_protobuf(
+def test_decodes_the_reply_to_a_send_without_protobuf(
     talk: Conversation, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For it is done for every message; servers write their answers in the one way that is known by heart."""
@@ -167,7 +167,7 @@ def test_a_conversation_through_one_connection(talk: Conversation) -> None:
 # The master
 
 
-def test_a_producer_registers_and_hears_of_topics(talk: Conversation) -> None:
+def test_a_producer_registers_and_gets_topics(talk: Conversation) -> None:
     registered = talk.reply("producer_register", master_pb.RegisterResponseM2P)
     assert (registered.success, registered.errCode, registered.errMsg) == (True, ErrCode.SUCCESS, "OK!")
     (broker,) = parse_brokers(registered.brokerInfos).values()
@@ -182,7 +182,7 @@ def test_a_producer_registers_and_hears_of_topics(talk: Conversation) -> None:
     assert parse_producer_topic(text) == [TopicOnBroker("demo", 1, stores=1, partitions=3)]
 
 
-def test_only_the_later_release_has_a_third_segment() -> None:
+def test_only_the_later_release_sends_message_sizes() -> None:
     texts = {
         stem: conversation(stem).reply("producer_heartbeat", master_pb.HeartResponseM2P).topicInfos for stem in FILES
     }
@@ -198,7 +198,7 @@ def test_a_master_forgets_a_producer_that_closes(talk: Conversation) -> None:
     assert talk.reply("producer_unknown", master_pb.HeartResponseM2P).errCode == ErrCode.HB_NO_NODE
 
 
-def test_a_consumer_registers_and_hears_of_partitions(talk: Conversation) -> None:
+def test_a_consumer_registers_and_gets_partitions(talk: Conversation) -> None:
     registered = talk.reply("consumer_register", master_pb.RegisterResponseM2CV2)
     assert registered.errCode == ErrCode.SUCCESS
 
@@ -233,7 +233,7 @@ def test_sends_are_acknowledged_with_id_and_position(talk: Conversation) -> None
     assert (refused.success, refused.errCode) == (False, ErrCode.BAD_REQUEST)
 
 
-def test_messages_come_back_as_they_were_sent(talk: Conversation) -> None:
+def test_messages_round_trip_through_the_broker(talk: Conversation) -> None:
     got = talk.reply("get", broker_pb.GetMessageResponseB2C)
     assert (got.success, got.errCode, got.currOffset, got.maxOffset) == (True, ErrCode.SUCCESS, 0, 84)
     names = ("send_plain", "send_attributes", "send_long")
@@ -250,13 +250,13 @@ def test_messages_come_back_as_they_were_sent(talk: Conversation) -> None:
     ]
 
 
-def test_the_end_of_the_store_is_told_in_words(talk: Conversation) -> None:
+def test_only_the_text_reports_the_end_of_the_store(talk: Conversation) -> None:
     end = talk.reply("get_at_end", broker_pb.GetMessageResponseB2C)
     assert (end.success, end.errCode, end.currOffset) == (False, ErrCode.NOT_FOUND, -1)
     assert not_found_kind(end.errMsg) is NotFound.END
 
 
-def test_a_claim_is_held_beaten_for_and_given_back(talk: Conversation) -> None:
+def test_a_claim_is_registered_kept_alive_and_released(talk: Conversation) -> None:
     claimed = talk.reply("claim", broker_pb.RegisterResponseB2C)
     assert (claimed.errCode, claimed.currOffset, claimed.maxOffset) == (ErrCode.SUCCESS, 0, 84)
     rolled_back = talk.reply("roll_back", broker_pb.CommitOffsetResponseB2C)
@@ -269,13 +269,13 @@ def test_a_claim_is_held_beaten_for_and_given_back(talk: Conversation) -> None:
     assert (late.errCode, holder_in(late.errMsg)) == (ErrCode.HB_NO_NODE, "")
 
 
-def test_a_claim_of_another_is_refused_by_name(talk: Conversation) -> None:
+def test_the_refusal_of_a_claim_names_the_holder(talk: Conversation) -> None:
     refused = talk.reply("claim_occupied", broker_pb.RegisterResponseB2C)
     assert (refused.success, refused.errCode, refused.currOffset) == (False, ErrCode.PARTITION_OCCUPIED, -1)
     assert holder_in(refused.errMsg) == capture.CONSUMER
 
 
-def test_a_heartbeat_succeeds_and_names_what_failed(talk: Conversation) -> None:
+def test_a_heartbeat_succeeds_and_lists_failed_claims(talk: Conversation) -> None:
     beaten = talk.reply("claim_heartbeat_failed", broker_pb.HeartBeatResponseB2C)
     assert (beaten.success, beaten.hasPartFailure) == (True, True)
     assert [parse_failure_info(text) for text in beaten.failureInfo] == [(ErrCode.HB_NO_NODE, "demo", 2)]
@@ -284,13 +284,13 @@ def test_a_heartbeat_succeeds_and_names_what_failed(talk: Conversation) -> None:
 @pytest.mark.parametrize(
     ("name", "simple_name"), [("error", "InvocationTargetException"), ("fatal", "InvalidProtocolBufferException")]
 )
-def test_failures_have_a_name(talk: Conversation, name: str, simple_name: str) -> None:
+def test_failures_have_the_exceptions_name(talk: Conversation, name: str, simple_name: str) -> None:
     failure = talk.outcome(name)
     assert isinstance(failure, Failure)
     assert failure.simple_name == simple_name
 
 
-def test_requests_say_whom_they_are_for(talk: Conversation) -> None:
+def test_requests_name_their_service(talk: Conversation) -> None:
     assert talk.request("partition_meta").service_type == ServiceType.MASTER
     assert talk.request("send_plain").service_type == ServiceType.BROKER_WRITE
     asked = talk.request("get")

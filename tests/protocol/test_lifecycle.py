@@ -50,7 +50,7 @@ def test_every_event_can_happen(machine: Machine) -> None:
 
 
 @machines
-def test_every_state_leads_to_an_end_and_no_end_leads_away(machine: Machine) -> None:
+def test_every_state_leads_to_a_final_state(machine: Machine) -> None:
     for state in machine.states:
         assert reachable(machine, state) & machine.final
     for state in machine.final:
@@ -58,7 +58,7 @@ def test_every_state_leads_to_an_end_and_no_end_leads_away(machine: Machine) -> 
 
 
 @given(st.sampled_from(list(MACHINES.values())), st.data())
-def test_random_events_follow_the_table_or_are_refused(machine: Machine, data: st.DataObject) -> None:
+def test_random_events_follow_the_table_or_raise(machine: Machine, data: st.DataObject) -> None:
     cycle = Lifecycle("it", machine.start, machine.table)
     for event in data.draw(st.lists(st.sampled_from(list(machine.events)), max_size=12)):
         before = cycle.state
@@ -78,7 +78,7 @@ def test_random_events_follow_the_table_or_are_refused(machine: Machine, data: s
         ("CLOSED", MemberState.CLOSED),
     ],
 )
-def test_a_member_lives(events: str, state: MemberState) -> None:
+def test_the_life_of_a_member(events: str, state: MemberState) -> None:
     cycle = Lifecycle("member", MemberState.NEW, MEMBER)
     assert [cycle.on(MemberEvent[event]) for event in events.split()][-1] is state
 
@@ -93,7 +93,7 @@ def test_a_member_lives(events: str, state: MemberState) -> None:
         ("REGISTERED REFUSED LENT REGISTERED", ClaimState.HELD),
     ],
 )
-def test_a_claim_lives(events: str, state: ClaimState) -> None:
+def test_the_life_of_a_claim(events: str, state: ClaimState) -> None:
     cycle = Lifecycle("claim", ClaimState.FREE, CLAIM)
     assert [cycle.on(ClaimEvent[event]) for event in events.split()][-1] is state
 
@@ -106,10 +106,10 @@ def test_a_claim_lives(events: str, state: ClaimState) -> None:
         ("REFUSED", SendState.REFUSED),
     ],
 )
-def test_a_message_is_sent(events: str, state: SendState) -> None:
+def test_the_life_of_a_sent_message(events: str, state: SendState) -> None:
     cycle = Lifecycle("message", SendState.WAITING, SEND)
     assert [cycle.on(SendEvent[event]) for event in events.split()][-1] is state
 
 
-def test_shows_its_state() -> None:
+def test_the_repr_shows_the_state() -> None:
     assert repr(Lifecycle("claim 1:demo:0", ClaimState.FREE, CLAIM)) == "<claim 1:demo:0 FREE>"

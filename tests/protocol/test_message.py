@@ -34,7 +34,7 @@ def micros(moment: datetime) -> int:
 
 
 @pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"123456789", 0x4BF43926), (b"a", 0x68B7BE43)])
-def test_check_sum_is_crc32_without_its_sign(payload: bytes, crc: int) -> None:
+def test_check_sum_is_31_bits_of_crc32(payload: bytes, crc: int) -> None:
     """The catalogue's check value of CRC-32 over 123456789 is CBF43926."""
     assert check_sum(payload) == crc
 
@@ -53,7 +53,7 @@ def test_payload(body: bytes, attributes: bytes, payload: bytes, flag: int) -> N
 
 
 @given(st.binary(), st.binary(max_size=300))
-def test_payloads_come_back(body: bytes, attributes: bytes) -> None:
+def test_payloads_round_trip(body: bytes, attributes: bytes) -> None:
     assert split_payload(*encode_payload(body, attributes)) == (attributes, body)
 
 
@@ -68,18 +68,18 @@ def test_a_header_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0", b"\0\0\0\5abcd", b"\x7f\xff\xff\xffabcd"])
-def test_a_header_that_does_not_fit_is_refused(payload: bytes) -> None:
+def test_refuses_attributes_longer_than_the_payload(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"a message of {len(payload)} bytes"):
         split_payload(payload, 1)
 
 
 @pytest.mark.parametrize("body", [b"\xff\xff\xff\xffabcd", b"\x80\0\0\0"])
-def test_cleared_attributes_cost_no_byte_of_the_body(body: bytes) -> None:
+def test_a_payload_with_cleared_attributes_keeps_its_whole_body(body: bytes) -> None:
     assert split_payload(body, 1) == (b"", body)
 
 
 @given(st.binary(max_size=30), st.integers(-(2**31), 2**31 - 1))
-def test_any_payload_is_split_or_refused(payload: bytes, flag: int) -> None:
+def test_any_payload_is_split_or_raises_a_protocol_error(payload: bytes, flag: int) -> None:
     try:
         attributes, body = split_payload(payload, flag)
     except ProtocolError:
@@ -111,11 +111,11 @@ NEW_YEAR = micros(datetime(2024, 1, 1, 0, 5, tzinfo=timezone.utc))
         (b"$msgTime$=202413010005", Attributes({"$msgTime$": "202413010005"})),
     ],
 )
-def test_attributes_are_taken_apart(data: bytes, attributes: Attributes) -> None:
+def test_decodes_attributes(data: bytes, attributes: Attributes) -> None:
     assert decode_attributes(data) == attributes
 
 
-def test_attributes_are_put_together_with_the_systems_first() -> None:
+def test_encodes_tubemqs_own_attributes_first() -> None:
     assert encode_attributes({"a": "1", "b": ""}, "blue", "202401010005") == (
         b"$msgType$=blue,$msgTime$=202401010005,a=1,b="
     )
@@ -123,19 +123,19 @@ def test_attributes_are_put_together_with_the_systems_first() -> None:
 
 
 @pytest.mark.parametrize("own", [None, {}])
-def test_no_attributes_are_no_bytes(own: dict[str, str] | None) -> None:
+def test_no_attributes_encode_to_no_bytes(own: dict[str, str] | None) -> None:
     assert encode_attributes(own, None, None) == b""
 
 
 @given(st.none() | st.dictionaries(keys, plain_text, min_size=1), st.none() | types, st.none() | minutes)
-def test_attributes_come_back(own: dict[str, str] | None, msg_type: str | None, moment: datetime | None) -> None:
+def test_attributes_round_trip(own: dict[str, str] | None, msg_type: str | None, moment: datetime | None) -> None:
     text = None if moment is None else format_msg_time(moment)
     decoded = decode_attributes(encode_attributes(own, msg_type, text))
     assert decoded == Attributes(own, msg_type, None if moment is None else micros(moment))
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"$msgTime$=", b"$msgType$="]))
-def test_any_bytes_are_attributes(data: bytes, head: bytes) -> None:
+def test_any_bytes_decode_to_attributes(data: bytes, head: bytes) -> None:
     decoded = decode_attributes(head + data)
     assert decoded.own is None or decoded.own
 
@@ -159,7 +159,7 @@ def test_any_bytes_are_attributes(data: bytes, head: bytes) -> None:
         (None, None, "2024010100", "no time of the form"),
     ],
 )
-def test_what_cannot_be_an_attribute_is_refused(
+def test_refuses_invalid_attributes(
     own: dict[str, str] | None, msg_type: str | None, msg_time: str | None, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason.replace("$", r"\$")):
@@ -170,19 +170,19 @@ def test_what_cannot_be_an_attribute_is_refused(
     "text",
     ["", "20240101000", "2024010100055", "202401012400", "202402300000", "000001010000", "2024-1-10005", "２" * 12],
 )
-def test_what_is_no_time(text: str) -> None:
+def test_texts_that_are_no_time(text: str) -> None:
     assert parse_msg_time(text) is None
 
 
 @given(minutes)
-def test_times_come_back(moment: datetime) -> None:
+def test_times_round_trip(moment: datetime) -> None:
     text = format_msg_time(moment)
     assert len(text) == 12
     assert parse_msg_time(text) == micros(moment)
 
 
 @given(st.datetimes(min_value=datetime(1900, 1, 2), max_value=datetime(2200, 1, 1)), st.integers(-14 * 60, 14 * 60))
-def test_a_time_is_written_in_utc(naive: datetime, offset: int) -> None:
+def test_encodes_times_in_utc(naive: datetime, offset: int) -> None:
     assume(naive.second or naive.microsecond or offset)
     there = naive.replace(tzinfo=timezone(timedelta(minutes=offset)))
     utc = there.astimezone(timezone.utc)
@@ -197,5 +197,5 @@ def test_filter_codes(text: str, code: int) -> None:
     assert filter_code(text) == code
 
 
-def test_filter_codes_are_ints_of_java() -> None:
+def test_filter_codes_are_java_ints() -> None:
     assert filter_code("polygenelubricants") == -(1 << 31)

@@ -58,13 +58,13 @@ NO_ADDRESSES = (
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES.split("|"))
-def test_what_is_no_list_of_master_addresses(text: str) -> None:
+def test_refuses_invalid_master_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no (host:port|port)"):
         parse_master_addresses(text)
 
 
 @given(st.lists(st.tuples(hosts, ports), min_size=1, max_size=4))
-def test_master_addresses_come_back(addresses: list[tuple[str, int]]) -> None:
+def test_master_addresses_round_trip(addresses: list[tuple[str, int]]) -> None:
     expected = tuple(Address(*address) for address in addresses)
     assert parse_master_addresses(",".join(map(str, expected))) == expected
 
@@ -89,12 +89,12 @@ def test_brokers(text: str, broker: Broker | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:h", "x:h:1", ":h:1", "1_0:h:1", "٣:h:1"])
-def test_what_is_no_broker(text: str) -> None:
+def test_refuses_invalid_brokers(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no"):
         parse_broker(text)
 
 
-def test_a_list_of_brokers_leaves_out_the_half_configured() -> None:
+def test_a_list_of_brokers_omits_incompletely_configured_ones() -> None:
     assert parse_brokers(["2:h:1", "1::-2", "3:g: "]) == {
         2: Broker(2, Address("h", 1)),
         3: Broker(3, Address("g", 8123)),
@@ -117,7 +117,7 @@ def test_a_list_of_brokers_leaves_out_the_half_configured() -> None:
         ),
     ],
 )
-def test_topics_for_producers_name_partitions_before_stores(text: str, layouts: list[TopicOnBroker]) -> None:
+def test_topics_for_producers_have_partitions_before_stores(text: str, layouts: list[TopicOnBroker]) -> None:
     assert parse_producer_topic(text) == layouts
 
 
@@ -134,12 +134,12 @@ def test_topics_for_producers_name_partitions_before_stores(text: str, layouts: 
         ),
     ],
 )
-def test_topics_for_consumers_name_stores_before_partitions(text: str, layouts: list[TopicOnBroker]) -> None:
+def test_topics_for_consumers_have_stores_before_partitions(text: str, layouts: list[TopicOnBroker]) -> None:
     assert parse_consumer_topic(text) == layouts
 
 
 @given(brokers, st.sampled_from([8123, 8124]), st.booleans())
-def test_brokers_come_back(broker: Broker, default_port: int, usual: bool) -> None:
+def test_brokers_round_trip(broker: Broker, default_port: int, usual: bool) -> None:
     if usual:
         broker = Broker(broker.broker_id, Address(broker.address.host, default_port))
     text = format_broker(broker, default_port)
@@ -148,11 +148,11 @@ def test_brokers_come_back(broker: Broker, default_port: int, usual: bool) -> No
 
 
 @pytest.mark.parametrize(("port", "text"), [(8123, "1:h: "), (8124, "1:h:8124"), (9000, "1:h:9000")])
-def test_the_usual_port_of_a_broker_stays_blank(port: int, text: str) -> None:
+def test_the_default_port_of_a_broker_is_blank(port: int, text: str) -> None:
     assert format_broker(Broker(1, Address("h", port))) == text
 
 
-def test_what_port_is_usual_depends() -> None:
+def test_the_default_port_is_a_parameter() -> None:
     assert format_broker(Broker(1, Address("h", 8124)), 8124) == "1:h: "
     assert format_broker(Broker(1, Address("h", 8123)), 8124) == "1:h:8123"
 
@@ -161,13 +161,13 @@ layouts_of_a_topic = st.lists(st.tuples(ids, counts, counts, st.booleans()), min
 
 
 @given(names, layouts_of_a_topic, st.none() | ids)
-def test_topics_for_producers_come_back(topic: str, found: list[tuple[int, int, int, bool]], size: int | None) -> None:
+def test_topics_for_producers_round_trip(topic: str, found: list[tuple[int, int, int, bool]], size: int | None) -> None:
     layouts = [TopicOnBroker(topic, broker, stores, parts, max_message_size=size) for broker, stores, parts, _ in found]
     assert parse_producer_topic(format_producer_topic(layouts, with_size=True)) == layouts
 
 
 @given(names, layouts_of_a_topic)
-def test_topics_for_consumers_come_back(topic: str, found: list[tuple[int, int, int, bool]]) -> None:
+def test_topics_for_consumers_round_trip(topic: str, found: list[tuple[int, int, int, bool]]) -> None:
     layouts = [TopicOnBroker(topic, *one) for one in found]
     assert parse_consumer_topic(format_consumer_topic(layouts)) == layouts
 
@@ -176,19 +176,19 @@ def test_topics_for_consumers_come_back(topic: str, found: list[tuple[int, int, 
     ("size", "with_size", "text"),
     [(None, False, "demo#1:3:2"), (None, True, "demo#1:3:2#"), (9, False, "demo#1:3:2"), (9, True, "demo#1:3:2#9")],
 )
-def test_the_third_part_of_a_topic_for_producers(size: int | None, with_size: bool, text: str) -> None:
+def test_the_message_size_of_a_topic_for_producers(size: int | None, with_size: bool, text: str) -> None:
     layout = TopicOnBroker("demo", 1, stores=2, partitions=3, max_message_size=size)
     assert format_producer_topic([layout], with_size=with_size) == text
 
 
 @given(names, st.lists(st.tuples(ids, ids), min_size=1, max_size=5))
-def test_held_partitions_come_back(topic: str, found: list[tuple[int, int]]) -> None:
+def test_held_partitions_round_trip(topic: str, found: list[tuple[int, int]]) -> None:
     partitions = [Partition(broker_id, topic, number) for broker_id, number in found]
     assert parse_held_partitions(format_held_partitions(partitions)) == partitions
 
 
 @pytest.mark.parametrize("text", ["", "a", "a#", "a#1", "a#1:", "a#:1", "a#1:x", "a#1:0,,2:0"])
-def test_what_are_no_held_partitions(text: str) -> None:
+def test_refuses_invalid_held_partitions(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no"):
         parse_held_partitions(text)
 
@@ -203,13 +203,13 @@ def test_a_subscribe_info() -> None:
 
 
 @given(members, members, brokers, names, ids)
-def test_subscribe_infos_come_back(client_id: str, group: str, broker: Broker, topic: str, number: int) -> None:
+def test_subscribe_infos_round_trip(client_id: str, group: str, broker: Broker, topic: str, number: int) -> None:
     info = SubscribeInfo(client_id, group, broker, Partition(broker.broker_id, topic, number))
     assert parse_subscribe_info(str(info)) == info
 
 
 @pytest.mark.parametrize("text", ["", "c@g#1:h:1", "c#1:h:1#t:0", "c@g#1:h#t:0", "c@g#1:h:1#t", "c@g#x:h:1#t:0"])
-def test_what_is_no_subscribe_info(text: str) -> None:
+def test_refuses_invalid_subscribe_infos(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no"):
         parse_subscribe_info(text)
 
@@ -219,12 +219,12 @@ NO_TOPICS = "|demo|#1:3:1:1|demo#1|demo#1:3|demo#x:3:1:1|demo#1:-1:1:1|demo#1:3:
 
 @pytest.mark.parametrize("parse", [parse_producer_topic, parse_consumer_topic])
 @pytest.mark.parametrize("text", NO_TOPICS.split("|"))
-def test_what_is_no_topic(parse: Callable[[str], object], text: str) -> None:
+def test_refuses_invalid_topics(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(ProtocolError):
         parse(text)
 
 
-def test_a_maximum_that_is_no_number_is_refused() -> None:
+def test_refuses_a_message_size_that_is_no_number() -> None:
     with pytest.raises(ProtocolError, match="'x' in 'demo#1:3:1#x' is no number"):
         parse_producer_topic("demo#1:3:1#x")
 
@@ -236,14 +236,14 @@ def test_partition_ids_count_by_store() -> None:
     assert str(partitions[4]) == "7:demo:10001"
 
 
-def test_a_claim_in_a_heartbeat_and_what_the_broker_says_of_it() -> None:
+def test_a_claim_in_a_heartbeat_and_in_its_failure_info() -> None:
     info = partition_info(Broker(1, Address("127.0.0.1", 8123)), Partition(1, "demo", 10_002))
     assert info == "1:127.0.0.1:8123#demo:10002"
     assert parse_failure_info(f"411:{info}") == (411, "demo", 10_002)
 
 
 @given(st.integers(0, 999), ids, hosts, ports, names, ids)
-def test_failures_come_back(code: int, broker: int, host: str, port: int, topic: str, partition: int) -> None:
+def test_failure_infos_round_trip(code: int, broker: int, host: str, port: int, topic: str, partition: int) -> None:
     info = partition_info(Broker(broker, Address(host, port)), Partition(broker, topic, partition))
     assert parse_failure_info(f"{code}:{info}") == (code, topic, partition)
 
@@ -251,7 +251,7 @@ def test_failures_come_back(code: int, broker: int, host: str, port: int, topic:
 @pytest.mark.parametrize(
     "text", ["", "411", "411:1:h:1", "411:1:h:1#demo", "x:1:h:1#demo:1", "411:1:h:1#demo:x", "#demo:1"]
 )
-def test_what_is_no_failure(text: str) -> None:
+def test_refuses_invalid_failure_infos(text: str) -> None:
     with pytest.raises(ProtocolError, match="is no"):
         parse_failure_info(text)
 

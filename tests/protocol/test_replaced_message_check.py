@@ -31,17 +31,17 @@ def is_strange(one: ReplacedMessageCheck, *batches: FetchedBatch) -> bool:
     return one.finds_replacement
 
 
-def test_what_is_said() -> None:
+def test_the_error_names_the_range() -> None:
     error = sieve().error()
     assert re.match(r"1:t:2: messages in \[0, 2800\) have other ids .* Start the query again", str(error))
 
 
-def test_what_stood_there_passes() -> None:
+def test_accepts_the_planned_messages() -> None:
     assert not is_strange(sieve(), batch(10, 19, 12), batch(), batch(15, sole=False))
     assert not is_strange(sieve())
 
 
-def test_without_ids_all_passes() -> None:
+def test_accepts_all_messages_without_ids() -> None:
     assert not is_strange(sieve(None), batch(1, 99))
 
 
@@ -55,13 +55,13 @@ def test_without_ids_all_passes() -> None:
     ([], 11, True),
 ])  # fmt: skip
 @pytest.mark.parametrize("span", [IDS, None])
-def test_the_last_message_is_known(
+def test_compares_the_last_message_with_its_known_id(
     batches: list[tuple[int, ...]], last: int, strange: bool, span: IdSpan | None
 ) -> None:
     assert is_strange(sieve(span, last), *(batch(*ids) for ids in batches)) == strange
 
 
 @pytest.mark.parametrize(("ids", "strange"), [((9,), True), ((20,), True), ((10, 20), True), ((9, 20, 11), False)])
-def test_the_last_message_lies_in_the_span(ids: tuple[int, ...], strange: bool) -> None:
+def test_compares_the_last_message_with_the_span_of_ids(ids: tuple[int, ...], strange: bool) -> None:
     """Those before it may not: the span is wrong where the wave of ids turned twice between two marks."""
     assert is_strange(sieve(), batch(*ids)) == strange

@@ -20,7 +20,7 @@ def answer(serial_no: int, reply: Response | Failure, framing: Framing = Framing
 
 
 @pytest.mark.parametrize("framing", Framing)
-def test_a_server_can_read_what_is_sent(framing: Framing) -> None:
+def test_encodes_requests_for_the_server(framing: Framing) -> None:
     serial_no, wire = RpcProtocol(framing).request(request(data=b"call"))
     (frame,) = FrameDecoder(framing).feed(wire)
     assert frame.serial_no == serial_no
@@ -28,7 +28,7 @@ def test_a_server_can_read_what_is_sent(framing: Framing) -> None:
 
 
 @given(st.sampled_from(Framing), st.integers(1, 8).flatmap(lambda size: st.permutations(range(size))))
-def test_answers_find_their_requests_in_any_order(framing: Framing, order: list[int]) -> None:
+def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[int]) -> None:
     rpc = RpcProtocol(framing)
     numbers = [rpc.request(request(method))[0] for method in range(len(order))]
     assert len(set(numbers)) == len(order) == rpc.unanswered
@@ -37,13 +37,13 @@ def test_answers_find_their_requests_in_any_order(framing: Framing, order: list[
     assert rpc.unanswered == 0
 
 
-def test_a_failure_answers_any_method() -> None:
+def test_a_failure_can_reply_to_any_method() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
     assert rpc.receive(answer(number, Failure("X", "y"))) == [(number, Failure("X", "y"))]
 
 
-def test_an_answer_in_pieces() -> None:
+def test_decodes_a_reply_that_comes_in_parts() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
     wire = answer(number, Response(17, b"data"))
@@ -61,7 +61,7 @@ def wrong_answers(number: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("reason", wrong_answers(0))
-def test_a_wrong_answer_is_refused_for_good(reason: str) -> None:
+def test_refuses_an_invalid_reply_and_all_bytes_after_it(reason: str) -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
     with pytest.raises(ProtocolError, match=reason):
@@ -71,7 +71,7 @@ def test_a_wrong_answer_is_refused_for_good(reason: str) -> None:
 
 
 @pytest.mark.parametrize("reason", wrong_answers(0))
-def test_answers_in_front_of_a_wrong_one_are_given_first(reason: str) -> None:
+def test_returns_the_replies_before_an_invalid_one_first(reason: str) -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     first, _ = rpc.request(request())
     second, _ = rpc.request(request())
@@ -81,7 +81,7 @@ def test_answers_in_front_of_a_wrong_one_are_given_first(reason: str) -> None:
         rpc.receive(b"")
 
 
-def test_an_answer_comes_once() -> None:
+def test_refuses_a_second_reply_to_a_request() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
     rpc.receive(answer(number, Response(17, b"")))
@@ -89,7 +89,7 @@ def test_an_answer_comes_once() -> None:
         rpc.receive(answer(number, Response(17, b"")))
 
 
-def test_a_request_that_is_too_long_is_not_waited_for() -> None:
+def test_a_request_that_is_too_long_stays_unsent() -> None:
     rpc = RpcProtocol(Framing.PREFIXED)
     with pytest.raises(ProtocolError, match="prefixed framing"):
         rpc.request(request(data=bytes(6 * 1024 * 1024)))

@@ -27,7 +27,7 @@ def test_a_stamp_in_bytes() -> None:
 
 
 @given(origins, numbers, digests, own, st.none() | st.just("kind"))
-def test_stamps_come_back_from_behind_other_attributes(
+def test_stamps_round_trip_behind_other_attributes(
     origin: Origin, row: int, digest: str | None, own: dict[str, str], msg_type: str | None
 ) -> None:
     others = encode_attributes(own, msg_type, None)
@@ -36,7 +36,7 @@ def test_stamps_come_back_from_behind_other_attributes(
 
 
 @given(origins, numbers, digests)
-def test_readers_see_stamps_as_attributes_with_reserved_names(origin: Origin, row: int, digest: str | None) -> None:
+def test_readers_get_stamps_as_attributes_with_reserved_names(origin: Origin, row: int, digest: str | None) -> None:
     seen = decode_attributes(stamped(origin, row, digest)).own
     assert seen is not None
     assert dict(seen) == {
@@ -54,7 +54,7 @@ def test_attributes_without_a_stamp_have_none(own: dict[str, str]) -> None:
 
 
 @given(st.binary() | st.lists(st.sampled_from(stamped(ORIGIN, 9, "0" * 16).split(b","))).map(b",".join))
-def test_any_bytes_can_be_parsed(attributes: bytes) -> None:
+def test_any_bytes_can_be_parsed_for_a_stamp(attributes: bytes) -> None:
     found = parse(attributes)
     assert found is None or found.origin == ORIGIN
 
@@ -78,22 +78,22 @@ def test_any_bytes_can_be_parsed(attributes: bytes) -> None:
         b"note=1\nspark_id=q,spark_batch=7,spark_partition=2,spark_row=9",
     ],
 )
-def test_what_is_no_stamp(attributes: bytes) -> None:
+def test_incomplete_stamps_are_none(attributes: bytes) -> None:
     assert parse(attributes) is None
 
 
 @pytest.mark.parametrize("digest", [b"", b"0123", b"0123456789abcdef0", b"0123456789ABCDEF"])
-def test_a_digest_that_is_none_is_left_out(digest: bytes) -> None:
+def test_an_invalid_digest_is_omitted(digest: bytes) -> None:
     assert parse(encode(ORIGIN) + b"9,spark_digest=" + digest) == Stamp(ORIGIN, 9, None)
 
 
 @pytest.mark.parametrize("others", [b",other=1", b",", b",spark_digest_of=x"])
-def test_more_may_follow(others: bytes) -> None:
+def test_other_attributes_may_follow_a_stamp(others: bytes) -> None:
     assert parse(encode(ORIGIN) + b"9" + others) == Stamp(ORIGIN, 9, None)
     assert parse(encode(ORIGIN) + b"9,spark_digest=" + b"a" * 16 + others) == Stamp(ORIGIN, 9, "a" * 16)
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a=b"])
-def test_an_id_that_cannot_stand_in_a_stamp(name: str) -> None:
+def test_refuses_an_id_that_cannot_be_in_a_stamp(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the id of a stamp"):
         encode(Origin(name, 0, 0))
