@@ -13,7 +13,6 @@ from tests.faults.unanswered import patience
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer import partition_reader as consumer
-from tubemq_spark.client.producer import broker_channel as link
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -31,7 +30,6 @@ def _patient_client(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) ->
     """It gives up what nobody answers, and nothing else. There a reader that was busy is not slow, so that a request
     is given up when its time is up."""
     use_timings(slow_peer_grace=0.05)
-    monkeypatch.setattr(link, "_GRACE", 0.05)
     for module in (claims, consumer):
         monkeypatch.setattr(module, "_PARTING_TIMEOUT", UNHURRIED)
     with patience():

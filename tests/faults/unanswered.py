@@ -73,16 +73,16 @@ def patience() -> Iterator[None]:
     with (
         mock.patch.object(Connection, "submit_request", _submit),
         mock.patch.object(Connection, "reply", _reply),
-        mock.patch.object(BrokerChannel, "silent_after", _silent_after),
+        mock.patch.object(BrokerChannel, "gives_up_at", _gives_up_at),
     ):
         yield
     _rules.clear()
 
 
-_submit_as_ever, _reply_as_ever, _silent_after_as_ever = (
+_submit_as_ever, _reply_as_ever, _gives_up_at_as_ever = (
     Connection.submit_request,
     Connection.reply,
-    BrokerChannel.silent_after,
+    BrokerChannel.gives_up_at,
 )
 
 
@@ -112,10 +112,10 @@ def _reply(connection: Connection, serial_no: int) -> Response | Failure:
     return _reply_as_ever(connection, serial_no)
 
 
-def _silent_after(link: BrokerChannel) -> float:
-    usual = _silent_after_as_ever(link)
+def _gives_up_at(link: BrokerChannel) -> float:
+    usual = _gives_up_at_as_ever(link)
     known = _calls.get(link.connection, {})
-    calls = [known.get(serial_no) for serial_no in link._unanswered]
+    calls = [known.get(serial_no) for serial_no in link._sends]
     waiting = [call for call in calls if call is not None]
     if not calls or len(waiting) < len(calls):  # others are to be answered first
         return min(usual, time.monotonic() + _TICK) if waiting else usual

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.protocol.circuit_breaker import (
-    SLOW,
+    SLOW_AFTER,
     BreakerState,
     FailureStats,
-    judge,
-    judge_partition,
-    most_shielded,
+    breaker_states,
+    max_avoided,
+    partition_breaker_state,
 )
 
 T = 1000.0  # when the last trouble came, and the moment of the judgement in the tables
@@ -31,7 +31,7 @@ def full(count: int) -> FailureStats:
 
 
 def owing(seconds: float, **others: float) -> FailureStats:
-    return FailureStats(owing=T - seconds, **others)  # type: ignore[arg-type]
+    return FailureStats(in_flight_since=T - seconds, **others)  # type: ignore[arg-type]
 
 
 TABLE = [
@@ -52,8 +52,8 @@ TABLE = [
     (full(6),                  3.0,      50.0,                            True),
     (FailureStats(1, 1, 1, last=T),  0.4,      50.0,                            True),  # rests add up
     (FailureStats(4, 1, 1, last=T),  3.0,      120.0,                           True),
-    (owing(1.1),               -T,       SLOW,                            False),
-    (owing(300.0),             -T,       SLOW,                            False),
+    (owing(1.1),               -T,       SLOW_AFTER,                            False),
+    (owing(300.0),             -T,       SLOW_AFTER,                            False),
     (owing(9.0, full=1, last=T - 2),   -1.9, 1.0,                         True),  # as long as it is slow
     (owing(9.0, full=1, last=T - 1.5), -1.4, 1.5,                         True),
 ]  # fmt: skip
@@ -61,19 +61,19 @@ TABLE = [
 
 @pytest.mark.parametrize(("counts", "rests", "stays_away", "on_trial"), TABLE)
 def test_one_broker_of_many(counts: FailureStats, rests: float, stays_away: float, on_trial: bool) -> None:
-    (verdict,) = judge({7: counts}, 10, T).values()
+    (verdict,) = breaker_states({7: counts}, 10, T).values()
     assert tuple(verdict) == pytest.approx((T + rests, T + stays_away, on_trial))
 
 
 @pytest.mark.parametrize("counts", [row[0] for row in TABLE])
 def test_the_only_broker_is_tried_again_after_its_rest(counts: FailureStats) -> None:
-    (verdict,) = judge({7: counts}, 1, T).values()
-    assert verdict.shielded_until == verdict.rest_until <= T + 3.0
+    (verdict,) = breaker_states({7: counts}, 1, T).values()
+    assert verdict.avoid_until == verdict.backoff_until <= T + 3.0
 
 
 @pytest.mark.parametrize("counts", [FailureStats(), FailureStats(last=T), owing(0.0), owing(1.0)], ids=str)
 def test_without_trouble_there_is_no_verdict(counts: FailureStats) -> None:
-    assert judge({7: counts}, 10, T) == {}
+    assert breaker_states({7: counts}, 10, T) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,22 +93,24 @@ def test_without_trouble_there_is_no_verdict(counts: FailureStats) -> None:
          "those without trouble", "those whose time is over", "nobody"],
 )  # fmt: skip
 def test_who_is_shielded(brokers: dict[int, FailureStats], known: int, shielded: set[int]) -> None:
-    verdicts = judge(brokers, known, T)
-    assert {one for one, verdict in verdicts.items() if verdict.shielded_until > max(T, verdict.rest_until)} == shielded
+    verdicts = breaker_states(brokers, known, T)
+    assert {one for one, verdict in verdicts.items() if verdict.avoid_until > max(T, verdict.backoff_until)} == shielded
 
 
 @pytest.mark.parametrize(
     ("known", "most"), [(0, 0), (1, 0), (2, 1), (3, 1), (6, 1), (7, 2), (10, 3), (100, 30)]
 )  # fmt: skip
 def test_how_many_may_be_shielded(known: int, most: int) -> None:
-    assert most_shielded(known) == most
+    assert max_avoided(known) == most
 
 
 @pytest.mark.parametrize(
     ("failed", "rests"), [(1, 0.1), (2, 0.2), (3, 0.4), (5, 1.6), (6, 3.0), (10_000, 3.0)]
 )  # fmt: skip
 def test_a_partition(failed: int, rests: float) -> None:
-    assert tuple(judge_partition(FailureStats(failed=failed, last=T))) == pytest.approx((T + rests, T + 3.0, True))
+    assert tuple(partition_breaker_state(FailureStats(failed=failed, last=T))) == pytest.approx(
+        (T + rests, T + 3.0, True)
+    )
 
 
 # Whatever happened
@@ -120,48 +122,48 @@ clusters = st.dictionaries(st.integers(1, 40), all_counts, max_size=20)
 
 
 def is_troubled(counts: FailureStats) -> bool:
-    return counts.total > 0 or (counts.owing is not None and T - counts.owing > SLOW)
+    return counts.total > 0 or (counts.in_flight_since is not None and T - counts.in_flight_since > SLOW_AFTER)
 
 
 @given(clusters, st.integers(0, 60))
 def test_never_more_are_shielded_than_may_be(brokers: dict[int, FailureStats], more: int) -> None:
     known = len(brokers) + more
-    shielded = [one for one in judge(brokers, known, T).values() if one.shielded_until > one.rest_until]
-    assert len(shielded) <= most_shielded(known) <= max(1, known // 3)
-    assert known == 0 or most_shielded(known) < known
+    shielded = [one for one in breaker_states(brokers, known, T).values() if one.avoid_until > one.backoff_until]
+    assert len(shielded) <= max_avoided(known) <= max(1, known // 3)
+    assert known == 0 or max_avoided(known) < known
 
 
 @given(clusters)
 def test_each_has_a_verdict_that_had_trouble_and_nobody_else(brokers: dict[int, FailureStats]) -> None:
-    assert set(judge(brokers, 60, T)) == {one for one, counts in brokers.items() if is_troubled(counts)}
+    assert set(breaker_states(brokers, 60, T)) == {one for one, counts in brokers.items() if is_troubled(counts)}
 
 
 @given(clusters, st.integers(20, 60))
 def test_a_rest_is_never_longer_than_the_shield(brokers: dict[int, FailureStats], known: int) -> None:
-    for one, verdict in judge(brokers, known, T).items():
-        assert verdict.rest_until <= verdict.shielded_until <= max(T + SLOW, brokers[one].last + 120.0)
-        assert verdict.rest_until <= brokers[one].last + 3.0
-        assert verdict.on_trial == (brokers[one].total > 0)
+    for one, verdict in breaker_states(brokers, known, T).items():
+        assert verdict.backoff_until <= verdict.avoid_until <= max(T + SLOW_AFTER, brokers[one].last + 120.0)
+        assert verdict.backoff_until <= brokers[one].last + 3.0
+        assert verdict.half_open == (brokers[one].total > 0)
 
 
 @given(st.integers(0, 1000))
 def test_the_same_holds_of_a_partition(failed: int) -> None:
-    verdict = judge_partition(FailureStats(failed=failed, last=T))
-    assert verdict.rest_until <= verdict.shielded_until == T + 3.0
+    verdict = partition_breaker_state(FailureStats(failed=failed, last=T))
+    assert verdict.backoff_until <= verdict.avoid_until == T + 3.0
 
 
 @given(all_counts, st.sampled_from(["lost", "refused", "full"]))
 def test_more_trouble_never_shortens_anything(counts: FailureStats, kind: str) -> None:
     def verdict(counts: FailureStats) -> BreakerState:
-        return judge({1: counts}, 10, T).get(1, BreakerState(0.0, 0.0, False))
+        return breaker_states({1: counts}, 10, T).get(1, BreakerState(0.0, 0.0, False))
 
     less, more = verdict(counts), verdict(counts._replace(**{kind: getattr(counts, kind) + 1}))
-    assert less.rest_until <= more.rest_until
-    assert less.shielded_until <= more.shielded_until
-    assert more.on_trial
+    assert less.backoff_until <= more.backoff_until
+    assert less.avoid_until <= more.avoid_until
+    assert more.half_open
 
 
 @given(clusters, st.integers(20, 60))
 def test_a_larger_cluster_never_shields_fewer(brokers: dict[int, FailureStats], known: int) -> None:
-    small, large = judge(brokers, known, T), judge(brokers, known + 1, T)
-    assert all(small[one].shielded_until <= large[one].shielded_until for one in small)
+    small, large = breaker_states(brokers, known, T), breaker_states(brokers, known + 1, T)
+    assert all(small[one].avoid_until <= large[one].avoid_until for one in small)

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import RoundRobin, SendEvent, send_event
+from tubemq_spark.protocol.producer_lifecycle import SendEvent, send_event
 
 PARTITIONS = [Partition(broker, "demo", partition) for broker in (1, 2) for partition in range(4)]
 
@@ -24,15 +20,3 @@ def test_what_an_answer_means_for_the_message(code: ErrCode) -> None:
 @pytest.mark.parametrize("code", [0, -1, 440, 1000])
 def test_an_unknown_answer_is_a_refusal(code: int) -> None:
     assert send_event(code) is SendEvent.REFUSED
-
-
-@given(st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True), st.integers(0, 1 << 30), st.integers(1, 4))
-def test_every_partition_has_its_turn(partitions: list[Partition], start: int, rounds: int) -> None:
-    deal = RoundRobin(start)
-    chosen = [deal.choose(partitions) for _ in range(rounds * len(partitions))]
-    assert Counter(chosen) == dict.fromkeys(partitions, rounds)
-    assert chosen[: len(partitions)] == chosen[-len(partitions) :]
-
-
-def test_begins_anywhere() -> None:
-    assert len({RoundRobin().choose(PARTITIONS) for _ in range(200)}) > 1

@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 from tests.sink_histories.hooks import CALLS, Hook
 from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
 from tubemq_spark.client import settings
-from tubemq_spark.client.producer import unresolved_sends
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.sink.stored_rows import StoredRows
 from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
@@ -107,7 +106,6 @@ class Begin:
     def do(self) -> None:
         os.environ["SPARK_LOCAL_DIRS"] = self.folder
         settings.DEFAULT_TIMINGS = self.timings  # type: ignore[attr-defined]
-        unresolved_sends.SETTLING = self.timings.closed_connection_settling
         StoredRowsSearch.rows_in = _counted(StoredRowsSearch.rows_in)  # type: ignore[method-assign]
         if self.blind:
             StoredRows.add = lambda *_: None  # type: ignore[method-assign]

@@ -74,11 +74,11 @@ def test_answers_to_a_failed_producer_reach_no_other() -> None:
         failing.flush()
         failing.send("a", b"two")
         failing._dispatch()
-        (link,) = failing._links.standing.values()
+        (channel,) = failing._sender.connected.values()
 
         def is_answered() -> bool:
-            link.push()
-            return bool(link.connection._replies)
+            channel.flush()
+            return bool(channel.connection._replies)
 
         wait_until(is_answered)
         failing.close()

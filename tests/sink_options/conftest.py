@@ -17,7 +17,6 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: U
     """Begin as a new driver and worker do, and do not wait for earlier attempts, which have ended here."""
     RUN_CACHE.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr("tubemq_spark.client.producer.unresolved_sends.SETTLING", 0.05, raising=False)
     # A slow broker is not away.
     use_timings(task_settling=0.05, closed_connection_settling=0.05, broker_away_after=30.0)
     yield

@@ -27,7 +27,7 @@ def test_a_connection_has_no_more_unanswered_sends_than_allowed(
 
     def count(link: BrokerChannel, *args: Any) -> None:
         submit(link, *args)
-        seen.append(link.unanswered)
+        seen.append(link.in_flight)
 
     monkeypatch.setattr(BrokerChannel, "submit", count)
     save(cluster, ROWS, demo, tubemq_producer_maxInFlight=most)

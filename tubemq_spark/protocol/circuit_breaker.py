@@ -1,10 +1,12 @@
-"""Which brokers and partitions are left alone after trouble, and for how long: one rule, of counted outcomes.
+"""Circuit breaker for brokers and partitions: when records avoid one that failed, and when it is tried again.
 
-What had trouble rests for a moment, longer each time, and is then tried with a single message before it is trusted
-again. That holds for every message. Messages that may go anywhere stay away for longer, as in TubeMQ's Java client:
-from a broker that refuses for 50 s, from one that cannot be reached for 15 s and more, from one that owes answers as
-long as it does. But only from a part of the cluster: if everybody left every broker that is slow for once, the others
-would be next. (wire: ProducerManager, DefaultBrokerRcvQltyStats, TubeClientConfig; there at most 30 % of the brokers.)
+A broker or partition that failed gets nothing during a backoff, which doubles with each failure. After the backoff it
+is half open: one record at a time is tried until one is stored. This holds for every record.
+
+Records that may go to any partition avoid the broker for longer, as in TubeMQ's Java client: one that refuses for 50 s,
+one that cannot be reached for 15 s and more, one that leaves sends unanswered as long as it does. Only a part of the
+cluster is avoided: if all records left every broker that is slow once, the other brokers would be slow next.
+(wire: ProducerManager, DefaultBrokerRcvQltyStats, TubeClientConfig; at most 30 % of the brokers there.)
 """
 
 from __future__ import annotations
@@ -12,22 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MOST_SHARE = 0.3  # of the brokers that may be shielded at a time
-SLOW = 1.0  # seconds for which a broker may owe an answer before it counts as slow
+MAX_AVOIDED_SHARE = 0.3  # of the brokers
+SLOW_AFTER = 1.0  # seconds that a send is in flight before its broker counts as slow
 
-_REST, _LONGEST_REST = 0.1, 3.0  # seconds after the first trouble, doubled by each further one
-_UNREACHABLE, _LONGEST_UNREACHABLE = 15.0, 120.0
-_REFUSED = 50.0
-_FULL, _LONGEST_FULL = 3.0, 50.0
-_PARTITION = 3.0
+_BACKOFF, _MAX_BACKOFF = 0.1, 3.0  # seconds after the first failure, doubled by each further one
+_AVOID_LOST, _MAX_AVOID_LOST = 15.0, 120.0
+_AVOID_REFUSED = 50.0
+_AVOID_FULL, _MAX_AVOID_FULL = 3.0, 50.0
+_AVOID_PARTITION = 3.0
 
 
 class FailureStats(NamedTuple):
-    """The trouble with a broker, or a partition, since its last success.
+    """Failures of a broker, or of a partition, since its last success.
 
-    `lost` counts connections that broke, were not made, or stayed without an answer; `refused` answers of a broker
-    that is not in service (503); `full` those of one whose memory is (419); `failed` those that concern a partition.
-    `last` is when the last of them came. `owing` is since when the broker has owed an answer, None when it owes none.
+    `lost` counts connections that broke, could not be opened, or got no answer; `refused` answers of a broker that is
+    not in service (503); `full` answers of a broker without memory (419); `failed` failures of a partition. `last` is
+    the time of the last failure. `in_flight_since` is the time of the broker's oldest unanswered send, or None.
     Times are seconds on one clock.
     """
 
@@ -36,7 +38,7 @@ class FailureStats(NamedTuple):
     full: int = 0
     failed: int = 0
     last: float = 0.0
-    owing: float | None = None
+    in_flight_since: float | None = None
 
     @property
     def total(self) -> int:
@@ -44,61 +46,61 @@ class FailureStats(NamedTuple):
 
 
 class BreakerState(NamedTuple):
-    """Nothing is sent before `rest_until`; messages that may go elsewhere do so before `shielded_until`. Afterwards one
-    message at a time is tried when `on_trial`."""
+    """Nothing is sent before `backoff_until`. Records that may go to any partition are not sent before `avoid_until`.
+    Later, one record at a time is tried if `half_open`."""
 
-    rest_until: float
-    shielded_until: float
-    on_trial: bool
+    backoff_until: float
+    avoid_until: float
+    half_open: bool
 
 
-def judge(brokers: Mapping[int, FailureStats], known: int, now: float) -> dict[int, BreakerState]:
-    """What to do about each of `brokers`; those without trouble are left out. `known` is how many the cluster has."""
-    troubled = {broker_id: counts for broker_id, counts in brokers.items() if counts.total or _is_slow(counts, now)}
-    avoided = [one for one, counts in troubled.items() if _shielded_until(counts, now) > now]
-    worst_first = sorted(avoided, key=lambda one: (-troubled[one].total, -_owed(troubled[one], now), one))
-    shielded = set(worst_first[: most_shielded(known)])
+def breaker_states(brokers: Mapping[int, FailureStats], known: int, now: float) -> dict[int, BreakerState]:
+    """Return the state of each of `brokers` that failed or is slow. `known` is the number of brokers in the cluster."""
+    failing = {broker_id: stats for broker_id, stats in brokers.items() if stats.total or _is_slow(stats, now)}
+    candidates = [one for one, stats in failing.items() if _avoid_until(stats, now) > now]
+    worst_first = sorted(candidates, key=lambda one: (-failing[one].total, -_oldest_age(failing[one], now), one))
+    avoided = set(worst_first[: max_avoided(known)])
     return {
         broker_id: BreakerState(
-            rest := _rest_until(counts),
-            max(rest, _shielded_until(counts, now)) if broker_id in shielded else rest,
-            on_trial=counts.total > 0,
+            backoff := _backoff_until(stats),
+            max(backoff, _avoid_until(stats, now)) if broker_id in avoided else backoff,
+            half_open=stats.total > 0,
         )
-        for broker_id, counts in troubled.items()
+        for broker_id, stats in failing.items()
     }
 
 
-def judge_partition(counts: FailureStats) -> BreakerState:
-    """As `judge`, for one partition that had trouble: it may always be left for others."""
-    return BreakerState(_rest_until(counts), counts.last + _PARTITION, on_trial=counts.total > 0)
+def partition_breaker_state(stats: FailureStats) -> BreakerState:
+    """Return the state of a partition that failed. Any number of partitions may be avoided."""
+    return BreakerState(_backoff_until(stats), stats.last + _AVOID_PARTITION, half_open=stats.total > 0)
 
 
-def most_shielded(known: int) -> int:
-    """How many of `known` brokers may be shielded at a time: none if there is no other."""
-    return max(1, int(known * MOST_SHARE)) if known > 1 else 0
+def max_avoided(known: int) -> int:
+    """Return how many of `known` brokers may be avoided at a time: none if there is only one."""
+    return max(1, int(known * MAX_AVOIDED_SHARE)) if known > 1 else 0
 
 
-def _rest_until(counts: FailureStats) -> float:
-    return counts.last + _doubled(_REST, counts.total, _LONGEST_REST) if counts.total else 0.0
+def _backoff_until(stats: FailureStats) -> float:
+    return stats.last + _doubled(_BACKOFF, stats.total, _MAX_BACKOFF) if stats.total else 0.0
 
 
-def _shielded_until(counts: FailureStats, now: float) -> float:
-    pauses = (
-        _doubled(_UNREACHABLE, counts.lost, _LONGEST_UNREACHABLE),
-        _REFUSED if counts.refused else 0.0,
-        _doubled(_FULL, counts.full, _LONGEST_FULL),
+def _avoid_until(stats: FailureStats, now: float) -> float:
+    seconds = (
+        _doubled(_AVOID_LOST, stats.lost, _MAX_AVOID_LOST),
+        _AVOID_REFUSED if stats.refused else 0.0,
+        _doubled(_AVOID_FULL, stats.full, _MAX_AVOID_FULL),
     )
-    until = counts.last + max(pauses) if counts.total else 0.0
-    return max(until, now + SLOW) if _is_slow(counts, now) else until
+    until = stats.last + max(seconds) if stats.total else 0.0
+    return max(until, now + SLOW_AFTER) if _is_slow(stats, now) else until
 
 
 def _doubled(first: float, count: int, ceiling: float) -> float:
     return min(first * 2.0 ** min(count - 1, 30), ceiling) if count else 0.0
 
 
-def _is_slow(counts: FailureStats, now: float) -> bool:
-    return _owed(counts, now) > SLOW
+def _is_slow(stats: FailureStats, now: float) -> bool:
+    return _oldest_age(stats, now) > SLOW_AFTER
 
 
-def _owed(counts: FailureStats, now: float) -> float:
-    return 0.0 if counts.owing is None else now - counts.owing
+def _oldest_age(stats: FailureStats, now: float) -> float:
+    return 0.0 if stats.in_flight_since is None else now - stats.in_flight_since

@@ -1,11 +1,11 @@
-"""Which partition a key belongs to: always the same one, as long as that is there, whoever computes it.
+"""Partitioner for keys: the same key gets the same partition in every run and every language.
 
     slot       CRC-32 (of zlib) of the key's bytes, modulo 4096
     partition  of all the topic's, the one for which SHA-256 of the text `slot:brokerId:partitionId` is highest when
                compared byte by byte
 
-So equal keys meet in one partition, in every run and every language. When a partition is added, the keys that move are
-those that move to it, one in so many; when one goes, only its own keys move (rendezvous hashing).
+This is rendezvous hashing: a new partition takes an equal share of the keys from all others, and no other key moves.
+When a partition is removed, only its own keys move.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def slot_of(key: bytes) -> int:
 
 
 def owner_of(slot: int, partitions: Sequence[Partition]) -> Partition:
-    """The partition of a slot; `partitions` are all of one topic, at least one, in any order."""
+    """Return the partition of a slot. `partitions` are all of one topic, at least one, in any order."""
     return max(partitions, key=lambda one: sha256(f"{slot}:{one.broker_id}:{one.partition_id}".encode()).digest())
 
 
 class KeyMap:
-    """The partitions of one topic by key; a slot's owner is computed when it is asked for first."""
+    """The partitions of one topic by key. A slot's owner is computed when the first key asks for it."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         self.partitions = partitions
@@ -49,5 +49,5 @@ class KeyMap:
 
 @lru_cache(maxsize=64)
 def key_map(partitions: tuple[Partition, ...]) -> KeyMap:
-    """One for all tasks of a process: a topic of many partitions takes a while to compute."""
+    """Return the `KeyMap` that all tasks of the process share, because many partitions take a while to compute."""
     return KeyMap(partitions)

@@ -1,9 +1,8 @@
-"""A send request in two parts, so that neither is encoded more often than it changes.
+"""Encoding of a send request in two parts, so that neither part is encoded more often than it changes.
 
-What a message is (data, flag, check sum, type, time) stays the same when it is sent again elsewhere; where it goes
-(client, topic, partition, authorisation) is the same for all messages to a partition. Protobuf reads two messages
-written one behind the other as one with the fields of both, so a request is the bytes of its target and those of its
-content.
+The content of a record (data, flag, check sum, type, time) stays the same when it is sent again to another partition.
+The target (client, topic, partition, authorisation) is the same for all records of a partition. Protobuf reads two
+messages written one behind the other as one message with the fields of both. So a request is target plus content.
 wire: SendMessageRequestP2B.
 """
 
@@ -13,11 +12,11 @@ from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
-_SENT_ADDR = 0x7F000001  # 127.0.0.1; the broker stores it beside the message and nobody is shown it
+_SENT_ADDR = 0x7F000001  # 127.0.0.1; the broker stores it beside the message and shows it to nobody
 
 
 def encode_target(client_id: str, partition: Partition, authorization: broker_pb.AuthorizedInfo) -> bytes:
-    """Where a message goes, and who sends it."""
+    """Return the part of a request that names sender and partition."""
     return broker_pb.SendMessageRequestP2B(
         clientId=client_id,
         topicName=partition.topic,
@@ -28,8 +27,10 @@ def encode_target(client_id: str, partition: Partition, authorization: broker_pb
 
 
 def encode_content(payload: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
-    """What a message is: payload and flag as `message.encode_payload` gives them, and the broker's copies of type (by
-    which it filters) and time (`yyyyMMddHHmm`, for its statistics). The broker compares the check sum."""
+    """Return the part of a request that holds the record. `payload` and `flag` are `message.encode_payload`'s.
+
+    The broker filters by `msg_type`, counts by `msg_time` (`yyyyMMddHHmm`), and compares the check sum.
+    """
     return broker_pb.SendMessageRequestP2B(
         data=payload, flag=flag, checkSum=check_sum(payload), msgType=msg_type, msgTime=msg_time
     ).SerializePartialToString()

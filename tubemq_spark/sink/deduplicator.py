@@ -48,7 +48,7 @@ _ADVICE = (
 
 
 class Deduplicator:
-    """The effectively-once state of one attempt of a task; implements `client.producer.producer.RecordLookup`."""
+    """The effectively-once state of one attempt of a task; implements the producer's `RecordLookup`."""
 
     def __init__(self, session: ProducerSession, task: WriteTask, plan: WritePlan) -> None:
         assert plan.options.effectively_once is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from tubemq_spark.client.producer.producer import MAX_BYTES
+from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError

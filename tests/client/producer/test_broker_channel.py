@@ -32,7 +32,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def link_to(cluster: EmbeddedCluster, max_in_flight: int) -> BrokerChannel:
     broker, lease = messages.broker(cluster, 1), ExitStack()
     connection = lease.enter_context(POOL.lease(broker.address, settings(cluster)))
-    return BrokerChannel(broker, connection, lease, settings(cluster).rpc_timeout, max_in_flight)
+    return BrokerChannel(broker, connection, lease, settings(cluster), max_in_flight)
 
 
 def message(size: int) -> PendingRecord:
@@ -50,15 +50,15 @@ def test_it_takes_so_many_until_answers_come(
     link = link_to(cluster, max_in_flight)
     for _ in range(3):
         taken = 0
-        while not link.full:
+        while not link.is_full:
             link.submit(message(size), PARTITION, TARGET)
             taken += 1
-        assert taken == room == link.unanswered
-        while link.unanswered:
+        assert taken == room == link.in_flight
+        while link.in_flight:
             wait_for([link], 10)
-            for sent, _ in link.pump():
+            for sent, _ in link.poll():
                 sent.on(SendEvent.ACKNOWLEDGED)
-        assert not link.full
+        assert not link.is_full
     link.close()
 
 
@@ -67,8 +67,8 @@ def test_what_no_frame_holds_is_refused_and_the_link_goes_on(cluster: EmbeddedCl
     with pytest.raises(ProtocolError, match="a frame's body has 1 to"):
         link.submit(message(30 * MIB), PARTITION, TARGET)
     link.submit(message(10), PARTITION, TARGET)
-    while link.unanswered:
+    while link.in_flight:
         wait_for([link], 10)
-        link.pump()
-    assert not link.broken
+        link.poll()
+    assert not link.is_broken
     link.close()

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tubemq_spark.client.cluster import broker_health
+from tests.clocks import ManualClock
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.producer import partitioner as routing
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
-from tubemq_spark.client.producer.partitioner import Partitioner
+from tubemq_spark.client.producer.partitioner import Partitioner, RoundRobin
 from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.unresolved_sends import RecordLookup
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
@@ -36,6 +39,7 @@ class Session:
     """What a router asks of a session. The master lists the partitions of `listed`."""
 
     cluster: Cluster
+    settings: ClientSettings
     listed: set[Partition] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -49,38 +53,31 @@ class Session:
 class Connected:
     """What a router sees of a connection."""
 
-    unanswered: int = 0
-    full: bool = False
-    owing: float | None = None
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+    in_flight: int = 0
+    is_full: bool = False
+    oldest_in_flight_since: float | None = None
 
 
 class Bench:
     """A router, its time and its connections. Each `choices` looks at them anew."""
 
-    def __init__(self, clock: Clock, known: Cluster) -> None:
+    def __init__(self, clock: ManualClock, known: Cluster) -> None:
         self.clock = clock
-        self.session = Session(known)
+        self.session = Session(known, ClientSettings((), clock=clock))
         self.links = {broker_id: Connected() for broker_id in known.brokers}
-        self.unusable: set[Partition] = set()
+        self.unavailable: set[Partition] = set()
         self.asked: list[Sequence[Partition]] = []
-        self.troubles = BrokerHealth()
-        self.router = Partitioner(cast(ProducerSession, self.session), self.troubles, self.usable)
+        self.health = BrokerHealth(clock)
+        self.router = Partitioner(cast(ProducerSession, self.session), self.health, cast(RecordLookup, self))
 
-    def usable(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+    def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
         self.asked.append(partitions)
-        if needed and self.unusable & set(partitions):
+        if needed and self.unavailable & set(partitions):
             raise TransportError("not all of them")
-        return [one for one in partitions if one not in self.unusable]
+        return [one for one in partitions if one not in self.unavailable]
 
     def begin(self) -> bool:
-        return self.router.begin(cast(dict[int, BrokerChannel], self.links))
+        return self.router.update(cast(dict[int, BrokerChannel], self.links))
 
     def choices(self, count: int = 120) -> Counter[Partition | None]:
         self.begin()
@@ -92,7 +89,7 @@ class Bench:
 
     def may_go(self, partition: Partition) -> bool:
         self.begin()
-        return self.router.takes(partition)
+        return self.router.accepts(partition)
 
     def sent(self, partition: Partition) -> PendingRecord:
         """A message that is on its way there."""
@@ -104,27 +101,40 @@ class Bench:
 
     def owners(self) -> dict[bytes, Partition]:
         self.begin()
-        return {key: self.router.of_key("demo", key) for key in KEYS}
+        return {key: self.router.for_key("demo", key) for key in KEYS}
 
     def partitions(self) -> list[Partition]:
         return self.session.cluster.partitions("demo")
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(routing, "time", clock)
-    monkeypatch.setattr(broker_health, "time", clock)
-    return clock
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
 
 
 @pytest.fixture
-def pair(clock: Clock) -> Bench:
+def pair(clock: ManualClock) -> Bench:
     """Brokers 1 and 2, with two partitions each."""
     return Bench(clock, cluster(1, 2))
 
 
-P10, P11, P20, P21 = cluster(1, 2).partitions("demo")
+BOTH = cluster(1, 2).partitions("demo")
+P10, P11, P20, P21 = BOTH
+
+
+# Round robin
+
+
+@given(st.lists(st.sampled_from(BOTH), min_size=1, unique=True), st.integers(0, 1 << 30), st.integers(1, 4))
+def test_every_partition_has_its_turn(partitions: list[Partition], start: int, rounds: int) -> None:
+    deal = RoundRobin(start)
+    chosen = [deal.choose(partitions) for _ in range(rounds * len(partitions))]
+    assert Counter(chosen) == dict.fromkeys(partitions, rounds)
+    assert chosen[: len(partitions)] == chosen[-len(partitions) :]
+
+
+def test_begins_anywhere() -> None:
+    assert len({RoundRobin().choose(BOTH) for _ in range(200)}) > 1
 
 
 # Without trouble
@@ -135,19 +145,19 @@ def test_all_partitions_have_their_turn(pair: Bench) -> None:
 
 
 def test_only_what_is_connected_and_has_room_is_chosen(pair: Bench) -> None:
-    pair.links[1].full = True
+    pair.links[1].is_full = True
     assert set(pair.choices()) == {P20, P21}
     assert not pair.may_go(P10)
     del pair.links[2]
     assert set(pair.choices()) == {None}
-    pair.links[1].full = False
+    pair.links[1].is_full = False
     assert set(pair.choices()) == {P10, P11}
 
 
 def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
     pair.begin()
     assert pair.router.choose("demo") is not None
-    pair.links[1].full = True
+    pair.links[1].is_full = True
     pair.sent(P10)
     assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
 
@@ -158,7 +168,7 @@ def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
 def test_who_has_far_more_unanswered_than_others_gets_no_more(
     pair: Bench, idle: int, busy: int, chosen: set[int]
 ) -> None:
-    pair.links[1].unanswered, pair.links[2].unanswered = idle, busy
+    pair.links[1].in_flight, pair.links[2].in_flight = idle, busy
     assert pair.brokers() == chosen
     assert pair.may_go(P20), "what must go there does"
 
@@ -183,16 +193,16 @@ def test_partitions_are_told_before_they_are_used(pair: Bench) -> None:
 
 
 def test_partitions_that_are_not_usable_are_not_used(pair: Bench) -> None:
-    pair.unusable = {P10, P20}
+    pair.unavailable = {P10, P20}
     assert set(pair.choices()) == {P11, P21}
     assert set(pair.owners().values()) == {P11, P21}
-    pair.router.need(P11)
+    pair.router.require(P11)
     with pytest.raises(TransportError):
-        pair.router.need(P20)
+        pair.router.require(P20)
 
 
 def test_when_none_is_usable_that_is_told(pair: Bench) -> None:
-    pair.unusable = {P10, P11, P20, P21}
+    pair.unavailable = {P10, P11, P20, P21}
     with pytest.raises(TransportError):
         pair.choices()
 
@@ -204,7 +214,7 @@ def test_keys_have_their_partitions_whatever_is_connected(pair: Bench) -> None:
     assert pair.owners() == expected
 
 
-def test_the_brokers_of_a_topic(clock: Clock) -> None:
+def test_the_brokers_of_a_topic(clock: ManualClock) -> None:
     bench = Bench(clock, cluster(1, 3, others=[2, 4]))
     assert bench.router.brokers("demo") == {1, 3}
 
@@ -213,65 +223,67 @@ def test_the_brokers_of_a_topic(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("lost", 15.0), ("refused", 50.0), ("full", 3.0)])
-def test_a_broker_with_trouble_is_avoided_for_a_while(pair: Bench, clock: Clock, kind: str, seconds: float) -> None:
+def test_a_broker_with_trouble_is_avoided_for_a_while(
+    pair: Bench, clock: ManualClock, kind: str, seconds: float
+) -> None:
     pair.begin()
-    pair.router.broker_trouble(1, kind)
+    pair.router.broker_failed(1, kind)
     assert pair.brokers() == {2}
-    assert not pair.router.may_dial(1, needed=True)
+    assert not pair.router.may_connect(1, needed=True)
     assert not pair.may_go(P10)
     assert pair.may_go(P20)
     clock.now += 0.11  # it has rested
     assert pair.brokers() == {2}
     assert pair.may_go(P10)
-    assert pair.router.may_dial(1, needed=True)
-    assert not pair.router.may_dial(1, needed=False)
+    assert pair.router.may_connect(1, needed=True)
+    assert not pair.router.may_connect(1, needed=False)
     clock.now += seconds
     assert pair.brokers() == {1, 2}
-    assert pair.router.may_dial(1, needed=False)
+    assert pair.router.may_connect(1, needed=False)
 
 
-def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: Clock) -> None:
-    pair.router.broker_trouble(1, "full")
+def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: ManualClock) -> None:
+    pair.router.broker_failed(1, "full")
     clock.now += 3.1
     pair.begin()
-    assert pair.router.is_on_trial(1)
-    assert not pair.router.is_on_trial(2)
-    assert pair.router.takes(P10)
-    pair.links[1].unanswered = 1
+    assert pair.router.breakers.is_half_open(1)
+    assert not pair.router.breakers.is_half_open(2)
+    assert pair.router.accepts(P10)
+    pair.links[1].in_flight = 1
     pair.sent(P10)
-    assert not pair.router.takes(P11)
+    assert not pair.router.accepts(P11)
     assert {pair.router.choose("demo") for _ in range(20)} == {P20, P21}
-    pair.router.success(P10)
+    pair.router.succeeded(P10)
     assert pair.brokers() == {1, 2}
     assert pair.may_go(P11)
-    assert not pair.router.has_trouble
+    assert not pair.router.breakers.any_open
 
 
-def test_trouble_again_after_the_rest_makes_it_longer(pair: Bench, clock: Clock) -> None:
+def test_trouble_again_after_the_rest_makes_it_longer(pair: Bench, clock: ManualClock) -> None:
     for rest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0):
-        pair.router.broker_trouble(1, "lost")
+        pair.router.broker_failed(1, "lost")
         clock.now += rest * 0.9
-        pair.router.broker_trouble(1, "lost")  # the same trouble still: the answers of what was on its way
+        pair.router.broker_failed(1, "lost")  # the same trouble still: the answers of what was on its way
         assert not pair.may_go(P10)
         clock.now += rest * 0.11
         assert pair.may_go(P10)
 
 
-def test_success_ends_it(pair: Bench, clock: Clock) -> None:
-    pair.router.broker_trouble(1, "refused")
-    pair.router.success(P20)
+def test_success_ends_it(pair: Bench, clock: ManualClock) -> None:
+    pair.router.broker_failed(1, "refused")
+    pair.router.succeeded(P20)
     assert pair.brokers() == {2}
-    pair.router.success(P11)
+    pair.router.succeeded(P11)
     assert pair.brokers() == {1, 2}
-    pair.router.broker_trouble(1, "refused")
+    pair.router.broker_failed(1, "refused")
     clock.now += 0.11
     assert pair.may_go(P10), "it is counted from the beginning"
 
 
-def test_the_whole_cluster_is_never_avoided(clock: Clock) -> None:
+def test_the_whole_cluster_is_never_avoided(clock: ManualClock) -> None:
     bench = Bench(clock, cluster(*range(1, 11)))
     for broker_id in range(1, 11):
-        bench.router.broker_trouble(broker_id, "refused")
+        bench.router.broker_failed(broker_id, "refused")
     assert bench.brokers() == set(), "all rest"
     clock.now += 0.11
     assert len(bench.brokers()) == 7
@@ -279,17 +291,17 @@ def test_the_whole_cluster_is_never_avoided(clock: Clock) -> None:
     assert len(bench.brokers()) == 10
 
 
-def test_the_only_broker_of_a_topic_is_tried_after_its_rest(clock: Clock) -> None:
+def test_the_only_broker_of_a_topic_is_tried_after_its_rest(clock: ManualClock) -> None:
     """However many brokers there are without it."""
     bench = Bench(clock, cluster(1, others=range(2, 11)))
-    bench.router.broker_trouble(1, "refused")
+    bench.router.broker_failed(1, "refused")
     assert bench.brokers() == set()
     clock.now += 0.11
     assert bench.brokers() == {1}
 
 
-def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench, clock: Clock) -> None:
-    pair.links[1] = Connected(unanswered=5, owing=clock.now - 0.9)
+def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench, clock: ManualClock) -> None:
+    pair.links[1] = Connected(in_flight=5, oldest_in_flight_since=clock.now - 0.9)
     assert pair.brokers() == {1, 2}
     clock.now += 0.2
     assert pair.brokers() == {2}
@@ -304,43 +316,43 @@ def test_a_broker_with_trouble_that_is_listed_no_more_is_not_even_dialled(pair: 
     pair.session.listed -= {P10, P11}
     pair.begin()
     assert pair.router.brokers("demo") == {1, 2}
-    pair.router.broker_trouble(1, "lost")
+    pair.router.broker_failed(1, "lost")
     assert pair.router.brokers("demo") == {2}
 
 
-def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: Clock) -> None:
-    other = Partitioner(cast(ProducerSession, pair.session), pair.troubles)
+def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: ManualClock) -> None:
+    other = Partitioner(cast(ProducerSession, pair.session), pair.health)
     assert pair.brokers() == {1, 2}
-    other.broker_trouble(1, "lost")
-    other.partition_trouble(P20)
-    assert not pair.router.may_dial(1, needed=True)
+    other.broker_failed(1, "lost")
+    other.partition_failed(P20)
+    assert not pair.router.may_connect(1, needed=True)
     assert set(pair.choices()) == {P21}
     clock.now += 0.11
-    pair.router.success(P11)
-    pair.router.success(P20)
-    assert other.may_dial(1, needed=False)
-    assert not other.has_trouble
+    pair.router.succeeded(P11)
+    pair.router.succeeded(P20)
+    assert other.may_connect(1, needed=False)
+    assert not other.breakers.any_open
 
 
 def test_a_topic_is_stuck_unless_somebody_takes_its_messages_or_is_just_full(pair: Bench) -> None:
     pair.begin()
-    assert not pair.router.is_stuck("demo")
-    pair.links[1].full = pair.links[2].full = True
+    assert not pair.router.is_blocked("demo")
+    pair.links[1].is_full = pair.links[2].is_full = True
     pair.begin()
-    assert not pair.router.is_stuck("demo")
+    assert not pair.router.is_blocked("demo")
     del pair.links[1]
-    pair.links[2].full = False
+    pair.links[2].is_full = False
     for partition in (P20, P21):
-        assert not pair.router.is_stuck("demo")
-        pair.router.partition_trouble(partition)
-    assert pair.router.is_stuck("demo")
+        assert not pair.router.is_blocked("demo")
+        pair.router.partition_failed(partition)
+    assert pair.router.is_blocked("demo")
 
 
 # A partition that has trouble
 
 
-def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock: Clock) -> None:
-    pair.router.partition_trouble(P10)
+def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock: ManualClock) -> None:
+    pair.router.partition_failed(P10)
     assert set(pair.choices()) == {P11, P20, P21}
     assert not pair.may_go(P10)
     assert pair.may_go(P11)
@@ -349,24 +361,24 @@ def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock:
     assert set(pair.choices()) == {P11, P20, P21}
     clock.now += 3.0
     assert set(pair.choices()) == {P10, P11, P20, P21}
-    pair.router.partition_trouble(P10)
-    pair.router.success(P11)
+    pair.router.partition_failed(P10)
+    pair.router.succeeded(P11)
     assert set(pair.choices()) == {P11, P20, P21}
-    pair.router.success(P10)
+    pair.router.succeeded(P10)
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 
-def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: Bench, clock: Clock) -> None:
+def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: Bench, clock: ManualClock) -> None:
     for partition in pair.partitions():
-        pair.router.partition_trouble(partition)
+        pair.router.partition_failed(partition)
     assert set(pair.choices()) == {None}
     clock.now += 0.11
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 
-def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock: Clock) -> None:
+def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock: ManualClock) -> None:
     for partition in (P10, P20, P21):
-        pair.router.partition_trouble(partition)
+        pair.router.partition_failed(partition)
     clock.now += 3.1
     pair.begin()
     on_trial = [pair.sent(partition) for partition in (P10, P20)]
@@ -379,15 +391,15 @@ def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock
     assert not pair.may_go(P10)
     again.partition = P11  # it failed, and went elsewhere
     assert pair.may_go(P10)
-    pair.router.success(P20)
+    pair.router.succeeded(P20)
     assert set(pair.choices()) == {P10, P11, P20, P21}
     pair.sent(P20)
     assert pair.may_go(P20)
 
 
-def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: Clock) -> None:
+def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: ManualClock) -> None:
     for partition in pair.partitions():
-        pair.router.partition_trouble(partition)
+        pair.router.partition_failed(partition)
     clock.now += 0.11
     pair.begin()
     tried = set()
@@ -402,20 +414,20 @@ def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: Clock
 
 def test_trouble_moves_no_key(pair: Bench) -> None:
     before = pair.owners()
-    pair.router.partition_trouble(P10)
-    pair.router.broker_trouble(2, "lost")
+    pair.router.partition_failed(P10)
+    pair.router.broker_failed(2, "lost")
     assert pair.owners() == before
 
 
 @pytest.mark.parametrize("whose", ["the partition's", "the broker's"])
-def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: Clock, whose: str) -> None:
+def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: ManualClock, whose: str) -> None:
     before = pair.owners()
     pair.session.listed.remove(P10)
     assert pair.owners() == before, "as long as it works it is used"
     if whose == "the partition's":
-        pair.router.partition_trouble(P10)
+        pair.router.partition_failed(P10)
     else:
-        pair.router.broker_trouble(1, "full")
+        pair.router.broker_failed(1, "full")
     assert {key for key, owner in pair.owners().items() if owner != before[key]} == {
         key for key, owner in before.items() if owner == P10
     }
@@ -424,16 +436,16 @@ def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: Cloc
     assert set(pair.choices()) == {P11, P20, P21}, "it is not even tried"
     pair.session.listed.add(P10)
     assert set(pair.choices()) == {P10, P11, P20, P21}
-    pair.router.success(P10)
+    pair.router.succeeded(P10)
     assert pair.owners() == before
 
 
-def test_nothing_is_gone_where_the_master_lists_nothing(pair: Bench, clock: Clock) -> None:
+def test_nothing_is_gone_where_the_master_lists_nothing(pair: Bench, clock: ManualClock) -> None:
     """As one does that has just taken over, or when the topic is closed."""
     before = pair.owners()
     pair.session.listed.clear()
-    pair.router.partition_trouble(P10)
-    pair.router.broker_trouble(2, "lost")
+    pair.router.partition_failed(P10)
+    pair.router.broker_failed(2, "lost")
     assert pair.owners() == before
     clock.now += 60.0
     assert set(pair.choices()) == {P10, P11, P20, P21}

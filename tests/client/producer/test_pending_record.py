@@ -13,7 +13,6 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.producer import broker_channel as link_module
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
@@ -29,7 +28,6 @@ SPEC = TopicSpec(partitions=3)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
     """What is late is given up when its time is up."""
     use_timings(slow_peer_grace=0.05)
-    monkeypatch.setattr(link_module, "_GRACE", 0.05)
 
 
 @pytest.fixture

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.clocks import UseTimings
+from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster import broker_health as health_module
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.producer import broker_channel as link_module
-from tubemq_spark.client.producer import channels as links_module
-from tubemq_spark.client.producer import delivery_timeout as patience_module
-from tubemq_spark.client.producer import partitioner as routing_module
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, encode_attributes, parse_msg_time
@@ -41,10 +34,10 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture(autouse=True)
-def all_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows for anywhere wait for connections to all brokers, however long these take: or who is connected first would
+def all_are_waited_for(use_timings: UseTimings) -> None:
+    """Records for any partition wait for connections to all brokers. Otherwise the broker that is connected first would
     get all of them."""
-    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 600.0)
+    use_timings(connect_batching=600.0)
 
 
 def bodies(count: int) -> list[bytes]:
@@ -185,13 +178,9 @@ def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Faili
     assert {partition.broker_id for partition in stored} == {2}
 
 
-def test_a_failing_partition_is_left_alone_but_not_its_broker(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (routing_module, health_module):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # or it is tried after 3 s
+def test_a_failing_partition_is_left_alone_but_not_its_broker(cluster: EmbeddedCluster) -> None:
     fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
-    with Producer(settings(cluster)) as producer:
+    with Producer(settings(cluster, clock=ManualClock())) as producer:  # whose breaker closes after 3 s
         send_all(producer, 30)
         producer.flush()
         refused = fault.fired
@@ -394,42 +383,35 @@ def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) 
 # Time that passes elsewhere
 
 
-class LateClock:
-    late = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.late
-
-
-def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "time", clock := LateClock())
-    with Producer(settings(cluster, rpc_timeout=5)) as producer:
+def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster) -> None:
+    clock = SkippingClock()
+    with Producer(settings(cluster, rpc_timeout=5, clock=clock)) as producer:
         for _ in range(3):
             send_all(producer, 300)
-            clock.late += 60
+            clock.advance(60)
         producer.flush()
     assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
 
 
-def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster) -> None:
     """What failed before a pause is sent again after it."""
-    monkeypatch.setattr(patience_module, "time", clock := LateClock())
-    same = settings(cluster, retry_for=20.0)
+    clock = SkippingClock()
+    same = settings(cluster, retry_for=20.0, clock=clock)
     refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]
     with Producer(same) as producer:
         send_all(producer, 300)
 
         def both_have_refused() -> bool:
             producer.send("demo", b"more")
-            return len(SESSIONS.shared(same).troubles.brokers) == 2
+            return len(SESSIONS.shared(same).health.failures.brokers) == 2
 
         wait_until(both_have_refused)
         for _ in range(3):
-            clock.late += 60
+            clock.advance(60)
             send_all(producer, 300)
         for refusal in refusals:
             refusal.remove()
-        clock.late += 60
+        clock.advance(60)
         stored = producer.flush()
     assert sum(stored.values()) == bodies_in(cluster).total()
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from google.protobuf.message import Message
 
-from tests.clocks import SkippingClock, UseTimings
+from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.peers import Peer, answering, message_reply
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.producer import send_targets as targets_module
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, TransportError, TubeMQError
@@ -31,24 +30,6 @@ STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 TOPICS = {"demo": TopicSpec(partitions=3), "other": TopicSpec(partitions=1)}
 PATIENCE = 60.0
 SHORT = 20.0  # seconds for which a master's lists are short; clients are forgotten after 30
-
-
-class Clock:
-    """Stands still but for what a test adds."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """By which verdicts grow old."""
-    clock = Clock()
-    monkeypatch.setattr(targets_module, "time", clock)
-    return clock
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +62,9 @@ def producer_session(
 
 
 @contextmanager
-def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE) -> Iterator[Producer]:
+def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: Clock = SYSTEM_CLOCK) -> Iterator[Producer]:
     """A producer that has written to topic demo."""
-    with Producer(settings(cluster, retry_for=retry_for)) as producer:
+    with Producer(settings(cluster, retry_for=retry_for, clock=clock)) as producer:
         producer.send("demo", b"warm", row=0)
         producer.flush()
         yield producer
@@ -187,8 +168,9 @@ def test_unknown_topics_are_not_waited_for_when_all_brokers_are_there(cluster: E
 
 
 @pytest.mark.usefixtures("at_once")
-def test_an_unknown_topic_is_asked_for_again_after_a_while(cluster: EmbeddedCluster, clock: Clock) -> None:
-    with warm(cluster) as producer:
+def test_an_unknown_topic_is_asked_for_again_after_a_while(cluster: EmbeddedCluster) -> None:
+    clock = ManualClock()
+    with warm(cluster, clock=clock) as producer:
         beats = counted(cluster, HEARTBEAT)
         for row in range(100):
             with pytest.raises(
@@ -229,7 +211,7 @@ def test_a_topic_that_was_removed_is_told_to_the_next_task(
         producer = Producer(settings(cluster))
         producer.send("other", b"row")
         producer.close()
-        return [record.message for record in caplog.records if "lists no partition of topic other" in record.message]
+        return [record.message for record in caplog.records if "lists any partition of topic other" in record.message]
 
     assert says() == []
     cluster.tubemq.delete_topic("other")
@@ -280,11 +262,10 @@ def test_a_target_that_is_first_met_after_a_failover() -> None:
 
 
 @pytest.mark.parametrize("target", [(1, 3), (1, -1), (9, 0)], ids=str)
-def test_wrong_targets_are_found_out_with_one_question(
-    cluster: EmbeddedCluster, clock: Clock, target: tuple[int, int]
-) -> None:
+def test_wrong_targets_are_found_out_with_one_question(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
     """And the lists of a master that says enough are not waited for, be it a new one."""
-    with warm(cluster) as producer:
+    clock = ManualClock()
+    with warm(cluster, clock=clock) as producer:
         beats = counted(cluster, HEARTBEAT)
         for row in range(100):
             with pytest.raises(ConfigError, match=rf"^row {row}: topic demo has no partition {target[1]} on a broker "):
@@ -298,7 +279,7 @@ def test_wrong_targets_are_found_out_with_one_question(
 
 
 def test_rows_that_all_name_other_wrong_targets_do_not_wear_the_master_down(cluster: EmbeddedCluster) -> None:
-    with warm(cluster) as producer:
+    with warm(cluster, clock=ManualClock()) as producer:
         beats = counted(cluster, HEARTBEAT)
         for row in range(500):
             with pytest.raises(ConfigError, match="has no partition"):

@@ -11,18 +11,22 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.peers import reply_bytes
 from tests.waiting import wait_until
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.producer import broker_channel as link_module
-from tubemq_spark.client.producer.broker_channel import Answer, BrokerChannel
+from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request, Response, decode_request
 from tubemq_spark.protocol.frame import FrameDecoder
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
+from tubemq_spark.protocol.producer_lifecycle import Answer
 from tubemq_spark.protocol.send_request import encode_content, encode_target
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,16 +36,6 @@ A_FEW = 1 << 18  # bytes, so many that the system asks for more
 TIMEOUT, RETRY_FOR = 10.0, 60.0  # seconds
 PARTITION = Partition(1, "demo", 0)
 TARGET = encode_target("tests", PARTITION, broker_authorization(None, 1, 0, 0))
-
-
-class Clock:
-    """Stands still but for what a test adds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class SlowBroker:
@@ -81,34 +75,34 @@ class SlowBroker:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(link_module, "time", clock)
-    return clock
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def broker(clock: Clock) -> Iterator[SlowBroker]:
+def broker() -> Iterator[SlowBroker]:
     broker = SlowBroker()
     yield broker
     broker.close()
 
 
 @pytest.fixture
-def link(broker: SlowBroker) -> BrokerChannel:
-    return BrokerChannel(Broker(1, broker.connection.address), broker.connection, ExitStack(), TIMEOUT, 1000, RETRY_FOR)
+def link(broker: SlowBroker, clock: ManualClock) -> BrokerChannel:
+    address = broker.connection.address
+    settings = ClientSettings((address,), rpc_timeout=TIMEOUT, retry_for=RETRY_FOR, clock=clock)
+    return BrokerChannel(Broker(1, address), broker.connection, ExitStack(), settings, 1000)
 
 
 def submit(link: BrokerChannel, size: int) -> None:
     link.submit(PendingRecord("demo", encode_content(bytes(size), 0, None, None), None), PARTITION, TARGET)
 
 
-def attend(link: BrokerChannel, clock: Clock, seconds: float) -> list[object]:
+def attend(link: BrokerChannel, clock: ManualClock, seconds: float) -> list[object]:
     """Time goes by, and the link is looked after meanwhile; what came of messages."""
     until, outcomes = clock.now + seconds, list[object]()
-    while clock.now < until and not link.broken:
-        clock.now += min(link_module._GRACE, until - clock.now)
-        outcomes += [outcome for _, outcome in link.pump()]
+    while clock.now < until and not link.is_broken:
+        clock.now += min(Timings().slow_peer_grace, until - clock.now)
+        outcomes += [outcome for _, outcome in link.poll()]
     return outcomes
 
 
@@ -118,36 +112,38 @@ def read(broker: SlowBroker, link: BrokerChannel, size: int) -> None:
     broker.read(size)
 
     def is_heard() -> bool:
-        link.push()
+        link.flush()
         return link.connection.delivered > before
 
     wait_until(is_heard, patience=10.0)
 
 
-def test_bytes_that_go_out_are_progress(broker: SlowBroker, link: BrokerChannel, clock: Clock) -> None:
+def test_bytes_that_go_out_are_progress(broker: SlowBroker, link: BrokerChannel, clock: ManualClock) -> None:
     submit(link, 4 * MIB)
     for _ in range(4):
         assert attend(link, clock, 0.9 * TIMEOUT) == []
         read(broker, link, 3 * A_FEW)
     assert attend(link, clock, 0.9 * TIMEOUT) == []
     broker.answer()
-    wait_until(lambda: link.pump() != [], patience=10.0)
-    assert not link.broken
+    wait_until(lambda: link.poll() != [], patience=10.0)
+    assert not link.is_broken
 
 
 def test_a_messages_time_begins_when_the_one_before_is_answered(
-    broker: SlowBroker, link: BrokerChannel, clock: Clock
+    broker: SlowBroker, link: BrokerChannel, clock: ManualClock
 ) -> None:
     for _ in range(5):
         submit(link, 100)
     for _ in range(5):
         assert attend(link, clock, 0.9 * TIMEOUT) == []
         broker.answer()
-        wait_until(lambda: link.pump() != [], patience=10.0)
-    assert not link.broken
+        wait_until(lambda: link.poll() != [], patience=10.0)
+    assert not link.is_broken
 
 
-def test_a_broker_that_takes_no_more_bytes_is_given_up(broker: SlowBroker, link: BrokerChannel, clock: Clock) -> None:
+def test_a_broker_that_takes_no_more_bytes_is_given_up(
+    broker: SlowBroker, link: BrokerChannel, clock: ManualClock
+) -> None:
     submit(link, 4 * MIB)
     assert attend(link, clock, 0.9 * TIMEOUT) == []
     read(broker, link, 3 * A_FEW)
@@ -156,14 +152,14 @@ def test_a_broker_that_takes_no_more_bytes_is_given_up(broker: SlowBroker, link:
     assert isinstance(outcome, TransportError)
     assert str(outcome).endswith("did not take all of a message within 20.0 s")
     assert link.is_silent
-    assert link.broken
+    assert link.is_broken
 
 
 def test_a_broker_that_took_all_and_is_silent_is_given_up(
-    broker: SlowBroker, link: BrokerChannel, clock: Clock
+    broker: SlowBroker, link: BrokerChannel, clock: ManualClock
 ) -> None:
     submit(link, 100)
-    link.push()
+    link.flush()
     broker.read(100)
     wait_until(lambda: link.connection.delivered == link.connection.queued)
     submit(link, MIB)
@@ -175,7 +171,7 @@ def test_a_broker_that_took_all_and_is_silent_is_given_up(
 
 
 def test_a_broker_that_trickles_is_given_up(
-    broker: SlowBroker, link: BrokerChannel, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    broker: SlowBroker, link: BrokerChannel, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It always takes a few more bytes before the timeout."""
     monkeypatch.setattr(link_module, "_SLOWEST", A_FEW)
@@ -189,12 +185,12 @@ def test_a_broker_that_trickles_is_given_up(
     assert "did not take all of a message within" in str(outcomes[0])
 
 
-def test_time_in_which_nobody_sends_does_not_count(broker: SlowBroker, link: BrokerChannel, clock: Clock) -> None:
+def test_time_in_which_nobody_sends_does_not_count(broker: SlowBroker, link: BrokerChannel, clock: ManualClock) -> None:
     submit(link, 4 * MIB)
     for _ in range(4):
         clock.now += 10 * RETRY_FOR
-        assert link.pump() == []
+        assert link.poll() == []
         read(broker, link, 3 * A_FEW)
     broker.answer()
-    wait_until(lambda: link.pump() != [], patience=10.0)
-    assert not link.broken
+    wait_until(lambda: link.poll() != [], patience=10.0)
+    assert not link.is_broken

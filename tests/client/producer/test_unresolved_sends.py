@@ -12,8 +12,6 @@ from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
-from tubemq_spark.client.producer import broker_channel as link_module
-from tubemq_spark.client.producer import unresolved_sends as doubts_module
 from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ServerError, TransportError
@@ -26,9 +24,7 @@ ENTRY = 28  # bytes of a message in the store's index
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
-    use_timings(slow_peer_grace=0.05)
-    monkeypatch.setattr(link_module, "_GRACE", 0.05)
-    monkeypatch.setattr(doubts_module, "SETTLING", 0.05)
+    use_timings(slow_peer_grace=0.05, closed_connection_settling=0.05)
 
 
 @pytest.fixture

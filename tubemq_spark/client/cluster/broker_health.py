@@ -1,47 +1,64 @@
-"""Failures of brokers and partitions, counted for the circuit breaker."""
+"""Failures of brokers and partitions, counted for the circuit breaker of all producers of a session."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from tubemq_spark.protocol.circuit_breaker import FailureStats, judge, judge_partition
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.protocol.circuit_breaker import FailureStats, breaker_states, partition_breaker_state
 from tubemq_spark.protocol.metadata import Partition
 
 
-class BrokerHealth:
-    """The trouble with brokers and partitions since their last success, counted by all producers of a session: each
-    lives for a task only, and need not find out anew what others know. Safe to use from several threads."""
+class Failures(NamedTuple):
+    """Brokers and partitions that failed and have stored nothing since."""
 
-    def __init__(self) -> None:
-        self.brokers: Mapping[int, FailureStats] = {}  # these two are replaced, never changed
-        self.partitions: Mapping[Partition, FailureStats] = {}
+    brokers: Mapping[int, FailureStats]
+    partitions: Mapping[Partition, FailureStats]
+
+
+NO_FAILURES = Failures({}, {})
+
+
+class BrokerHealth:
+    """The failures that all producers of a session count together. A producer lives for one task only, and so need not
+    repeat what others have tried. Safe to use from several threads."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.failures = NO_FAILURES  # replaced, never changed
+        self._clock = clock
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<Troubles with brokers {self.brokers}, partitions {self.partitions}>"
+        return f"<BrokerHealth {self.failures}>"
 
-    def of_broker(self, broker_id: int, kind: str) -> None:
-        """`kind` is `lost`, `refused` or `full`; what comes while the broker rests is the same trouble still."""
+    def broker_failed(self, broker_id: int, kind: str) -> None:
+        """Count a failure; `kind` is `lost`, `refused` or `full`. A failure during the backoff is the same one still:
+        it comes from records that were already in flight."""
         with self._lock:
-            now = time.monotonic()
-            counts = self.brokers.get(broker_id, FailureStats())
-            if not counts.total or now >= judge({broker_id: counts}, 1, now)[broker_id].rest_until:
-                counts = counts._replace(**{kind: getattr(counts, kind) + 1, "last": now})
-                self.brokers = {**self.brokers, broker_id: counts}
+            now, (brokers, partitions) = self._clock.monotonic(), self.failures
+            stats = brokers.get(broker_id, FailureStats())
+            if not stats.total or now >= breaker_states({broker_id: stats}, 1, now)[broker_id].backoff_until:
+                stats = stats._replace(**{kind: getattr(stats, kind) + 1, "last": now})
+                self.failures = Failures({**brokers, broker_id: stats}, partitions)
 
-    def of_partition(self, partition: Partition) -> None:
+    def partition_failed(self, partition: Partition) -> None:
         with self._lock:
-            now = time.monotonic()
-            counts = self.partitions.get(partition, FailureStats())
-            if not counts.total or now >= judge_partition(counts).rest_until:
-                counts = counts._replace(failed=counts.failed + 1, last=now)
-                self.partitions = {**self.partitions, partition: counts}
+            now, (brokers, partitions) = self._clock.monotonic(), self.failures
+            stats = partitions.get(partition, FailureStats())
+            if not stats.total or now >= partition_breaker_state(stats).backoff_until:
+                stats = stats._replace(failed=stats.failed + 1, last=now)
+                self.failures = Failures(brokers, {**partitions, partition: stats})
 
-    def success(self, partition: Partition) -> None:
-        """The partition, and so its broker, has stored something."""
-        if (self.brokers or self.partitions) and (partition.broker_id in self.brokers or partition in self.partitions):
+    def succeeded(self, partition: Partition) -> None:
+        """Forget the failures of `partition` and its broker, because it has stored a record."""
+        brokers, partitions = self.failures
+        if partition.broker_id in brokers or partition in partitions:
             with self._lock:
-                self.brokers = {one: counts for one, counts in self.brokers.items() if one != partition.broker_id}
-                self.partitions = {one: counts for one, counts in self.partitions.items() if one != partition}
+                brokers, partitions = self.failures
+                left = Failures(
+                    {one: stats for one, stats in brokers.items() if one != partition.broker_id},
+                    {one: stats for one, stats in partitions.items() if one != partition},
+                )
+                self.failures = left if left.brokers or left.partitions else NO_FAILURES

@@ -30,8 +30,10 @@ class Shared:
     """What the producers of one session have in common besides it."""
 
     def __init__(self, session: ProducerSession) -> None:
-        self.troubles = BrokerHealth()
-        self.dials = ConnectAttempts(session.settings, lambda broker_id: self.troubles.of_broker(broker_id, "lost"))
+        self.health = BrokerHealth(session.settings.clock)
+        self.attempts = ConnectAttempts(
+            session.settings, lambda broker_id: self.health.broker_failed(broker_id, "lost")
+        )
 
 
 @dataclass

@@ -1,181 +1,205 @@
-"""One broker, one connection, and the messages on their way over it."""
+"""One connection to one broker, and the sends that are in flight on it: pipelining and timeouts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from contextlib import ExitStack
-from itertools import islice
 
 from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.producer_lifecycle import SendEvent
+from tubemq_spark.protocol.producer_lifecycle import Answer, Outcome
 
-_MAX_UNANSWERED_BYTES = 16 << 20  # however many messages may be unanswered, they stay in memory
-_GRACE = 1.0  # seconds
-_LOOK_AGAIN = 0.2  # seconds between two looks at how many bytes have gone out
-_SLOWEST = 16 * 1024  # bytes a second; a link that takes less for very long is given up
-_SERVICE, _METHOD, _SENT = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, SendEvent.SENT  # looked up for each message
+_MAX_IN_FLIGHT_BYTES = 16 << 20  # these bytes stay in memory, whatever number of sends may be in flight
+_SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
+_SERVICE, _METHOD = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE  # looked up for each record
 
-Answer = broker_pb.SendMessageResponseB2P
-Outcome = Answer | Failure | TransportError | ProtocolError
+
+class AnswerTimeout:
+    """The time at which a broker counts as silent.
+
+    The broker handles requests one after the other. So each send has its turn: it begins when the one before was
+    answered. The timeout of its turn starts again while its own bytes leave, because a slow link needs time for those.
+    Even so a turn ends after `retry_for` plus the time that the bytes need at 16 KiB/s.
+    """
+
+    def __init__(self, settings: ClientSettings, connection: Connection) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._polled_at = now = settings.clock.monotonic()
+        self.attended_since = now  # since when nobody paused for long between two polls
+        self.turn_began = now
+        self._moved_at = now  # when the turn began, or bytes of the send were last seen to leave
+        self._grace_ends = now + settings.timings.slow_peer_grace
+        self._delivered = connection.delivered  # as last seen
+
+    def begin_turn(self, now: float) -> None:
+        self.turn_began = self._moved_at = now
+
+    def attended(self, now: float) -> None:
+        """Note that somebody waited for the connection until now."""
+        self._polled_at = now
+
+    def polled(self, now: float, oldest: PendingRecord | None, *, is_answered: bool) -> None:
+        """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
+
+        The caller may be busy for longer than the timeout. Meanwhile the answer waits in the socket, or the request in
+        this process. So a broker counts as silent only after it was polled for a moment.
+        """
+        grace = self._settings.timings.slow_peer_grace
+        if now - self._polled_at > grace:
+            self.attended_since = now
+            self.turn_began += now - self._polled_at  # nothing was sent in that time
+        if is_answered:
+            self.begin_turn(now)
+        if is_answered or self.attended_since == now:
+            self._grace_ends = now + grace
+        self._polled_at = now
+        if self.is_leaving(oldest) and (delivered := self._connection.delivered) > self._delivered:
+            self._delivered, self._moved_at = delivered, now
+
+    def is_leaving(self, oldest: PendingRecord | None) -> bool:
+        """Whether bytes of `oldest` have not left yet, as last seen."""
+        return oldest is not None and self._delivered < oldest.ends_at
+
+    def ends_at(self, oldest: PendingRecord | None) -> float:
+        """Return the time at which the broker counts as silent; infinite if no send is in flight."""
+        if oldest is None:
+            return float("inf")
+        settings = self._settings
+        longest = max(settings.rpc_timeout, settings.retry_for) + len(oldest.content) / _SLOWEST
+        return max(min(self._moved_at + settings.rpc_timeout, self.turn_began + longest), self._grace_ends)
+
+    def poll_at(self, oldest: PendingRecord | None, ends_at: float) -> float:
+        """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
+        soon = self._polled_at + self._settings.timings.bytes_sent_poll
+        return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
 
 
 class BrokerChannel:
-    """Sends to one broker, for one thread, and tells what became of each message.
+    """Sends to one broker, for one thread, and returns the outcome of each send.
 
-    The broker handles messages one after the other. So the timeout is that of the oldest unanswered one, and it begins
-    when the one before was answered and all its bytes went out: a slow link needs time for those. It is given up all
-    the same when one message takes longer than `retry_for`, and than its bytes over a link of 16 KiB/s.
-
-    `full` when it takes no more until answers come in. `broken` when the connection is lost, or given up since the
-    broker `is_silent`; `pump` has given all its messages back then.
+    The channel `is_full` while it takes no further record. It `is_broken` when the connection is lost, or given up
+    because the broker `is_silent`; `poll` has then returned all its sends.
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        connection: Connection,
-        lease: ExitStack,
-        rpc_timeout: float,
-        max_in_flight: int,
-        retry_for: float = 60.0,
+        self, broker: Broker, connection: Connection, lease: ExitStack, settings: ClientSettings, max_in_flight: int
     ) -> None:
-        """`lease` gives the connection back when it is closed; `rpc_timeout` and `retry_for` are in seconds."""
+        """`lease` returns the connection to the pool when it is closed."""
         self.broker = broker
         self.connection = connection
-        self.full = False
-        self.broken = False
+        self.is_full = False
+        self.is_broken = False
         self.is_silent = False
         self._lease = lease
-        self._broke: TransportError | ProtocolError | None = None  # why there is nothing more to expect
-        self._timeout = rpc_timeout
-        self._longest = max(rpc_timeout, retry_for)
+        self._settings = settings
         self._max_in_flight = max_in_flight
-        self._unanswered: dict[int, PendingRecord] = {}
-        self._bytes = 0
-        self._attended = time.monotonic()
-        self._listening_since = self._attended  # without a long break
-        self._patience = self._attended + _GRACE
-        self._turn_began = self._attended  # of the oldest unanswered message
-        self._moved_at = self._attended  # when its turn began, or bytes of it were last seen to go out
-        self._delivered = connection.delivered  # when that was last looked at
+        self._sends: dict[int, PendingRecord] = {}  # in flight, by serial number
+        self._bytes = 0  # in flight
+        self._error: TransportError | ProtocolError | None = None  # that ended the connection
+        self._timeout = AnswerTimeout(settings, connection)
 
     def __repr__(self) -> str:
-        return f"<Link to {self.broker}, {len(self._unanswered)} unanswered>"
+        return f"<BrokerChannel to {self.broker}, {self.in_flight} in flight>"
 
     @property
-    def unanswered(self) -> int:
-        return len(self._unanswered)
+    def in_flight(self) -> int:
+        return len(self._sends)
 
     @property
-    def owing(self) -> float | None:
-        """Since when the broker has owed its oldest answer, as far as anybody listened; None when it owes none."""
-        for oldest in self._unanswered.values():
-            return max(oldest.sent_at, self._listening_since)
-        return None
+    def oldest_in_flight_since(self) -> float | None:
+        """The time since which the oldest send waits for its answer, as far as somebody polled; None if none does."""
+        oldest = self._oldest
+        return None if oldest is None else max(oldest.sent_at, self._timeout.attended_since)
 
     @property
     def silent_since(self) -> float | None:
-        """Since when the broker that `is_silent` owes an answer, on the monotonic clock; None for one that is not."""
-        return self._turn_began if self.is_silent else None
+        """The time since which a broker that `is_silent` did not answer, else None."""
+        return self._timeout.turn_began if self.is_silent else None
 
-    def submit(self, message: PendingRecord, partition: Partition, target: bytes) -> None:
-        """Queues `message` for the next `pump`; `ProtocolError` when it is too long for the wire."""
-        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + message.content, self._timeout)
-        message.on(_SENT)
-        message.partition = partition
-        message.sent_at = time.monotonic()
-        message.ends_at = self.connection.queued
-        if not self._unanswered:
-            self._turn_began = self._moved_at = message.sent_at
-        self._unanswered[serial_no] = message
-        self._bytes += len(message.content)
-        self.full = len(self._unanswered) >= self._max_in_flight or self._bytes >= _MAX_UNANSWERED_BYTES
+    def submit(self, record: PendingRecord, partition: Partition, target: bytes) -> None:
+        """Queue `record` for the next `flush`. Raise `ProtocolError` if it is too long for a frame."""
+        content = record.content
+        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + content, self._settings.rpc_timeout)
+        now = self._settings.clock.monotonic()
+        record.sent(partition, now, self.connection.queued)
+        if not self._sends:
+            self._timeout.begin_turn(now)
+        self._sends[serial_no] = record
+        self._bytes += len(content)
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
 
-    def push(self) -> None:
-        """Writes as much as goes without waiting; what goes wrong, the next `pump` tells."""
+    def flush(self) -> None:
+        """Write as much as possible without waiting. The next `poll` returns what fails."""
         try:
             self.connection.flush()
         except (TransportError, ProtocolError) as cause:
-            self._broke = cause
+            self._error = cause
 
-    def pump(self) -> list[tuple[PendingRecord, Outcome]]:
-        """Writes and reads without waiting; the messages that were answered, or never will be."""
-        if self._broke is None:
-            self.push()
-        error = self._broke
-        outcomes = [(self._answered(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
-        if error is None and self._owes_too_long(bool(outcomes)):
+    def poll(self) -> list[tuple[PendingRecord, Outcome]]:
+        """Write and read without waiting. Return the records that were answered, or never will be."""
+        if self._error is None:
+            self.flush()
+        error = self._error
+        outcomes = [(self._pop(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
+        if error is None and self._is_timed_out(is_answered=bool(outcomes)):
             self.is_silent = True
-            error = TransportError(self._complaint())
+            error = TransportError(self._timeout_text())
         if error is not None:
-            outcomes += [(message, error) for message in self._unanswered.values()]
-            self._unanswered.clear()
-            self.broken = True
+            outcomes += [(record, error) for record in self._sends.values()]
+            self._sends.clear()
+            self.is_broken = True
             self.connection.close()
-        self.full = len(self._unanswered) >= self._max_in_flight or self._bytes >= _MAX_UNANSWERED_BYTES
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
         return outcomes
 
     def close(self) -> None:
-        """Gives the connection back, or closes it when something is unanswered."""
+        """Return the connection to the pool, or close it if a send is in flight."""
         self._lease.close()
 
-    def look_at(self) -> float:
-        """The moment at which to call `pump` again even if nothing comes; far away when the broker owes nothing."""
-        if self._is_going_out:
-            return min(self.silent_after(), self._attended + _LOOK_AGAIN)
-        return self.silent_after()
+    def poll_at(self) -> float:
+        """Return the time of the next `poll`, even if nothing arrives; infinite if no send is in flight."""
+        return self._timeout.poll_at(self._oldest, self.gives_up_at())
 
-    def silent_after(self) -> float:
-        """The moment from which on a broker that has not answered is given up; far away when it owes nothing."""
-        for oldest in self._unanswered.values():
-            last = self._turn_began + self._longest + len(oldest.content) / _SLOWEST
-            return max(min(self._moved_at + self._timeout, last), self._patience)
-        return float("inf")
+    def gives_up_at(self) -> float:
+        """Return the time at which the broker counts as silent; infinite if no send is in flight."""
+        return self._timeout.ends_at(self._oldest)
+
+    def attended(self) -> None:
+        """Note that somebody waited for this channel until now."""
+        self._timeout.attended(self._settings.clock.monotonic())
 
     @property
-    def _is_going_out(self) -> bool:
-        """Whether bytes of the oldest unanswered message are still to go out, as far as was looked."""
-        return any(self._delivered < oldest.ends_at for oldest in islice(self._unanswered.values(), 1))
+    def _oldest(self) -> PendingRecord | None:
+        return next(iter(self._sends.values()), None)
 
-    def _complaint(self) -> str:
-        if self._is_going_out:
-            return f"{self.broker} did not take all of a message within {time.monotonic() - self._turn_began:.1f} s"
-        return f"{self.broker} did not answer within {self._timeout:g} s"
+    def _is_timed_out(self, *, is_answered: bool) -> bool:
+        now = self._settings.clock.monotonic()
+        self._timeout.polled(now, self._oldest, is_answered=is_answered)
+        return now >= self.gives_up_at()
 
-    def _answered(self, serial_no: int) -> PendingRecord:
-        message = self._unanswered.pop(serial_no)
-        self._bytes -= len(message.content)
-        return message
+    def _timeout_text(self) -> str:
+        if self._timeout.is_leaving(self._oldest):
+            seconds = self._settings.clock.monotonic() - self._timeout.turn_began
+            return f"{self.broker} did not take all of a message within {seconds:.1f} s"
+        return f"{self.broker} did not answer within {self._settings.rpc_timeout:g} s"
 
-    def _owes_too_long(self, answered: bool) -> bool:
-        # Who feeds the producer may be busy for longer than the timeout: an answer may have waited in the socket, or
-        # the request in this process. So nobody is silent before he was listened to for a moment.
-        now = time.monotonic()
-        if now - self._attended > _GRACE:
-            self._listening_since = now
-            self._turn_began += now - self._attended  # nobody sent in that time
-        if answered:
-            self._turn_began = self._moved_at = now
-        if answered or self._listening_since == now:
-            self._patience = now + _GRACE
-        self._attended = now
-        if self._is_going_out and (delivered := self.connection.delivered) > self._delivered:
-            self._delivered, self._moved_at = delivered, now
-        return now >= self.silent_after()
+    def _pop(self, serial_no: int) -> PendingRecord:
+        record = self._sends.pop(serial_no)
+        self._bytes -= len(record.content)
+        return record
 
 
-def wait_for(links: Collection[BrokerChannel], seconds: float) -> None:
-    """Waits up to `seconds` until `pump` has something to do for one of `links`."""
-    wait_for_any([link.connection for link in links], seconds)
-    for link in links:
-        link._attended = time.monotonic()
+def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
+    """Wait up to `seconds` until `poll` has something to do for one of `channels`."""
+    wait_for_any([channel.connection for channel in channels], seconds)
+    for channel in channels:
+        channel.attended()
 
 
 def _outcome(reply: Response | Failure) -> Outcome:

@@ -1,65 +1,152 @@
-"""Where messages may go at the moment.
+"""Partitioner: the partition that each record is sent to.
 
-Those that may go anywhere are dealt to the partitions of their topic in turn, but not to brokers that are shielded, and
-not to ones that have far more unanswered than others. Those with a key go to the partition of the key, those with an
-explicit partition to that; they wait for it, whatever state it is in, as long as it needs its rest.
+Records without a key go to the partitions of their topic in turn (round robin). They avoid brokers whose circuit
+breaker says so, and brokers with far more sends in flight than others. Records with a key go to the partition of the
+key, records with an explicit partition to that one; they wait for it as long as its backoff lasts.
 """
 
 from __future__ import annotations
 
-import time
+import random
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
-from tubemq_spark.client.cluster.broker_health import BrokerHealth
+from tubemq_spark.client.clock import Clock
+from tubemq_spark.client.cluster.broker_health import NO_FAILURES, BrokerHealth
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.pending_record import PendingRecord
-from tubemq_spark.protocol.circuit_breaker import BreakerState, FailureStats, judge, judge_partition
+from tubemq_spark.client.producer.unresolved_sends import RecordLookup
+from tubemq_spark.protocol.circuit_breaker import (
+    SLOW_AFTER,
+    BreakerState,
+    FailureStats,
+    breaker_states,
+    partition_breaker_state,
+)
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
-from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import RoundRobin, SendState
+from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.producer_lifecycle import SendState
 
-_MORE = 256  # unanswered sends that a broker may have beyond twice those of the idlest one
-_LOOK_CLOSER = 0.5  # seconds that an answer is owed before it is asked whether the broker is slow
+_MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 
 
-class Usable(Protocol):
-    """`RecordLookup.available`."""
+class Breakers:
+    """Circuit breakers of brokers and partitions at one moment, `now`. They count the failures of all producers of the
+    session, and sends of this producer that are in flight for long."""
 
-    def __call__(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]: ...
+    def __init__(self, health: BrokerHealth, clock: Clock) -> None:
+        self.health = health
+        self.now = 0.0
+        self.any_open = False  # whether any broker or partition gets fewer records; no socket signals the end of that
+        self._clock = clock
+        self._failures = NO_FAILURES  # those that the states were made from
+        self._states: dict[int, BreakerState] = {}
+        self._channels: Mapping[int, BrokerChannel] = {}
+        self._known = 0
+
+    def __repr__(self) -> str:
+        return f"<Breakers {self._failures}>"
+
+    def update(self, channels: Mapping[int, BrokerChannel], known: int) -> bool:
+        """Take the time, and see what is in flight. `known` is the number of brokers in the cluster. Return as
+        `refresh`."""
+        self.now = self._clock.monotonic()
+        self._channels, self._known = channels, known
+        is_changed = self.refresh()
+        if not is_changed:
+            self._judge()
+        return is_changed
+
+    def refresh(self) -> bool:
+        """Take over failures and successes, also of other producers. Return True if there were any."""
+        if self._failures is self.health.failures:
+            return False
+        self._failures = self.health.failures
+        self._judge()
+        return True
+
+    def has_failed(self, partition: Partition) -> bool:
+        """Whether the partition or its broker has failed, and stored nothing since."""
+        return partition in self._failures.partitions or partition.broker_id in self._failures.brokers
+
+    def partition_has_failed(self, partition: Partition) -> bool:
+        return partition in self._failures.partitions
+
+    @property
+    def any_failed(self) -> bool:
+        return self._failures is not NO_FAILURES
+
+    def is_half_open(self, broker_id: int) -> bool:
+        state = self._states.get(broker_id)
+        return state is not None and state.half_open
+
+    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
+        """Whether to connect to the broker now; `needed` if records wait that can go to no other broker."""
+        state = self._states.get(broker_id)
+        return state is None or self.now >= (state.backoff_until if needed else state.avoid_until)
+
+    def is_in_backoff(self, partition: Partition) -> bool:
+        state = self._states.get(partition.broker_id)
+        stats = self._failures.partitions.get(partition)
+        return (state is not None and self.now < state.backoff_until) or (
+            stats is not None and self.now < partition_breaker_state(stats).backoff_until
+        )
+
+    def is_avoided(self, partition: Partition) -> bool:
+        """Whether records that may go to any partition avoid this one; true during its backoff, too."""
+        state = self._states.get(partition.broker_id)
+        stats = self._failures.partitions.get(partition)
+        return (state is not None and self.now < state.avoid_until) or (
+            stats is not None and self.now < partition_breaker_state(stats).avoid_until
+        )
+
+    def _judge(self) -> None:
+        counted = dict(self._failures.brokers)
+        for broker_id, channel in self._channels.items():
+            since = channel.oldest_in_flight_since
+            if since is not None and (broker_id in counted or self.now - since > SLOW_AFTER):
+                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
+        self._states = breaker_states(counted, self._known, self.now) if counted else {}
+        self.any_open = bool(self._states or self._failures.partitions)
+
+
+class RoundRobin:
+    """Chooses partitions in turn. It begins at a random one, because many short tasks would all begin at the first."""
+
+    def __init__(self, start: int | None = None) -> None:
+        self._next = random.randrange(1 << 30) if start is None else start
+
+    def choose(self, partitions: Sequence[Partition]) -> Partition:
+        """Return the next of `partitions`, which must not be empty."""
+        self._next += 1
+        return partitions[self._next % len(partitions)]
 
 
 class Partitioner:
-    """Chooses a partition for each message, as far as connections have room; has trouble and success counted."""
+    """Chooses partitions for one producer, as far as its connections take more records."""
 
-    def __init__(self, session: ProducerSession, troubles: BrokerHealth, usable: Usable | None = None) -> None:
-        """`usable` says to which partitions messages may go; all without it."""
+    def __init__(self, session: ProducerSession, health: BrokerHealth, lookup: RecordLookup | None = None) -> None:
+        """With a `lookup`, only the partitions that it calls available are used."""
+        self.breakers = Breakers(health, session.settings.clock)
         self._session = session
         self._cluster = session.cluster
-        self._usable = usable
-        self._dealer = RoundRobin()
-        self._troubles = troubles
-        self._brokers: Mapping[int, FailureStats] = {}  # those of the troubles that what is below was made for
-        self._troubled: Mapping[Partition, FailureStats] = {}
-        self._links: Mapping[int, BrokerChannel] = {}
+        self._lookup = lookup
+        self._round_robin = RoundRobin()
+        self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
-        self._now = 0.0
-        self._verdicts: dict[int, BreakerState] = {}
-        self._trials: dict[Partition, PendingRecord] = {}  # the last message that was sent to what had trouble then
-        self._open: dict[str, Sequence[Partition]] = {}  # those that take messages for anywhere now
+        self._open: dict[str, Sequence[Partition]] = {}  # those that take records without key now
+        self._probes: dict[Partition, PendingRecord] = {}  # the last record that was sent to one that had failed
 
     def __repr__(self) -> str:
-        return f"<Router, trouble with brokers {self._brokers}, partitions {self._troubled}>"
+        return f"<Partitioner, {self.breakers}>"
 
-    def begin(self, links: Mapping[int, BrokerChannel]) -> bool:
-        """Looks anew at the time, the cluster and the connections that there are; whether the cluster has changed."""
-        self._now = time.monotonic()
-        self._links = links
+    def update(self, channels: Mapping[int, BrokerChannel]) -> bool:
+        """Look at the time, the cluster and the `channels` again. Return True if the cluster has changed."""
+        self._channels = channels
         self._open.clear()
-        self._hear_of_trouble()
-        self._judge()
+        if self.breakers.update(channels, len(self._cluster.brokers)):
+            self._keys.clear()  # a partition that failed may be removed
         if self._cluster is self._session.cluster:
             return False
         self._cluster = self._session.cluster
@@ -67,152 +154,133 @@ class Partitioner:
         self._keys.clear()
         return True
 
+    # The topic's partitions and brokers
+
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
         if found is None:
             found = self._cluster.partitions(topic)
-            if self._usable is not None:
-                found = list(self._usable(found, needed=False) or self._usable(found, needed=True))
+            if self._lookup is not None:
+                found = list(self._lookup.available(found, needed=False) or self._lookup.available(found, needed=True))
             self._partitions[topic] = found
         return found
 
-    def need(self, partition: Partition) -> None:
-        """A message must go to this one. Raises as `RecordLookup.available`."""
-        if self._usable is not None:
-            self._usable([partition], needed=True)
+    def require(self, partition: Partition) -> None:
+        """Check that records can be looked up in `partition`. Raise as `RecordLookup.available`."""
+        if self._lookup is not None:
+            self._lookup.available([partition], needed=True)
+
+    def brokers(self, topic: str) -> set[int]:
+        """Return the brokers that have partitions of `topic`, without those that are gone."""
+        partitions = self._present(topic) if self.breakers.any_failed else self.partitions(topic)
+        return {one.broker_id for one in partitions}
+
+    def broker(self, broker_id: int) -> Broker:
+        return self._session.cluster.brokers[broker_id]
+
+    # Choices
 
     def choose(self, topic: str) -> Partition | None:
-        """The partition for a message of `topic` that may go anywhere, None when it must wait."""
+        """Return the partition for a record of `topic` without a key, or None if it must wait."""
         partitions = self._find_open(topic)
-        return self._dealer.choose(partitions) if partitions else None
+        return self._round_robin.choose(partitions) if partitions else None
 
-    def is_stuck(self, topic: str) -> bool:
-        """Whether messages of `topic` that may go anywhere can go nowhere, and not because connections are full."""
+    def is_blocked(self, topic: str) -> bool:
+        """Whether records without a key can go nowhere, and not because connections are full."""
         if self._find_open(topic):
             return False
-        links = [self._links[broker_id] for broker_id in self.brokers(topic) if broker_id in self._links]
-        return not any(link.full for link in links)
+        channels = [self._channels[broker_id] for broker_id in self.brokers(topic) if broker_id in self._channels]
+        return not any(channel.is_full for channel in channels)
 
-    def of_key(self, topic: str, key: bytes) -> Partition:
-        """Where messages with `key` go."""
+    def for_key(self, topic: str, key: bytes) -> Partition:
+        """Return the partition for records with `key`."""
         keys = self._keys.get(topic)
         if keys is None:
             keys = self._keys[topic] = key_map(tuple(self._present(topic)))
         return keys.partition(key)
 
-    def takes(self, partition: Partition) -> bool:
-        """Whether a message that must go to `partition` may go now."""
-        return self._has_room(partition) and self._now >= self._rest_until(partition)
+    def accepts(self, partition: Partition) -> bool:
+        """Whether a record that must go to `partition` may be sent now."""
+        breakers = self.breakers
+        return self._has_room(partition) and not (breakers.any_open and breakers.is_in_backoff(partition))
 
-    def may_dial(self, broker_id: int, *, needed: bool) -> bool:
-        """Whether to try to connect; `needed` when messages wait that can go nowhere else."""
-        self._hear_of_trouble()
-        verdict = self._verdicts.get(broker_id)
-        return verdict is None or self._now >= (verdict.rest_until if needed else verdict.shielded_until)
+    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
+        """Return as `Breakers.may_connect`."""
+        self._refresh()
+        return self.breakers.may_connect(broker_id, needed=needed)
 
-    def brokers(self, topic: str) -> set[int]:
-        """Those that have partitions of `topic`, and are there."""
-        has_trouble = self._brokers or self._troubled
-        return {one.broker_id for one in (self._present(topic) if has_trouble else self.partitions(topic))}
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether something is left alone, for a time that no message will tell the end of."""
-        return bool(self._verdicts or self._troubled)
-
-    def sent(self, message: PendingRecord) -> None:
-        """The message is on its way to its `partition`, and may be what that is tried with."""
-        partition = message.partition
-        if partition in self._troubled:
-            self._trials[partition] = message
-        elif not (self._links[partition.broker_id].full or self.is_on_trial(partition.broker_id)):
+    def sent(self, record: PendingRecord) -> None:
+        """Note a send that filled its channel, or that may probe a broker or partition that failed."""
+        partition = record.partition
+        if self.breakers.partition_has_failed(partition):
+            self._probes[partition] = record
+        elif not (self._channels[partition.broker_id].is_full or self.breakers.is_half_open(partition.broker_id)):
             return
-        self._open.clear()  # it may be the last one there is room for
-
-    def is_on_trial(self, broker_id: int) -> bool:
-        verdict = self._verdicts.get(broker_id)
-        return verdict is not None and verdict.on_trial
+        self._open.clear()  # there may be room for no further record
 
     # Outcomes
 
-    def broker_trouble(self, broker_id: int, kind: str) -> None:
-        """As `BrokerHealth.of_broker`."""
-        self._troubles.of_broker(broker_id, kind)
-        self._hear_of_trouble()
+    def broker_failed(self, broker_id: int, kind: str) -> None:
+        """Count as `BrokerHealth.broker_failed`."""
+        self.breakers.health.broker_failed(broker_id, kind)
+        self._refresh()
 
-    def partition_trouble(self, partition: Partition) -> None:
-        self._troubles.of_partition(partition)
-        self._hear_of_trouble()
+    def partition_failed(self, partition: Partition) -> None:
+        self.breakers.health.partition_failed(partition)
+        self._refresh()
 
-    def success(self, partition: Partition) -> None:
-        self._troubles.success(partition)
-        self._hear_of_trouble()
+    def succeeded(self, partition: Partition) -> None:
+        self.breakers.health.succeeded(partition)
+        self._refresh()
 
-    def _hear_of_trouble(self) -> None:
-        """Of what this producer had, and others."""
-        if self._brokers is not self._troubles.brokers or self._troubled is not self._troubles.partitions:
-            self._brokers, self._troubled = self._troubles.brokers, self._troubles.partitions
-            self._keys.clear()  # what has trouble may not be there
+    def _refresh(self) -> None:
+        if self.breakers.refresh():
+            self._keys.clear()  # a partition that failed may be removed
             self._open.clear()
-            self._judge()
-
-    def _judge(self) -> None:
-        counted = dict(self._brokers)
-        for broker_id, link in self._links.items():
-            owing = link.owing
-            if owing is not None and (broker_id in counted or self._now - owing > _LOOK_CLOSER):
-                counted[broker_id] = counted.get(broker_id, FailureStats())._replace(owing=owing)
-        self._verdicts = judge(counted, len(self._cluster.brokers), self._now) if counted else {}
 
     # Which are open
 
     def _present(self, topic: str) -> Sequence[Partition]:
-        """Those that are there: what had trouble and is listed no more is gone, unless the master lists none at all."""
+        """Return the partitions without those that are gone: they failed, and the master does not list them. If the
+        master lists none at all, it has just taken over or the topic is closed; then none is gone."""
         partitions = self.partitions(topic)
-        had_trouble = [one for one in partitions if one in self._troubled or one.broker_id in self._brokers]
-        gone = {one for one in had_trouble if not self._session.lists(one)}
+        failed = [one for one in partitions if self.breakers.has_failed(one)]
+        gone = {one for one in failed if not self._session.lists(one)}
         present = [one for one in partitions if one not in gone]
         return present if any(map(self._session.lists, present)) else partitions
 
     def _find_open(self, topic: str) -> Sequence[Partition]:
         found = self._open.get(topic)
         if not found:
-            found = self._open[topic] = self._look_for_open(topic)
+            found = self._open[topic] = self._compute_open(topic)
         return found
 
-    def _look_for_open(self, topic: str) -> Sequence[Partition]:
+    def _compute_open(self, topic: str) -> Sequence[Partition]:
         partitions: Sequence[Partition] = self.partitions(topic)
-        if self._verdicts or self._troubled:
+        breakers = self.breakers
+        if breakers.any_open:
             present = self._present(topic)
-            partitions = [one for one in present if self._now >= self._shielded_until(one)] or [
-                one for one in present if self._now >= self._rest_until(one)
+            partitions = [one for one in present if not breakers.is_avoided(one)] or [
+                one for one in present if not breakers.is_in_backoff(one)
             ]
         with_room = [one for one in partitions if self._has_room(one)]
-        unanswered = {broker_id: self._links[broker_id].unanswered for broker_id in {p.broker_id for p in with_room}}
-        if len(unanswered) < 2:
+        in_flight = {broker_id: self._channels[broker_id].in_flight for broker_id in {p.broker_id for p in with_room}}
+        if len(in_flight) < 2:
             return with_room
-        most = 2 * min(unanswered.values()) + _MORE
-        return [one for one in with_room if unanswered[one.broker_id] <= most]
+        most = 2 * min(in_flight.values()) + _MAX_AHEAD
+        return [one for one in with_room if in_flight[one.broker_id] <= most]
 
     def _has_room(self, partition: Partition) -> bool:
-        link = self._links.get(partition.broker_id)
-        if link is None or link.full or (self.is_on_trial(partition.broker_id) and link.unanswered):
+        channel = self._channels.get(partition.broker_id)
+        if channel is None or channel.is_full:
             return False
-        if partition not in self._troubled or (trial := self._trials.get(partition)) is None:
+        if not self.breakers.any_open:
             return True
-        if trial.state is SendState.SENT and trial.partition == partition:
+        if channel.in_flight and self.breakers.is_half_open(partition.broker_id):
             return False
-        del self._trials[partition]
+        if not self.breakers.partition_has_failed(partition) or (probe := self._probes.get(partition)) is None:
+            return True
+        if probe.state is SendState.IN_FLIGHT and probe.partition == partition:
+            return False
+        del self._probes[partition]
         return True
-
-    def _rest_until(self, partition: Partition) -> float:
-        verdict = self._verdicts.get(partition.broker_id)
-        until = verdict.rest_until if verdict else 0.0
-        counts = self._troubled.get(partition)
-        return max(until, judge_partition(counts).rest_until) if counts else until
-
-    def _shielded_until(self, partition: Partition) -> float:
-        verdict = self._verdicts.get(partition.broker_id)
-        until = verdict.shielded_until if verdict else 0.0
-        counts = self._troubled.get(partition)
-        return max(until, judge_partition(counts).shielded_until) if counts else until

@@ -1,9 +1,8 @@
-"""Where messages go, as it stands in their requests, and the authorisation in it."""
+"""Topics and partitions that records are sent to: whether they exist, and their encoded targets with authorisation."""
 
 from __future__ import annotations
 
 import logging
-import time
 
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -15,92 +14,102 @@ from tubemq_spark.protocol.send_request import encode_target
 
 _log = logging.getLogger(__name__)
 
-_FRESH = 5.0  # seconds for which an authorisation may be used again; servers take 20
-_REFRESH_PERIOD = 1.0  # seconds between two questions to the master
-_REFUSED = 2.0  # seconds for which topics and partitions that the master does not know are not asked for again
-_QUESTIONS = 50  # about different wrong partitions in that time; more of them are judged by the last answer
+_MAX_UNKNOWN = 50  # unknown partitions that are asked for in a short time; the last answer decides about further ones
 
 
 class SendTargets(dict[Partition, bytes]):
-    """The encoded target of each partition, made when it is asked for, good while the authorisation in it is."""
+    """The encoded target of each partition. It is made when first used, and valid as long as its authorisation."""
 
     def __init__(self, session: ProducerSession) -> None:
         super().__init__()
+        self.limits: dict[str, int] = {}  # bytes that a message's body may have, by topic that exists
+        self.verified: set[Partition] = set()  # explicit partitions that the producer has found usable
         self._session = session
         self._authorization = session.broker_authorization()
-        self._renewed_at = time.monotonic()
-        self._asked_at = float("-inf")
-        self._refreshed = False
-        self._wrong: set[Partition] = set()
-        self._unknown: dict[str, str] = {}
-        self._forget_wrong_at = float("-inf")
+        self._renewed_at = self._now()
+        self._refreshed_at = float("-inf")
+        self._is_refreshed = False
+        self._unknown: set[Partition] = set()
+        self._unknown_topics: dict[str, str] = {}  # with the problem
+        self._forget_unknown_at = float("-inf")
 
     def __missing__(self, partition: Partition) -> bytes:
         target = self[partition] = encode_target(self._session.client_id, partition, self._authorization)
         return target
 
+    # Authorisation
+
     def renew(self) -> None:
-        """Drops what is too old."""
-        now = time.monotonic()
+        """Drop targets whose authorisation is too old."""
         signed = self._authorization.HasField("authAuthorizedToken")
         if self._authorization.visitAuthorizedToken != self._session.visit_token or (
-            signed and now - self._renewed_at > _FRESH
+            signed and self._now() - self._renewed_at > self._session.settings.timings.authorization_fresh
         ):
             self.clear()
             self._authorization = self._session.broker_authorization()
-            self._renewed_at = now
+            self._renewed_at = self._now()
 
     def refresh(self) -> bool:
-        """Asks the master for partitions and token, not too often; whether it answered, this time or a moment ago."""
-        if time.monotonic() - self._asked_at > _REFRESH_PERIOD:
+        """Ask the master for partitions and visit token, but not often. Return True if it answered now or last time."""
+        if self._now() - self._refreshed_at > self._session.settings.timings.metadata_refresh:
             try:
                 self._session.refresh_once()
             except (TransportError, ServerError) as error:
                 problem = str(error)
-                OUTAGES.failed(
-                    _log, MASTER, lambda: f"the master cannot be asked for partitions and token anew: {problem}"
-                )
-                self._refreshed = False
+                OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions and token: {problem}")
+                self._is_refreshed = False
             else:
                 OUTAGES.worked(_log, MASTER)
-                self._refreshed = True
-            self._asked_at = time.monotonic()
-        return self._refreshed
+                self._is_refreshed = True
+            self._refreshed_at = self._now()
+        return self._is_refreshed
 
-    def unknown(self, topic: str) -> str | None:
-        """What the master said of an unknown topic a moment ago, asked if it did not; None when the topic takes
-        messages. Waits for a topic whose brokers are down; raises as `deployed.add_topics`, but for `ConfigError`."""
-        self._forget_wrong()
-        if topic not in self._unknown:
+    # What exists
+
+    def learn_topic(self, topic: str) -> str | None:
+        """Add `topic` to `limits`, or return the master's answer if it is unknown; that answer is reused for a while.
+        Wait for a topic whose brokers are down. Raise as `deployed_topics.add_topics`, except `ConfigError`."""
+        self._forget_unknown()
+        if topic not in self._unknown_topics:
             try:
                 add_topics(self._session, [topic])
             except ConfigError as error:
-                self._unknown[topic] = str(error)
-        if topic not in self._unknown and not self._session.lists_any(topic):
+                self._unknown_topics[topic] = str(error)
+        if (problem := self._unknown_topics.get(topic)) is not None:
+            return problem
+        if not self._session.lists_any(topic):
             _log.warning(
-                "the master lists no partition of topic %s now, but did: was the topic closed or removed, or are its "
-                "brokers down? Messages go on being sent to those",
+                "the master no longer lists any partition of topic %s: was the topic closed or removed, or are its "
+                "brokers down? Messages are still sent to the partitions listed before",
                 topic,
             )
-        return self._unknown.get(topic)
+        self.limits[topic] = self._session.message_limit(topic)
+        return None
 
-    def has(self, partition: Partition) -> bool:
-        """Whether there is such a partition of a known topic. What is not known is asked for now, but not often in a
-        row; what is deployed on a broker that is down is waited for. Raises as `deployed.has_partition`."""
-        if partition in self._session.cluster.partitions(partition.topic):
+    def exists(self, partition: Partition) -> bool:
+        """Return True if a known topic has `partition`. Ask the master for one that is not listed, but not often; wait
+        for one that is deployed on a broker that is down. Raise as `deployed_topics.has_partition`."""
+        if self.lists(partition):
             return True
-        self._forget_wrong()
-        if partition in self._wrong or (len(self._wrong) >= _QUESTIONS and not is_away(self._session, partition)):
+        self._forget_unknown()
+        if partition in self._unknown or (len(self._unknown) >= _MAX_UNKNOWN and not is_away(self._session, partition)):
             return False
         if has_partition(self._session, partition):
             return True
-        self._wrong.add(partition)
+        self._unknown.add(partition)
         return False
 
-    def _forget_wrong(self) -> None:
-        """They may have been created meanwhile."""
-        now = time.monotonic()
-        if now > self._forget_wrong_at:
-            self._wrong.clear()
+    def lists(self, partition: Partition) -> bool:
+        """Return True if `partition` is listed now, without asking the master."""
+        return partition in self._session.cluster.partitions(partition.topic)
+
+    def _forget_unknown(self) -> None:
+        """Forget what was unknown a while ago, because it may have been created since."""
+        now = self._now()
+        if now > self._forget_unknown_at:
             self._unknown.clear()
-            self._forget_wrong_at = now + _REFUSED
+            self._unknown_topics.clear()
+            self._forget_unknown_at = now + self._session.settings.timings.unknown_target_fresh
+
+    def _now(self) -> float:
+        return self._session.settings.clock.monotonic()

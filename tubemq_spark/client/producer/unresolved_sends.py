@@ -1,9 +1,8 @@
-"""Messages that were sent and not answered: stored or not, only a look at their partition can tell."""
+"""Unresolved sends: records that were sent and not acknowledged are looked up before they are sent again."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,146 +10,148 @@ from typing import Protocol
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import SendEvent, SendState
+from tubemq_spark.protocol.producer_lifecycle import SendState
 
 _log = logging.getLogger(__name__)
 
-SETTLING = 1.0
-"""Seconds after a sign of life from a broker within which it has handled what came over connections that are closed. It
-handles the requests of a connection one by one as it reads them (wire: NettyRpcServer), but may have been stuck."""
+# After an answer, a broker needs `closed_connection_settling` to handle the requests of connections that are closed: it
+# handles those of a connection one by one as it reads them (wire: NettyRpcServer). A broker that was silent may be
+# stuck and needs so many times as long: each record may wait for a flush, a few times two seconds
+# (wire: MessageStore.appendMsg).
+_SETTLING_IF_SILENT = 10
 
-_STUCK = 10
-"""How many times as long it takes where the broker was silent: each message may wait for a flush, a few times two
-seconds (wire: MessageStore.appendMsg)."""
-
-_INDEX_ENTRY = 28
+_INDEX_ENTRY = 28  # bytes
 
 
-class Finder(Protocol):
-    """The part of `client.producer.producer.RecordLookup` that is needed here."""
+class RecordLookup(Protocol):
+    """Finds out whether records are stored. `sink.deduplicator.Deduplicator` implements it."""
 
-    def ping(self, partitions: Sequence[Partition]) -> None: ...
+    def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
+        """Return those of `partitions` in which records can be looked up; the producer sends to no other. The producer
+        asks before it sends the first record there. Raise `TransportError` if all are `needed` and one is missing."""
+
+    def ping(self, partitions: Sequence[Partition]) -> None:
+        """Ask the broker of `partitions`, which all have the same one, for an answer. Raise `TransportError` if it
+        gives none."""
 
     def find_stored(
         self, partition: Partition, start: int | None, record_ids: Collection[RecordId]
-    ) -> Mapping[RecordId, RecordMetadata]: ...
+    ) -> Mapping[RecordId, RecordMetadata]:
+        """Return those of `record_ids` that the partition stores at or behind offset `start`. None means anywhere the
+        task may have written. None of the records is in flight. Raise `TransportError` if that is not known now."""
 
 
-Settled = tuple[list[tuple[PendingRecord, RecordMetadata]], list[PendingRecord]]
+Resolved = tuple[list[tuple[PendingRecord, RecordMetadata]], list[PendingRecord]]
+"""The records that are stored, and those that are not in the order of their numbers."""
 
 
 @dataclass
-class _Place:
-    """A partition's messages in doubt, and when to do something about them next, on the monotonic clock."""
+class _Unresolved:
+    """The unresolved records of one partition."""
 
-    messages: list[PendingRecord] = field(default_factory=list)
-    due: float = 0.0
-    greeted: bool = False  # whether its broker gave a sign of life since the last of them came in doubt
+    records: list[PendingRecord] = field(default_factory=list)
+    due: float = 0.0  # when to do something about them, on the monotonic clock
+    pinged: bool = False  # whether the broker has answered since the last record was added
 
 
 class UnresolvedSends:
-    """The messages of one producer that are in doubt."""
+    """The unresolved records of one producer."""
 
-    def __init__(self, finder: Finder, patience: DeliveryTimeout | None = None) -> None:
-        """`patience` tells in warnings how long is left for what cannot be settled."""
-        self._finder = finder
-        self._patience = patience
-        self._places: dict[Partition, _Place] = {}
-        self._ends: dict[Partition, int] = {}
+    def __init__(self, lookup: RecordLookup, settings: ClientSettings, timeout: DeliveryTimeout) -> None:
+        self._lookup = lookup
+        self._settings = settings
+        self._timeout = timeout
+        self._unresolved: dict[Partition, _Unresolved] = {}
+        self._ends: dict[Partition, int] = {}  # behind the last acknowledged record
 
     def __repr__(self) -> str:
-        return f"<Doubts {len(self)}>"
+        return f"<UnresolvedSends {len(self)}>"
 
     def __len__(self) -> int:
-        return sum(len(place.messages) for place in self._places.values())
+        return sum(len(unresolved.records) for unresolved in self._unresolved.values())
 
-    def floor(self, partition: Partition) -> int | None:
-        """Where, at the earliest, a message will stand that is sent now: behind those that were acknowledged."""
+    def earliest_offset(self, partition: Partition) -> int | None:
+        """Return the smallest offset that a record sent now can get: behind all that are acknowledged."""
         return self._ends.get(partition)
 
-    def stored_at(self, partition: Partition, offset: int) -> None:
+    def acknowledged(self, partition: Partition, offset: int) -> None:
         self._ends[partition] = max(offset + _INDEX_ENTRY, self._ends.get(partition, 0))
 
-    def forget_ends(self, broker_id: int) -> None:
-        """The broker may have crashed, and lost messages that it had acknowledged: others will stand in their place."""
+    def forget_offsets(self, broker_id: int) -> None:
+        """Forget offsets on a broker that may have crashed: it may have lost acknowledged records, and reuses their
+        offsets."""
         self._ends = {partition: end for partition, end in self._ends.items() if partition.broker_id != broker_id}
 
-    def concern(self, message: PendingRecord) -> bool:
-        """Whether the message is in doubt, and looked after here from now on."""
-        if message.state is not SendState.IN_DOUBT:
-            return False
-        if message.lane is not None:
-            message.lane.hold_back(message)
-        place = self._places.setdefault(message.partition, _Place())
-        place.messages.append(message)
-        place.due, place.greeted = time.monotonic(), False
-        return True
+    def add(self, record: PendingRecord) -> None:
+        """Take over a record whose send has an unknown outcome."""
+        assert record.state is SendState.UNRESOLVED
+        if record.queue is not None:
+            record.queue.block(record)
+        unresolved = self._unresolved.setdefault(record.partition, _Unresolved())
+        unresolved.records.append(record)
+        unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
 
-    def settle(self, may_ask: Callable[[Partition], bool]) -> Settled:
-        """Does what is due where `may_ask` says that the broker may be asked, for one partition at most, lest others
-        wait: its messages that stand, and those that do not, in the order of their numbers."""
-        now = time.monotonic()
-        due = [partition for partition, place in self._places.items() if place.due <= now and may_ask(partition)]
+    def resolve(self, may_ask: Callable[[Partition], bool]) -> Resolved:
+        """Ping brokers, or look up the records of one partition, where that is due and `may_ask` allows it. Only one,
+        because a look-up takes time and other records wait."""
+        now = self._settings.clock.monotonic()
+        due = [one for one, unresolved in self._unresolved.items() if unresolved.due <= now and may_ask(one)]
         for partition in due:
-            if self._places[partition].greeted:
-                return self._look_at(partition)
+            if self._unresolved[partition].pinged:
+                return self._look_up(partition)
         for broker_id in {partition.broker_id for partition in due}:
-            self._greet([partition for partition in due if partition.broker_id == broker_id])
+            self._ping([partition for partition in due if partition.broker_id == broker_id])
         return [], []
 
-    def _greet(self, partitions: Sequence[Partition]) -> None:
+    def _ping(self, partitions: Sequence[Partition]) -> None:
         try:
-            self._finder.ping(partitions)
+            self._lookup.ping(partitions)
         except TransportError as error:
-            self._put_off(partitions[0].broker_id, error)
+            self._postpone(partitions[0].broker_id, error)
             return
-        for place in (self._places[partition] for partition in partitions):
-            place.greeted = True
-            stuck = any(message.was_silent for message in place.messages)
-            place.due = time.monotonic() + SETTLING * (_STUCK if stuck else 1)
+        for unresolved in (self._unresolved[partition] for partition in partitions):
+            unresolved.pinged = True
+            was_silent = any(record.broker_was_silent for record in unresolved.records)
+            unresolved.due = self._settled_at(_SETTLING_IF_SILENT if was_silent else 1)
 
-    def _look_at(self, partition: Partition) -> Settled:
-        messages = sorted(self._places[partition].messages, key=lambda one: one.number)
-        floors = [message.floor for message in messages]
-        floor = None if None in floors else min(one for one in floors if one is not None)
+    def _look_up(self, partition: Partition) -> Resolved:
+        records = sorted(self._unresolved[partition].records, key=lambda one: one.number)
+        offsets = [record.earliest_offset for record in records]
+        start = None if None in offsets else min(one for one in offsets if one is not None)
         try:
-            standing = self._finder.find_stored(
-                partition, floor, [one.record_id for one in messages if one.record_id is not None]
-            )
+            stored = self._lookup.find_stored(partition, start, [one.record_id for one in records])
         except TransportError as error:
-            self._put_off(partition.broker_id, error)
+            self._postpone(partition.broker_id, error)
             return [], []
-        OUTAGES.worked(_log, _look(partition.broker_id))
-        del self._places[partition]
-        found: list[tuple[PendingRecord, RecordMetadata]] = []
-        missed: list[PendingRecord] = []
-        for message in messages:
-            stored = None if message.record_id is None else standing.get(message.record_id)
-            if stored is None:
-                message.on(SendEvent.MISSED)
-                missed.append(message)
-            else:
-                message.on(SendEvent.FOUND)
-                found.append((message, stored))
-        return found, missed
+        OUTAGES.worked(_log, _what(partition.broker_id))
+        del self._unresolved[partition]
+        return (
+            [(record, stored[record.record_id]) for record in records if record.record_id in stored],
+            [record for record in records if record.record_id not in stored],
+        )
 
-    def _put_off(self, broker_id: int, error: TransportError) -> None:
-        """The broker does not answer: nothing is asked of it for a moment."""
-        count = sum(len(place.messages) for one, place in self._places.items() if one.broker_id == broker_id)
+    def _postpone(self, broker_id: int, error: TransportError) -> None:
+        """Ask a broker that does not answer again later."""
+        waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
+        count = sum(len(unresolved.records) for unresolved in waiting)
         OUTAGES.failed(
             _log,
-            _look(broker_id),
-            lambda: f"whether {count} messages are stored on broker {broker_id} cannot be told: {error}",
-            self._patience.left if self._patience is not None else None,
+            _what(broker_id),
+            lambda: f"whether {count} messages are stored on broker {broker_id} is not known: {error}",
+            self._timeout.left,
         )
-        for partition, place in self._places.items():
-            if partition.broker_id == broker_id:
-                place.due, place.greeted = time.monotonic() + SETTLING, False
-                for message in place.messages:
-                    message.problem = error
+        for unresolved in waiting:
+            unresolved.due, unresolved.pinged = self._settled_at(), False
+            for record in unresolved.records:
+                record.not_resolvable(error)
+
+    def _settled_at(self, times: int = 1) -> float:
+        settings = self._settings
+        return settings.clock.monotonic() + settings.timings.closed_connection_settling * times
 
 
-def _look(broker_id: int) -> str:
-    return f"the look for messages on broker {broker_id}"
+def _what(broker_id: int) -> str:
+    return f"the look-up of messages on broker {broker_id}"

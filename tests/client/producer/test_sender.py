@@ -11,19 +11,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.clocks import SkippingClock
+from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster import broker_health as health_module
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.open_socket import open_socket
-from tubemq_spark.client.producer import broker_channel as link_module
-from tubemq_spark.client.producer import channels as links_module
-from tubemq_spark.client.producer import partitioner as routing_module
-from tubemq_spark.client.producer.producer import OVERHEAD, Producer
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import OVERHEAD
 from tubemq_spark.errors import AuthError, ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Address, Partition
 from tubemq_spark.testing import Calls, Fault
@@ -41,31 +38,16 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture(autouse=True)
-def all_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows for anywhere wait for connections to all brokers, however long these take: or who is connected first would
+def all_are_waited_for(use_timings: UseTimings) -> None:
+    """Records for any partition wait for connections to all brokers. Otherwise the broker that is connected first would
     get all of them."""
-    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 600.0)
-
-
-class Later:
-    """The time as some modules see it: it stands still, but for what a test adds."""
-
-    def __init__(self) -> None:
-        self.late = 0.0
-        self._begin = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self._begin + self.late
+    use_timings(connect_batching=600.0)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """By which brokers and partitions are left alone, and answers are owed."""
-    clock = Later()
-    monkeypatch.setattr(routing_module, "time", clock)
-    monkeypatch.setattr(health_module, "time", clock)
-    monkeypatch.setattr(link_module, "time", clock)
-    return clock
+def clock() -> ManualClock:
+    """The producers' clock in tests of circuit breakers."""
+    return ManualClock(time.monotonic())
 
 
 def send_all(producer: Producer, count: int, topic: str = "demo") -> Mapping[Partition, int]:
@@ -123,23 +105,23 @@ def fail_with(calls: Calls, kind: str) -> Fault:
 
 @pytest.mark.parametrize("kind", ["503", "419", "closed"])
 def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
-    cluster: EmbeddedCluster, clock: Later, kind: str
+    cluster: EmbeddedCluster, clock: ManualClock, kind: str
 ) -> None:
     fault = fail_with(cluster.tubemq.on("send_message", broker=1), kind)
-    with Producer(settings(cluster)) as producer:
+    with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 30)
         met = fault.fired
         assert met > 0
         send_all(producer, 300)
         assert fault.fired == met, "it is avoided"
         for tried in (1, 2):
-            clock.late += 130.0
+            clock.now += 130.0
             while fault.fired < met + tried:  # it may have to be connected before
                 send_all(producer, 300)
             assert fault.fired == met + tried, "one message tries it"
         assert set(by_broker(producer.flush())) == {2}
         fault.remove()
-        clock.late += 130.0
+        clock.now += 130.0
         while not by_broker(send_all(producer, 300))[1]:
             pass
         before = by_broker(producer.flush())[1]
@@ -230,7 +212,9 @@ class BlackHole:
 
 
 @pytest.fixture
-def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[BlackHole]:
+def unreachable(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings
+) -> Iterator[BlackHole]:
     """Who connects to broker 2 hears nothing at all until the test is over, and is waited for for a moment only."""
     hole = BlackHole()
     host, port = cluster.broker_address(2).split(":")
@@ -244,7 +228,7 @@ def unreachable(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> It
         return open_socket(address, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(connection_module, "open_socket", open_or_wait)
-    monkeypatch.setattr(links_module, "_DIAL_TOGETHER", 0.3)
+    use_timings(connect_batching=0.3)
     yield hole
     hole.release()
 
@@ -311,7 +295,7 @@ def test_a_broker_that_is_back_is_used_when_no_other_takes_anything(cluster: Emb
         flushing = threading.Thread(target=lambda: stored.update(producer.flush()))
         stored: dict[Partition, int] = {}
         flushing.start()
-        wait_until(lambda: 2 in SESSIONS.shared(same).troubles.brokers and refusals.fired > 0)
+        wait_until(lambda: 2 in SESSIONS.shared(same).health.failures.brokers and refusals.fired > 0)
         cluster.start_broker(2)
         flushing.join()
         assert by_broker(stored) == {2: 1}
@@ -424,25 +408,25 @@ def test_brokers_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
         assert set(by_broker(producer.flush())) == {1, 2, third}
 
 
-def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: Later) -> None:
+def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: ManualClock) -> None:
     closed = cluster.tubemq.on("send_message", broker=1, partition=2).fail(403, "closed")
-    with Producer(settings(cluster)) as producer:
+    with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 30)
         met = closed.fired
         assert met > 0
         send_all(producer, 300)
         assert closed.fired == met
-        clock.late += 3.5
+        clock.now += 3.5
         send_all(producer, 30)
         assert closed.fired > met, "it may be open again"
         closed.remove()
-        clock.late += 3.5
+        clock.now += 3.5
         stored = send_all(producer, 300)
     assert stored[Partition(1, "demo", 2)] > 0
 
 
-def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: EmbeddedCluster, clock: Later) -> None:
-    with Producer(settings(cluster)) as producer:
+def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
+    with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 30)
         closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
         cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
@@ -451,22 +435,22 @@ def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: Embedd
         met = closed.fired
         assert met > 0
         for _ in range(3):
-            clock.late += 100.0
+            clock.now += 100.0
             assert by_broker(send_all(producer, 30))[2] == 15
     assert closed.fired == met
 
 
 @pytest.mark.parametrize("code", [403, 500])
 def test_partitions_that_fail_are_tried_with_one_message_each(
-    cluster: EmbeddedCluster, clock: Later, code: int
+    cluster: EmbeddedCluster, clock: ManualClock, code: int
 ) -> None:
     fault = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
-    with Producer(settings(cluster)) as producer:
+    with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 300)
         met = fault.fired
         assert met > 3
         for times in (1, 2, 3):
-            clock.late += 3.1
+            clock.now += 3.1
             while fault.fired < met + 3 * times:
                 send_all(producer, 300)
             assert fault.fired == met + 3 * times

@@ -1,0 +1,211 @@
+"""Queues of records that wait to be sent: batching, back-pressure, and the order of records with one key.
+
+A record without key and explicit partition may go to any partition of its topic. Others wait in an `OrderedQueue`:
+
+- Of the records of one key, one is in flight at a time. With more, those behind one that fails would overtake it.
+- Records with an explicit partition and no key have as many in flight as the connection takes. When one fails, those
+  behind it that are not in flight yet wait until it is stored.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.protocol.metadata import Partition
+
+MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowledged
+OVERHEAD = 1400  # bytes that a record takes besides its content if it has a key of its own; measured
+
+# Records are sent in batches of this many, or this many bytes: a system call for each would cost more than the record.
+_BATCH = 128
+_BATCH_BYTES = 1 << 20
+
+
+class QueueId(NamedTuple):
+    """What the records of a queue have in common: a key, an explicit partition, or both."""
+
+    topic: str
+    key: bytes | None
+    target: Partition | None
+
+
+class OrderedQueue:
+    """Records that keep their order. `partition` is where they go, or None while that is not known."""
+
+    __slots__ = ("_blocking", "id", "in_flight", "is_listed", "partition", "waiting")  # many are created
+
+    def __init__(self, queue_id: QueueId) -> None:
+        self.id = queue_id
+        self.partition: Partition | None = queue_id.target
+        self.waiting: deque[PendingRecord] = deque()
+        self.in_flight = 0
+        self.is_listed = False  # as one whose next record may be sent
+        self._blocking: set[PendingRecord] = set()  # records that failed, and are in flight again or unresolved
+
+    def __repr__(self) -> str:
+        return f"<OrderedQueue {self.id}: {len(self.waiting)} waiting, {self.in_flight} in flight>"
+
+    @property
+    def follows_key(self) -> bool:
+        """Whether the key decides about the partition."""
+        return self.id.target is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its next record may be sent."""
+        if not self.waiting or self._blocking:
+            return False
+        return not self.in_flight or self.id.key is None
+
+    def pop(self) -> PendingRecord:
+        """Remove and return the next record, which is sent now."""
+        record = self.waiting.popleft()
+        self.in_flight += 1
+        if record.failures:
+            self._blocking.add(record)
+        return record
+
+    def block(self, record: PendingRecord) -> None:
+        """Send nothing more before `record`, which counts as in flight, is stored or requeued."""
+        self._blocking.add(record)
+
+    def finish(self, record: PendingRecord) -> None:
+        """Note that `record` is no longer in flight."""
+        self.in_flight -= 1
+        self._blocking.discard(record)
+
+    def requeue(self, record: PendingRecord) -> None:
+        """Put a record that failed back in its place."""
+        self.finish(record)
+        place = 0
+        if self.id.key is None:  # behind those that were requeued before it; the search is never long
+            behind = (n for n, other in enumerate(self.waiting) if other.number > record.number)
+            place = next(behind, len(self.waiting))
+        self.waiting.insert(place, record)
+
+
+class SendQueue:
+    """All records of a producer that wait to be sent, and the memory of those that are not acknowledged yet."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        """`max_bytes` bounds the content of all unacknowledged records, plus `OVERHEAD` for each."""
+        self.accepted = 0  # records
+        self.waiting = 0  # records
+        self.bytes = 0  # of unacknowledged records
+        self._max_bytes = max_bytes
+        self._new = self._new_bytes = 0  # records, and their bytes, that the current batch has
+        self._unordered: defaultdict[str, deque[PendingRecord]] = defaultdict(deque)
+        self._ordered: dict[QueueId, OrderedQueue] = {}
+        self._ready: dict[Partition, deque[OrderedQueue]] = {}  # the partition that was served longest ago comes first
+
+    def __repr__(self) -> str:
+        return f"<SendQueue {self.waiting} waiting, {len(self._ordered)} ordered queues>"
+
+    # Filling
+
+    def ordered(self, queue_id: QueueId) -> OrderedQueue:
+        queue = self._ordered.get(queue_id)
+        if queue is None:
+            queue = self._ordered[queue_id] = OrderedQueue(queue_id)
+        return queue
+
+    def put(self, record: PendingRecord, queue: OrderedQueue | None) -> bool:
+        """Add a record, to `queue` if it keeps an order. Return True if a batch is full now or the memory is used."""
+        if queue is None:
+            self._unordered[record.topic].append(record)
+        else:
+            record.queue = queue
+            queue.waiting.append(record)
+            self.update(queue)
+        size = len(record.content)
+        self.accepted += 1
+        self.waiting += 1
+        self.bytes += size + OVERHEAD
+        self._new += 1
+        self._new_bytes += size
+        return self._new >= _BATCH or self._new_bytes >= _BATCH_BYTES or self.bytes > self._max_bytes
+
+    def begin_batch(self) -> None:
+        self._new = self._new_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the caller must wait before it adds more (back-pressure)."""
+        return self.bytes > self._max_bytes
+
+    # Sending
+
+    def unordered(self) -> Iterator[tuple[str, deque[PendingRecord]]]:
+        """Yield each topic that has records for any partition, and these records; `pop_unordered` removes them."""
+        return ((topic, records) for topic, records in self._unordered.items() if records)
+
+    def pop_unordered(self, topic: str) -> PendingRecord:
+        self.waiting -= 1
+        return self._unordered[topic].popleft()
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions to which ordered records may be sent, the one that was served longest ago first."""
+        return list(self._ready)
+
+    def brokers(self) -> set[int]:
+        """Return the brokers of `partitions`."""
+        return {partition.broker_id for partition in self._ready}
+
+    def first(self, partition: Partition) -> PendingRecord:
+        """Return the next ordered record for one of `partitions`."""
+        return self._ready[partition][0].waiting[0]
+
+    def pop(self, partition: Partition) -> PendingRecord | None:
+        """Remove and return the next ordered record for `partition`, or None."""
+        queues = self._ready.pop(partition, None)
+        while queues:
+            queue = queues.popleft()
+            queue.is_listed = False
+            if queue.is_ready:  # else one of its records became unresolved since it was listed
+                record = queue.pop()
+                self.waiting -= 1
+                if queues:
+                    self._ready[partition] = queues  # behind all other partitions
+                self.update(queue)
+                return record
+        return None
+
+    def requeue(self, record: PendingRecord) -> None:
+        """Add a record that failed before those that were accepted later."""
+        self.waiting += 1
+        if (queue := record.queue) is None:
+            self._unordered[record.topic].appendleft(record)
+        else:
+            queue.requeue(record)
+            self.update(queue)
+
+    def acknowledge(self, record: PendingRecord) -> None:
+        """Release the memory of a record that is stored, and let the next one of its queue go."""
+        self.bytes -= len(record.content) + OVERHEAD
+        if (queue := record.queue) is not None:
+            queue.finish(record)
+            self.update(queue)
+
+    def update(self, queue: OrderedQueue) -> None:
+        """List `queue` if its next record may be sent now; its `partition` must be known. Forget an empty one."""
+        if queue.is_ready:
+            if not queue.is_listed:
+                assert queue.partition is not None
+                queue.is_listed = True
+                self._ready.setdefault(queue.partition, deque()).append(queue)
+        elif not queue.waiting and not queue.in_flight:
+            self._ordered.pop(queue.id, None)
+
+    def reroute(self, partition_for_key: Callable[[str, bytes], Partition]) -> None:
+        """Find the partitions of all keys again, because the topic has other partitions now."""
+        for queues in self._ready.values():
+            for queue in queues:
+                queue.is_listed = False
+        self._ready.clear()
+        for queue in list(self._ordered.values()):
+            if queue.follows_key and queue.id.key is not None:
+                queue.partition = partition_for_key(queue.id.topic, queue.id.key)
+            self.update(queue)
