@@ -55,7 +55,8 @@ class FakeBroker:
 
     def _register(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
         release = request.opType == OpType.UNREGISTER
-        code = self._step("release" if release else "seek")
+        kind = "seek" if request.HasField("currOffset") else "claim"
+        code = self._step("release" if release else kind)
         text = ""
         found = Sought(-1, -1)
         if release and self.holder == request.clientId:

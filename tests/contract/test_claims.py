@@ -13,8 +13,8 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -130,7 +130,7 @@ def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, lea
             successor = shelf.reader()
             rows = reading.rows_of(successor if leaves else islice(successor, 1))
             assert rows == shelf.rows[: len(rows)]
-            if time.monotonic() - stopped_at > consumer._STALE:  # answers that the old one has got by now are too old
+            if time.monotonic() - stopped_at > DEFAULT_TIMINGS.claim_proof_max_age:  # answers that the old one has got by now are too old
                 break
         assert (len(rows) == len(shelf.rows)) == leaves
 

@@ -18,9 +18,9 @@ REFUSALS = 3  # each is followed by a wait of 0.2 s, so that all together take l
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said() -> Iterator[None]:
-    pacing._told.clear()
+    pacing._logged.clear()
     yield
-    pacing._told.clear()
+    pacing._logged.clear()
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tests.histories.ledger import BrokenError, Output, Row, is_start_of, same_rows
 from tests.histories.script import COMMITTED, READ, WRITTEN
 from tests.without_spark.source import FOUND, GIVEN, Checkpoint, Run
-from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.fetch_loop import FetchLoop
+from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.errors import TubeMQError
@@ -368,7 +369,7 @@ class _Task:
     def abandon(self) -> None:
         """The worker dies: its connection ends, and its claim stays behind."""
         nothing = mock.Mock(return_value=None)
-        with mock.patch.multiple(PartitionReader, _leave=nothing, _drain=nothing):
+        with mock.patch.object(TaskClaim, "release", nothing), mock.patch.object(FetchLoop, "_drain", nothing):
             self._batches.close()
 
     def _context(self) -> Any:

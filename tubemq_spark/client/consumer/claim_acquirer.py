@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
@@ -69,6 +70,7 @@ class ClaimAnswer(NamedTuple):
     is_answered: bool = True  # if not, the broker may have made the claim
     is_unknown_topic: bool = False
     first_was_released: bool = False  # the broker still knew the claim of `release_first`
+    was_fenced: bool = False  # the broker has released the claim of `holder`
 
 
 def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) -> list[ClaimAnswer]:
@@ -124,8 +126,10 @@ def _release_error(
 
 
 class ClaimAcquirer:
-    """Acquires partitions for `claim`. One object serves one wait, for one partition or for several: the caller calls
-    `attempt` and `pause` until it has them."""
+    """Acquires partitions of one group for `claim`: the caller calls `attempt` and `pause` until it has them.
+
+    A wait ends when all partitions of an attempt are acquired; the next attempt starts another wait.
+    """
 
     def __init__(
         self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float, *, reads_next: bool = False
@@ -133,16 +137,20 @@ class ClaimAcquirer:
         """`claim_timeout` is as for `ClaimConflict`. With `reads_next` the caller reads right after it has acquired the
         partition."""
         self._settings = settings
-        self._conflict = ClaimConflict(settings, group, claim, claim_timeout)
+        self._new_conflict = partial(ClaimConflict, settings, group, claim, claim_timeout)
+        self._conflict = self._new_conflict()
         self._reads_next = reads_next
 
     def attempt(
         self, targets: Sequence[ClaimTarget], timeout: float | None = None, were_ours: Collection[Partition] = ()
     ) -> list[ClaimAnswer]:
         """Send one claim for each target, fence the predecessors that hold some of them, and return the answers in the
-        targets' order. Raise nothing; errors of `ClaimConflict.must_fence` are in the answers. `were_ours` are the
-        partitions that this run has held before."""
+        targets' order. Errors of `ClaimConflict.must_fence` are in the answers, too. `were_ours` are the partitions
+        that this run has held before."""
         answers = send_claims(targets, timeout)
+        if all(answer.position is not None for answer in answers):
+            self._conflict = self._new_conflict()
+            return answers
         if any(answer.error is not None and not isinstance(answer.error, TransportError) for answer in answers):
             return answers
         fenced: list[int] = []
@@ -186,5 +194,7 @@ class ClaimAcquirer:
             release, *others = [(request, next(outcomes)) for request in several]
             error = _release_error(*release)
             broken = [outcome for _, outcome in others if isinstance(outcome, TransportError)]
-            if error is not None or broken:
+            if error is None and not broken:
+                answers[number] = answers[number]._replace(was_fenced=True)
+            else:
                 answers[number] = ClaimAnswer(error=error or broken[0], is_answered=not broken)

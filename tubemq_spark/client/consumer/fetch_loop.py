@@ -1,0 +1,228 @@
+"""The fetch loop of a reader: it keeps fetches in flight, obeys the rate limits, and retries after broken connections.
+
+`protocol.exact_range.ExactRange` decides what to send and what the replies mean. This module sends and receives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tubemq_spark.client.consumer.broker_locator import BrokerLocator
+from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
+from tubemq_spark.client.consumer.read_progress import ReadProgress
+from tubemq_spark.client.consumer.task_claim import TaskClaim
+from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.pool import POOL
+from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
+from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.constants import READ_FILES
+from tubemq_spark.protocol.envelope import Failure, Response
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
+from tubemq_spark.protocol.exact_range import ExactRange
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.not_found import NotFound, not_found_kind
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.range_commands import Action, Command
+
+_log = logging.getLogger(__name__)
+
+_RETRY_PAUSE = 0.2  # seconds before the next fetch of a broker that is closed or slow
+
+
+class _ClaimRefusedError(Exception):
+    """The broker refused a seek: another client holds the partition, or the visit token is too old."""
+
+
+class _InFlight(NamedTuple):
+    command: Command
+    request: ServerRequest
+    serial_no: int
+    sent_at: float  # on the monotonic clock
+
+
+class FetchLoop:
+    """Reads ranges of one partition under `claim`."""
+
+    def __init__(
+        self,
+        requests: GroupRequests,
+        filters: tuple[str, ...],
+        claim: TaskClaim,
+        locator: BrokerLocator,
+        throttle: FetchThrottle,
+    ) -> None:
+        self._requests = requests
+        self._settings = requests.settings
+        self._filters = filters
+        self._claim = claim
+        self._locator = locator
+        self._throttle = throttle
+        self._progress = ReadProgress(requests.settings, locator)
+        self._range: ExactRange | None = None
+        self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
+
+        self._is_served = False  # the last reply to a fetch brought messages or a rate limit
+
+    def __repr__(self) -> str:
+        return f"<FetchLoop of {self._range!r}>"
+
+    @property
+    def known_position(self) -> int | None:
+        """The proven position of the group after a complete read, else None."""
+        return self._range.start if self._range is not None and self._range.done else None
+
+    def read(self, exact: ExactRange) -> Iterator[FetchedBatch]:
+        """Yield the batches of the range in order, each after a proof that the claim is held.
+
+        Raise `TransportError` or `ServerError` after too long without progress, and as `TaskClaim.acquire` and
+        `ExactRange` do.
+        """
+        self._range = exact
+        complete: deque[FetchedBatch] = deque()  # to be delivered
+        while not exact.done or complete:
+            try:
+                self._claim.acquire(self._progress.retries)
+                with POOL.lease(self._locator.broker.address, self._settings) as connection:
+                    self._locator.on_connected()
+                    yield from self._read_over(connection, exact, complete)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self._locator.where}: {error}") from None
+            except _ClaimRefusedError as refusal:
+                self._claim.on_refused()
+                exact.on_disconnect()
+                self._progress.on_claim_refused(refusal)
+            except TransportError as error:
+                _log.info("%s: %s; trying again", self._locator.where, error)
+                self._claim.on_disconnect()
+                exact.on_disconnect()
+                self._progress.on_disconnect(error)
+                self._locator.on_failed()
+
+    def _read_over(
+        self, connection: Connection, exact: ExactRange, complete: deque[FetchedBatch]
+    ) -> Iterator[FetchedBatch]:
+        """Yield batches until the range is complete or the connection breaks."""
+        claim, progress, clock = self._claim, self._progress, self._settings.clock
+        to_send: deque[Command] = deque()
+        in_flight: deque[_InFlight] = deque()
+        self._empty_at = None
+        try:
+            while True:
+                complete += exact.take_batches()
+                while complete:
+                    claim.prove(connection)
+                    progress.retries.progress()
+                    yield complete.popleft()
+                    progress.on_delivered()
+                if exact.done:
+                    return
+                to_send += exact.commands()
+                while to_send and self._may_send(to_send[0], in_flight):
+                    command = to_send.popleft()
+                    request = self._request(command)
+                    serial_no = connection.submit(
+                        request.service, request.method, request.message, self._settings.rpc_timeout
+                    )
+                    in_flight.append(_InFlight(command, request, serial_no, clock.monotonic()))
+                oldest = in_flight.popleft()
+                pause = self._on_reply(oldest, connection.reply(oldest.serial_no), exact)
+                claim.proven_at = oldest.sent_at
+                if pause is not None:
+                    progress.pause(pause, exact.waits_for_flush)
+        finally:
+            self._drain(connection, in_flight)
+
+    # Sending
+
+    def _may_send(self, command: Command, in_flight: deque[_InFlight]) -> bool:
+        """Return False if the command has to wait until a reply has come."""
+        if command.action is Action.FETCH:
+            wait = self._throttle.seconds_to_wait()
+            if wait and not in_flight:
+                self._settings.clock.sleep(wait)
+                if self._is_served:  # so the wait is no failure
+                    self._progress.retries.progress()
+                return True
+            return not wait
+        # A seek would claim a partition again that another client took over. The roll-back before it detects that, so
+        # its reply must come first.
+        return command.action is Action.ROLL_BACK or all(
+            other.command.action is not Action.ROLL_BACK for other in in_flight
+        )
+
+    def _request(self, command: Command) -> ServerRequest:
+        broker, partition, client_id = self._locator.broker, self._locator.partition, self._claim.client_id
+        if command.action is Action.FETCH:
+            return self._requests.fetch(broker, partition, client_id, escape=self._throttle.esc_flow_ctrl)
+        if command.action is Action.SEEK:
+            return self._requests.register(broker, partition, client_id, command.position, filters=self._filters)
+        if command.action is Action.FIND_FLUSHED_END:
+            return self._requests.register(broker, partition, client_id, command.position, policy=READ_FILES)
+        return self._requests.roll_back(broker, partition, client_id)
+
+    def _drain(self, connection: Connection, in_flight: deque[_InFlight]) -> None:
+        """Wait until the broker has handled all requests, as long as it can be reached."""
+        try:
+            while in_flight:
+                connection.reply(in_flight.popleft().serial_no)
+        except (TransportError, ProtocolError):
+            in_flight.clear()
+            self._claim.on_disconnect()
+
+    # Receiving
+
+    def _on_reply(self, sent: _InFlight, outcome: Response | Failure, exact: ExactRange) -> float | None:
+        """Pass the reply to the range. Return the seconds to pause before the next fetch, None for no pause."""
+        action, what = sent.command.action, sent.request.what
+        if action is Action.FETCH:
+            return self._on_fetch(unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, what), what, exact)
+        if action is Action.ROLL_BACK:
+            reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
+            self._claim.check(reply.errCode, reply.errMsg, what)
+            exact.on_roll_back(reply.currOffset)
+            return None
+        sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
+        if sought.errCode in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
+            raise _ClaimRefusedError(f"{what}: {sought.errCode} {sought.errMsg}")
+        self._claim.check(sought.errCode, sought.errMsg, what)
+        if action is Action.SEEK:
+            self._empty_at = None
+            exact.on_seek(sought.currOffset, sought.maxOffset)
+            return None
+        exact.on_flushed_end(sought.maxOffset)
+        return None if exact.waits_for_flush is None else self._settings.timings.flush_poll
+
+    def _on_fetch(self, reply: broker_pb.GetMessageResponseB2C, what: str, exact: ExactRange) -> float | None:
+        code = reply.errCode
+        self._is_served = code in (ErrCode.SUCCESS, ErrCode.SERVER_CONSUME_SPEED_LIMIT)
+        if code == ErrCode.SUCCESS:
+            sizes = (len(message.payLoadData) for message in reply.messages)
+            lag = reply.currDataDlt if reply.HasField("currDataDlt") else -1
+            self._throttle.on_fetched(sizes, lag, reply.requireSlow)
+            exact.on_fetch(reply.currOffset, reply.maxOffset, reply.messages)
+            is_stuck = not reply.messages and reply.currOffset == self._empty_at
+            self._empty_at = None if reply.messages else reply.currOffset
+            if is_stuck:  # normal once or twice, for example at the end of a segment
+                self._progress.on_nothing(code, f"no messages, and the position stays at {reply.currOffset}")
+                return 0.0
+            self._progress.on_fetched()
+            return None
+        self._progress.on_nothing(code, reply.errMsg)
+        if code == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
+            self._throttle.on_limited(reply.minLimitTime)
+            exact.on_not_found(NotFound.WAIT)
+            return None
+        if code == ErrCode.NOT_FOUND:
+            self._throttle.on_not_found()
+            kind = not_found_kind(reply.errMsg)
+            exact.on_not_found(kind)
+            return 0.0 if kind is NotFound.WAIT else None
+        if reaction_to(code) in (Reaction.RETRY, Reaction.WAIT):
+            exact.on_not_found(NotFound.WAIT)  # the broker is closed or slow, and the cursor stays
+            return _RETRY_PAUSE
+        self._claim.check(code, reply.errMsg, what)
+        raise AssertionError("unreachable")
