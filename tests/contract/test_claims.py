@@ -130,7 +130,7 @@ def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, lea
             successor = shelf.reader()
             rows = reading.rows_of(successor if leaves else islice(successor, 1))
             assert rows == shelf.rows[: len(rows)]
-            if time.monotonic() - stopped_at > DEFAULT_TIMINGS.claim_proof_max_age:  # answers that the old one has got by now are too old
+            if time.monotonic() - stopped_at > DEFAULT_TIMINGS.claim_proof_max_age:
                 break
         assert (len(rows) == len(shelf.rows)) == leaves
 

@@ -11,8 +11,6 @@ from tests.faults.bench import SMALL_FETCHES, TOPICS
 from tests.faults.kinds import UNHURRIED
 from tests.faults.unanswered import patience
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.consumer import driver_claims as claims
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
@@ -26,11 +24,9 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 
 @pytest.fixture(autouse=True)
-def _patient_client(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[None]:
+def _patient_client(use_timings: UseTimings) -> Iterator[None]:
     """It gives up what nobody answers, and nothing else. There a reader that was busy is not slow, so that a request
     is given up when its time is up."""
-    use_timings(slow_peer_grace=0.05)
-    for module in (claims, consumer):
-        monkeypatch.setattr(module, "_PARTING_TIMEOUT", UNHURRIED)
+    use_timings(slow_peer_grace=0.05, reader_close_timeout=UNHURRIED, claims_close_timeout=UNHURRIED)
     with patience():
         yield

@@ -38,7 +38,6 @@ from tests.waiting import wait_until
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
 from tubemq_spark.source import input_partition as partition
@@ -88,8 +87,7 @@ def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, mon
     fill(tubemq)
     query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0)
     clock = Ahead()
-    for module in (consumer, backoff):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(backoff, "time", clock)
     stops: list[str] = []
 
     def stop() -> None:
@@ -106,7 +104,7 @@ def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, mon
     with tubemq.on("partition_register", client="_p").count() as registers:
         query.run()
     assert stops
-    assert registers.fired == 2 * 3  # a seek to the start and one at the end of each partition
+    assert registers.fired == 3 * 3  # the claim, a seek to the start and one at the end of each partition
     assert query.rows == stored(tubemq)
 
 
@@ -234,13 +232,13 @@ DOUBTS = [
 @pytest.mark.parametrize(("kind", "once", "always"), DOUBTS, ids=[str(kind) for kind, _, _ in DOUBTS])
 def test_a_question_whether_the_claim_is_good_fails(
     tubemq: EmbeddedTubeMQ,
-    monkeypatch: pytest.MonkeyPatch,
+    use_timings: UseTimings,
     kind: Kind,
     once: Failure | None,
     always: Failure | None,
     times: int | None,
 ) -> None:
-    monkeypatch.setattr(consumer, "_STALE", 0.0)
+    use_timings(claim_proof_max_age=0.0)
     fill(tubemq)
     query = Query(tubemq)
     failure = once if times == 1 else always
@@ -257,8 +255,8 @@ def test_a_question_whether_the_claim_is_good_fails(
     assert query.rows == stored(tubemq)
 
 
-def test_a_claim_that_is_not_good_any_more(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "_STALE", 0.0)
+def test_a_claim_that_is_lost_fails_the_task(tubemq: EmbeddedTubeMQ, use_timings: UseTimings) -> None:
+    use_timings(claim_proof_max_age=0.0)
     fill(tubemq)
     query = Query(tubemq)
     with (

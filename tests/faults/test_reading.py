@@ -203,7 +203,7 @@ def passing(method: str, *numbers: int) -> list[Case]:
 def forgotten(method: str, number: int) -> Case:
     words = (
         rf"^1:one:0 at {BROKER}: spark_\w+_b1_p0_a0\S* does not hold the partition any more \({number}: {NO_REASON}\); "
-        "a newer attempt took it over, or this one stood still for too long. What it read so far is not used$"
+        "a newer attempt took it over, or this one paused for too long. What it read so far is not used$"
     )
     return Case(method, code(number), Failure(FencedError, words), Failure(FencedError, words))
 

@@ -17,7 +17,6 @@ from tests.faults.bench import settings as usual
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import scan_partition
 from tubemq_spark.client.heartbeat import HEARTBEAT
@@ -53,8 +52,7 @@ INVALID = "Visit Authorized Token is invalid!"
 def tubemq(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[EmbeddedTubeMQ]:
     """No heartbeat brings a new token: calls have to get it. Each row that is given out asks for the claim before."""
     monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
-    use_timings(heartbeat_period=3600.0)
-    monkeypatch.setattr(consumer, "_STALE", 0.0)
+    use_timings(heartbeat_period=3600.0, claim_proof_max_age=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=CHECKED) as cluster:
         yield cluster
         cluster.clear_faults()

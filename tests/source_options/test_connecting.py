@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
-from tests.clocks import SkippingClock
+from tests.clocks import SkippingClock, UseTimings
 from tests.peers import refused_address
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.net import pool
 from tubemq_spark.client.net.connect import connect
 from tubemq_spark.client.net.connection import Connection
@@ -44,9 +43,9 @@ def test_any_master_that_answers_will_do(start: Start) -> None:
 
 
 @pytest.mark.option("tubemq.master")
-def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, use_timings: UseTimings) -> None:
     """A DataFrame may be used long after it was planned, and the broker may run on another host by then."""
-    monkeypatch.setattr(consumer, "_LOOK_FOR_BROKER_AFTER", 0.0)
+    use_timings(broker_lookup_after=0.0)
     tubemq = start({"t": 2})
     sent = fill(tubemq, "t", 20)
     source = TubeMQDataSource(options(tubemq, "t"))

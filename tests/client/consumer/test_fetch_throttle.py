@@ -330,7 +330,9 @@ LIMITS = st.builds(
     st.none() | st.builds(FetchPause, *[st.integers(0, 5000)] * 3),
 )
 ANSWERS = st.one_of(
-    st.tuples(st.just("on_fetched"), st.lists(st.integers(0, 5000), max_size=3), st.integers(-1, 10_000), st.booleans()),
+    st.tuples(
+        st.just("on_fetched"), st.lists(st.integers(0, 5000), max_size=3), st.integers(-1, 10_000), st.booleans()
+    ),
     st.tuples(st.just("on_not_found")),
     st.tuples(st.just("on_limited"), st.integers(-10, 5000)),
 )

@@ -93,10 +93,15 @@ def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) ->
 
 
 def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome]]) -> ClaimAnswer:
-    was_released = target.release_first is not None and _release_error(*next(outcomes), accepted=()) is None
+    was_released = False
+    if target.release_first is not None:
+        release = next(outcomes)
+        was_released = _release_error(*release, accepted=()) is None
     request, outcome = next(outcomes)
     if target.release_after:
         next(outcomes)
+    if target.release_first is not None and isinstance(release[1], TransportError):
+        outcome = release[1]  # the connection broke, whatever came before
     try:
         reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     except TubeMQError as error:
@@ -191,10 +196,11 @@ class ClaimAcquirer:
                 requests[-1] += [target.register(), fetch, fetch]
         outcomes = iter(send_requests(self._settings, [one for several in requests for one in several], timeout))
         for number, several in zip(fenced, requests, strict=True):
-            release, *others = [(request, next(outcomes)) for request in several]
-            error = _release_error(*release)
-            broken = [outcome for _, outcome in others if isinstance(outcome, TransportError)]
-            if error is None and not broken:
+            exchanges = [(request, next(outcomes)) for request in several]
+            broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
+            # A reader ignores a refused release: it meets the holder again, and `must_fence` limits how often.
+            error = broken[0] if broken else None if self._reads_next else _release_error(*exchanges[0])
+            if error is None:
                 answers[number] = answers[number]._replace(was_fenced=True)
             else:
-                answers[number] = ClaimAnswer(error=error or broken[0], is_answered=not broken)
+                answers[number] = ClaimAnswer(error=error, is_answered=not broken)
