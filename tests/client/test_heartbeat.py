@@ -46,7 +46,7 @@ def ended(beats: Beats) -> bool:
     return not beats.thread.is_alive()
 
 
-def test_all_that_is_kept_is_called_again_and_again_each_by_a_daemon_thread_of_its_own() -> None:
+def test_each_heartbeat_runs_periodically_in_a_daemon_thread_of_its_own() -> None:
     heart = Heartbeat(SHORT)
     first, second = Beats(), Beats()
     end_first, end_second = heart.keep(first), heart.keep(second)
@@ -63,7 +63,7 @@ def test_all_that_is_kept_is_called_again_and_again_each_by_a_daemon_thread_of_i
     assert ended(second)
 
 
-def test_a_thread_ends_with_its_beat_and_the_next_beat_has_another() -> None:
+def test_a_thread_ends_with_its_heartbeat() -> None:
     heart = Heartbeat(SHORT)
     first = Beats()
     end = heart.keep(first)
@@ -80,7 +80,7 @@ def test_a_thread_ends_with_its_beat_and_the_next_beat_has_another() -> None:
     assert ended(second)
 
 
-def test_a_beat_that_hangs_delays_no_other_and_does_not_begin_again() -> None:
+def test_a_hanging_heartbeat_delays_no_other_and_is_not_started_twice() -> None:
     heart = Heartbeat(SHORT)
     answered = threading.Event()
     calls: list[threading.Thread] = []
@@ -105,7 +105,7 @@ def test_a_beat_that_hangs_delays_no_other_and_does_not_begin_again() -> None:
     assert len(calls) == 1
 
 
-def test_masters_that_are_silent_do_not_delay_beats_to_another_cluster(use_timings: UseTimings) -> None:
+def test_a_silent_master_does_not_delay_heartbeats_to_another_cluster(use_timings: UseTimings) -> None:
     """Sessions of two clusters in one process. A master of one says nothing until the other has heard ten beats."""
     use_timings(heartbeat_period=SHORT)
     topics = {"demo": TopicSpec(partitions=1)}
@@ -123,7 +123,7 @@ def test_masters_that_are_silent_do_not_delay_beats_to_another_cluster(use_timin
         sessions[0].close()
 
 
-def test_what_cannot_have_a_thread_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     heart = Heartbeat(SHORT)
 
     def start(thread: threading.Thread) -> None:
@@ -152,7 +152,7 @@ def test_ending_does_not_wait_for_the_period() -> None:
 
 
 @pytest.mark.parametrize("problem", [TransportError("no route"), KeyError("a bug")], ids=["expected", "unexpected"])
-def test_a_beat_that_fails_is_logged_and_stops_nobody(problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_heartbeat_is_logged_and_repeated(problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
     heart = Heartbeat(SHORT)
     failing, other = Beats(problem), Beats()
     end_failing, end_other = heart.keep(failing), heart.keep(other)
@@ -165,7 +165,7 @@ def test_a_beat_that_fails_is_logged_and_stops_nobody(problem: Exception, caplog
     assert str(problem) in caplog.text
 
 
-def test_a_row_of_failures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     heart = Heartbeat(SHORT)
     outcomes = [TransportError("no route"), TransportError("still none"), None, TransportError("gone again")]
     done = threading.Event()
@@ -186,7 +186,7 @@ def test_a_row_of_failures_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     assert said == ["a heartbeat failed: no route", "a heartbeat failed: gone again"]
 
 
-def test_a_beat_may_end_itself_and_begin_others() -> None:
+def test_a_heartbeat_may_end_itself_and_start_others() -> None:
     heart = Heartbeat(SHORT)
     ends: list[Callable[[], None]] = []
     second = Beats()
@@ -202,7 +202,7 @@ def test_a_beat_may_end_itself_and_begin_others() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_begins_without_its_parents_beats() -> None:
+def test_a_forked_child_starts_without_heartbeats() -> None:
     end = HEARTBEAT.keep(lambda: None)
     child = os.fork()
     if child == 0:

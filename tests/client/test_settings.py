@@ -31,7 +31,7 @@ def test_by_default_there_is_no_tls_and_connections_are_shared() -> None:
 
 
 @pytest.mark.parametrize(("text", "shared"), [("true", True), ("false", False), (" False ", False)])
-def test_connections_are_shared_or_not(text: str, shared: bool) -> None:
+def test_connections_are_shared_unless_switched_off(text: str, shared: bool) -> None:
     assert ClientSettings.from_options({**MASTER, "tubemq.connections.shared": text}).shared_connections is shared
 
 
@@ -57,7 +57,7 @@ def test_every_option_of_tls(authority: Authority, client_cert: Certificate) -> 
 
 
 @pytest.mark.parametrize(("text", "verified"), [("true", True), ("false", False)])
-def test_the_name_is_verified_or_not(text: str, verified: bool) -> None:
+def test_the_host_name_is_verified_unless_switched_off(text: str, verified: bool) -> None:
     tls = ClientSettings.from_options({**ON, "tubemq.tls.verifyHostname": text}).tls
     assert tls == TlsSettings(verify_hostname=verified)
 
@@ -71,26 +71,26 @@ def test_the_name_is_verified_or_not(text: str, verified: bool) -> None:
         (" a , b:9 ,c", [8715, 9, 8715], [8716, 9, 8716]),
     ],
 )
-def test_the_port_of_a_master_that_names_none(masters: str, plain: list[int], over_tls: list[int]) -> None:
+def test_default_port_of_a_master(masters: str, plain: list[int], over_tls: list[int]) -> None:
     hosts = [part.strip().partition(":")[0] for part in masters.split(",")]
     for raw, ports in ((MASTER, plain), (ON, over_tls)):
         found = ClientSettings.from_options({**raw, "tubemq.master": masters}).masters
         assert found == tuple(Address(host, port) for host, port in zip(hosts, ports, strict=True))
 
 
-def test_the_port_of_a_broker_that_names_none() -> None:
+def test_default_port_of_a_broker() -> None:
     assert ClientSettings.from_options(MASTER).default_broker_port == 8123
     assert ClientSettings.from_options(ON).default_broker_port == 8124
 
 
 @pytest.mark.parametrize("raw", [MASTER, ON], ids=["plain", "TLS"])
-def test_no_masters(raw: dict[str, str]) -> None:
+def test_missing_masters_are_an_error(raw: dict[str, str]) -> None:
     assert refusal({**raw, "tubemq.master": "a b"}).startswith("option 'tubemq.master' is 'a b'; expected host:port")
 
 
 @pytest.mark.parametrize("enabled", [{}, {"tubemq.tls.enabled": "false"}], ids=["not given", "false"])
 @pytest.mark.parametrize("name", ["ca", "cert", "key", "keyPassword", "verifyHostname"])
-def test_an_option_of_tls_without_tls(name: str, enabled: dict[str, str]) -> None:
+def test_tls_options_need_tls_enabled(name: str, enabled: dict[str, str]) -> None:
     assert refusal({**MASTER, **enabled, f"tubemq.tls.{name}": "true"}) == (
         f"option 'tubemq.tls.{name}' is of TLS: set option 'tubemq.tls.enabled' to true, or leave it out"
     )
@@ -99,7 +99,7 @@ def test_an_option_of_tls_without_tls(name: str, enabled: dict[str, str]) -> Non
 @pytest.mark.parametrize(
     ("given", "missing"), [("cert", "key"), ("key", "cert"), ("keyPassword", "key")], ids=lambda name: name
 )
-def test_an_option_that_needs_another(given: str, missing: str) -> None:
+def test_tls_options_that_need_another_option(given: str, missing: str) -> None:
     problem = refusal({**ON, f"tubemq.tls.{given}": SECRET})
     assert problem.startswith(f"option 'tubemq.tls.{given}' needs 'tubemq.tls.{missing}' beside it: ")
     assert SECRET not in problem
@@ -107,12 +107,12 @@ def test_an_option_that_needs_another(given: str, missing: str) -> None:
 
 @pytest.mark.parametrize("name", ["tubemq.tls.enabled", "tubemq.tls.verifyHostname", "tubemq.connections.shared"])
 @pytest.mark.parametrize("text", ["yes", "", "1"])
-def test_neither_true_nor_false(name: str, text: str) -> None:
+def test_a_switch_accepts_only_true_or_false(name: str, text: str) -> None:
     assert refusal({**ON, name: text}).startswith(f"option '{name}' is {text!r}; expected true or false")
 
 
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
-def test_a_file_has_a_name(name: str) -> None:
+def test_an_empty_file_name_is_an_error(name: str) -> None:
     assert refusal({**ON, f"tubemq.tls.{name}": " "}).startswith(
         f"option 'tubemq.tls.{name}' is ' '; expected the path of a PEM file"
     )
@@ -120,7 +120,7 @@ def test_a_file_has_a_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ca", "cert", "key"])
 @pytest.mark.parametrize("kind", ["missing", "a folder", "no name of a file"])
-def test_a_file_that_cannot_be_read(
+def test_a_file_that_cannot_be_read_is_an_error(
     authority: Authority, client_cert: Certificate, tmp_path: Path, name: str, kind: str
 ) -> None:
     path, reason = {
@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_read(
     assert problem == f"option 'tubemq.tls.{name}': cannot read {shown} ({reason})"
 
 
-def test_a_file_that_is_no_pem(tmp_path: Path) -> None:
+def test_a_file_that_is_no_pem_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("no certificate")
     assert refusal({**ON, "tubemq.tls.ca": str(file)}).startswith(

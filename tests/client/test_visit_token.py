@@ -31,7 +31,7 @@ from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.source.batch_planner import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 MASTERS = 5  # one after another
 CALM = {"retry_for": 30.0, "rpc_timeout": 10.0}
@@ -73,7 +73,7 @@ def batch(rows: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
 
 
-def test_across_the_tokens_of_five_masters(tubemq: RealTubeMQ) -> None:
+def test_clients_renew_their_tokens_over_five_masters(tubemq: RealTubeMQ) -> None:
     """A batch that was planned before, an idle stream, and a task that writes all the time."""
     client = settings(tubemq, **CALM)  # type: ignore[arg-type]
     rows = [b"row %d" % number for number in range(200)]

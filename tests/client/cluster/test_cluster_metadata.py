@@ -29,7 +29,7 @@ def broker(broker_id: int, port: int) -> dict[int, Broker]:
         ({}, ["other#1:1:9:1"], 2),
     ],
 )
-def test_news_of_the_cluster_only_add(brokers: dict[int, Broker], texts: list[str], partitions: int) -> None:
+def test_newer_lists_only_add_partitions(brokers: dict[int, Broker], texts: list[str], partitions: int) -> None:
     known = Cluster().with_more(broker(1, 4), layouts("demo#1:1:2:1"))
     cluster = known.with_more(brokers, layouts(*texts))
     assert len(cluster.partitions("demo")) == partitions
@@ -37,7 +37,7 @@ def test_news_of_the_cluster_only_add(brokers: dict[int, Broker], texts: list[st
     assert cluster.brokers == {**broker(1, 4), **brokers}
 
 
-def test_partitions_that_have_their_store_for_themselves() -> None:
+def test_owns_store_is_true_for_the_only_partition_of_a_store() -> None:
     cluster = Cluster().with_more(broker(1, 4), layouts("demo#1:2:1:1", "other#1:1:2:1"))
     assert [cluster.owns_store(partition) for partition in cluster.partitions("demo")] == [True, True]
     assert [cluster.owns_store(partition) for partition in cluster.partitions("other")] == [False, False]

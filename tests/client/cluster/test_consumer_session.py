@@ -91,7 +91,7 @@ def session(*masters: Address, credentials: Credentials | None = None) -> Iterat
 DEMO = [Partition(1, "demo", store * 10_000 + number) for store in (0, 1) for number in (0, 1, 2)]
 
 
-def test_credentials_travel_signed() -> None:
+def test_credentials_are_signed_in_each_request() -> None:
     master = Master()
     with master.peer, session(master.address, credentials=Credentials("ann", "secret")) as consumer:
         consumer.register()
@@ -109,7 +109,7 @@ def test_credentials_travel_signed() -> None:
     [([], []), (["1:127.0.0.1:8123"], []), ([], ["demo#1:2:3:0"]), (["1:127.0.0.1:8123"], ["demo#1:1:1:0"])],
     ids=["nothing", "no topics", "no brokers", "fewer partitions"],
 )
-def test_the_short_lists_of_a_new_master_take_nothing_away(short: tuple[list[str], list[str]]) -> None:
+def test_short_lists_of_a_new_master_remove_nothing(short: tuple[list[str], list[str]]) -> None:
     old, new = Master(), Master(lists=short)
     with new.peer, old.peer, session(old.address, new.address) as consumer:
         consumer.register()

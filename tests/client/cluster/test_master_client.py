@@ -102,7 +102,7 @@ def clients(cluster: EmbeddedCluster) -> list[str]:
 # One master
 
 
-def test_registering_tells_where_the_partitions_are(cluster: EmbeddedCluster) -> None:
+def test_registering_lists_the_partitions(cluster: EmbeddedCluster) -> None:
     closes = counted(cluster, CLOSE)
     with session(cluster) as consumer:
         consumer.register()
@@ -118,7 +118,7 @@ def test_registering_tells_where_the_partitions_are(cluster: EmbeddedCluster) ->
 
 
 @pytest.mark.usefixtures("beating")
-def test_the_last_visit_token_is_shown_to_brokers() -> None:
+def test_requests_to_brokers_carry_the_last_visit_token() -> None:
     config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
     with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
         beats = Heard(cluster, BEAT)
@@ -129,7 +129,7 @@ def test_the_last_visit_token_is_shown_to_brokers() -> None:
         assert consumer.broker_authorization().visitAuthorizedToken > token
 
 
-def test_a_topic_that_appears_a_little_later_is_waited_for(use_timings: UseTimings) -> None:
+def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings) -> None:
     """By release 1.2; later ones refuse a topic that they do not know."""
     use_timings(topic_lists_fill_up=PATIENCE)
     with embedded_cluster(topics=TOPICS, brokers=1, framing="prefixed") as cluster:
@@ -150,7 +150,7 @@ def test_a_topic_that_appears_a_little_later_is_waited_for(use_timings: UseTimin
     [("prefixed", "knows no topic dmeo: check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
     ids=["1.2", "2.5"],
 )
-def test_a_topic_that_does_not_appear(framing: Any, said: str) -> None:
+def test_an_unknown_topic_is_a_config_error(framing: Any, said: str) -> None:
     with (
         embedded_cluster(topics=TOPICS, brokers=1, framing=framing) as cluster,
         session(cluster, topics=("demo", "dmeo")) as consumer,
@@ -160,7 +160,7 @@ def test_a_topic_that_does_not_appear(framing: Any, said: str) -> None:
         assert clients(cluster) == []  # it has said good-bye
 
 
-def test_a_broker_that_no_list_names(cluster: EmbeddedCluster) -> None:
+def test_an_unknown_broker_is_a_config_error(cluster: EmbeddedCluster) -> None:
     new = Partition(2, "demo", 0)
     with session(cluster) as consumer:
         consumer.register()
@@ -182,7 +182,9 @@ def test_a_broker_that_no_list_names(cluster: EmbeddedCluster) -> None:
         (777, ServerError, ""),
     ],
 )
-def test_a_refusal_says_what_to_do(cluster: EmbeddedCluster, code: int, kind: type[TubeMQError], advice: str) -> None:
+def test_the_error_of_a_refusal_says_what_to_do(
+    cluster: EmbeddedCluster, code: int, kind: type[TubeMQError], advice: str
+) -> None:
     refusal = cluster.tubemq.on(REGISTER).fail(code, "as the test said")
     said = f"registering group g for demo at the master {cluster.master} failed with {code} [A-Z_]+: as the test said.*"
     with session(cluster) as consumer, pytest.raises(kind, match=said + advice):
@@ -190,7 +192,7 @@ def test_a_refusal_says_what_to_do(cluster: EmbeddedCluster, code: int, kind: ty
     assert refusal.fired == 1
 
 
-def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
+def test_registering_sends_the_filters(cluster: EmbeddedCluster) -> None:
     """All members of a group have the same, and a group may be held to some."""
     cluster.tubemq.authorize("demo", GROUP)
     cluster.tubemq.restrict("demo", GROUP, "a", "b")
@@ -205,7 +207,7 @@ def test_the_master_is_told_of_the_filters(cluster: EmbeddedCluster) -> None:
         assert clients(cluster) == [consumer.client_id]
 
 
-def test_a_broker_given_for_a_master(cluster: EmbeddedCluster) -> None:
+def test_a_broker_as_master_is_a_config_error(cluster: EmbeddedCluster) -> None:
     (address,) = parse_master_addresses(cluster.broker_address(1))
     said = f"{address} answers like a TubeMQ broker.*masters listen on 8715"
     with session(cluster, masters=(address,)) as consumer, pytest.raises(ConfigError, match=said):
@@ -222,7 +224,7 @@ def test_an_exception_of_the_master_is_not_retried(cluster: EmbeddedCluster) -> 
     assert exception.fired == 1
 
 
-def test_a_master_that_is_not_ready_is_waited_for(cluster: EmbeddedCluster) -> None:
+def test_a_master_that_is_not_ready_is_asked_again(cluster: EmbeddedCluster) -> None:
     refusals = cluster.tubemq.on(REGISTER, times=2).fail(201)
     with session(cluster) as consumer:
         consumer.register()
@@ -234,7 +236,7 @@ def test_a_master_that_is_not_ready_is_waited_for(cluster: EmbeddedCluster) -> N
 
 
 @pytest.mark.parametrize("reason", ["stands by", "refuses", "is silent", "closes"])
-def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
+def test_the_next_master_is_asked_if_the_first_fails(pair: EmbeddedCluster, reason: str) -> None:
     pair.tubemq.switch_master()
     first = pair.tubemq.on(REGISTER, master=1)
     faults = {"is silent": Calls.silence, "closes": Calls.close_connection}
@@ -250,7 +252,7 @@ def test_the_next_master_is_asked(pair: EmbeddedCluster, reason: str) -> None:
     assert metas.fired == 2  # and none of them at the first
 
 
-def test_no_master_at_all(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
+def test_the_error_names_all_masters_that_failed(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
     use_timings(first_contact_timeout=0.2)
     pair.tubemq.switch_master()
     pair.tubemq.stop_master(2)
@@ -278,7 +280,7 @@ def test_a_session_moves_to_the_next_master_and_registers_there(pair: EmbeddedCl
     assert clients(pair) == []
 
 
-def test_a_session_that_the_master_forgot_registers_again(cluster: EmbeddedCluster) -> None:
+def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
     registers, metas = counted(cluster, REGISTER), counted(cluster, META)
     with session(cluster) as consumer:
         consumer.register()
@@ -289,7 +291,7 @@ def test_a_session_that_the_master_forgot_registers_again(cluster: EmbeddedClust
     assert (registers.fired, metas.fired) == (2, 3)
 
 
-def test_a_master_that_comes_back_in_time_is_found(cluster: EmbeddedCluster) -> None:
+def test_a_registered_session_waits_long_for_a_master(cluster: EmbeddedCluster) -> None:
     """For long, once a session was registered: a failover takes its time."""
     standing_by = cluster.tubemq.on(META, nth=2, times=3).throw(STANDBY)
     with session(cluster) as consumer:
@@ -302,7 +304,7 @@ def test_a_master_that_comes_back_in_time_is_found(cluster: EmbeddedCluster) -> 
 
 
 @pytest.mark.usefixtures("beating")
-def test_a_registered_session_beats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
+def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
     beats = Heard(cluster, BEAT)
     with session(cluster) as consumer:
         consumer.register()
@@ -317,7 +319,7 @@ def test_a_registered_session_beats_until_it_is_closed(cluster: EmbeddedCluster)
 
 
 @pytest.mark.usefixtures("beating")
-def test_a_beat_that_finds_the_session_forgotten_registers_again(cluster: EmbeddedCluster) -> None:
+def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
     beats, registers = Heard(cluster, BEAT), counted(cluster, REGISTER)
     with session(cluster) as consumer:
         consumer.register()
@@ -329,7 +331,7 @@ def test_a_beat_that_finds_the_session_forgotten_registers_again(cluster: Embedd
 
 
 @pytest.mark.usefixtures("beating")
-def test_beats_survive_the_loss_of_a_master(pair: EmbeddedCluster) -> None:
+def test_heartbeats_go_to_the_next_master_after_a_failover(pair: EmbeddedCluster) -> None:
     first, second = Heard(pair, BEAT, master=1), Heard(pair, BEAT, master=2)
     with session(pair) as consumer:
         consumer.register()

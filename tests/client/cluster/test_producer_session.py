@@ -79,7 +79,7 @@ def settings_for(*masters: Master, retry_for: float = PATIENCE) -> ClientSetting
     return ClientSettings(tuple(m.peer.address for m in masters), framing=Framing.STANDARD, retry_for=retry_for)
 
 
-def test_a_next_master_that_knows_the_client_already_needs_no_registration() -> None:
+def test_a_next_master_that_knows_the_client_needs_no_registration() -> None:
     one, other = Master(), Master()
     with one.peer, other.peer:
         session = ConsumerSession(settings_for(one, other), "readers", ["demo"])
@@ -100,7 +100,7 @@ def test_a_next_master_that_knows_the_client_already_needs_no_registration() -> 
     ],
     ids=["at once", "forgotten", "not ready", "standing by"],
 )
-def test_a_producer_session_comes_about(
+def test_a_producer_registers_and_lists_its_topics(
     codes: dict[str, list[int | Failure]], calls: list[str], use_timings: UseTimings
 ) -> None:
     use_timings(first_contact_timeout=PATIENCE)
@@ -116,7 +116,7 @@ def test_a_producer_session_comes_about(
 
 @pytest.mark.parametrize(("code", "error"), [(415, AuthError), (400, ServerError)])
 @pytest.mark.parametrize("name", ["PRODUCER_REGISTER", "PRODUCER_HEARTBEAT"])
-def test_a_producer_that_is_refused(name: str, code: int, error: type[TubeMQError]) -> None:
+def test_a_refused_producer_gets_the_error_of_the_code(name: str, code: int, error: type[TubeMQError]) -> None:
     codes: list[int | Failure] = [code]
     master = Master(**{name: codes})
     with master.peer:
@@ -127,7 +127,7 @@ def test_a_producer_that_is_refused(name: str, code: int, error: type[TubeMQErro
 
 
 @pytest.mark.parametrize("use", [lambda s: s.add_topics(["demo"]), lambda s: s.refresh_once()], ids=["add", "refresh"])
-def test_a_producer_whose_master_went(use: Callable[[ProducerSession], object]) -> None:
+def test_a_producer_without_a_master_is_a_transport_error(use: Callable[[ProducerSession], object]) -> None:
     master = Master()
     with master.peer:
         session = ProducerSession(settings_for(master, retry_for=0))

@@ -83,7 +83,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_reader_refuses_lists_that_cannot_be(case: str) -> None:
+def test_a_consumer_refuses_impossible_lists(case: str) -> None:
     brokers, topics, expected = REFUSED[case]
     master = Master(lists=(brokers, topics))
     with master.peer, session(master.address) as consumer:
@@ -97,7 +97,7 @@ def test_a_reader_refuses_lists_that_cannot_be(case: str) -> None:
         assert told.endswith("names the masters of a TubeMQ cluster, and what they list")
 
 
-def test_a_large_cluster_is_taken() -> None:
+def test_a_large_cluster_is_accepted() -> None:
     brokers = [f"{number}:127.0.0.1:8123" for number in range(2_000)]
     master = Master(lists=(brokers, [many("{}:2:10:1", 2_000)]))
     with master.peer, session(master.address) as consumer:
@@ -105,7 +105,7 @@ def test_a_large_cluster_is_taken() -> None:
         assert len(consumer.cluster.partitions("demo")) == 40_000
 
 
-def test_ever_new_brokers_are_not_gathered_without_end() -> None:
+def test_the_union_of_all_lists_has_a_limit() -> None:
     """Each answer alone is one that a cluster might give."""
     master = Master(lists=([BROKER], ["demo#1:10:1000:1"]))
     with master.peer, session(master.address) as consumer:
@@ -127,7 +127,7 @@ def test_ever_new_brokers_are_not_gathered_without_end() -> None:
         ([f"{number}:127.0.0.1:8123" for number in range(10_001)], [], "it lists 10001 brokers"),
     ],
 )
-def test_a_writer_refuses_lists_that_cannot_be(brokers: list[str], topics: list[str], expected: str) -> None:
+def test_a_producer_refuses_impossible_lists(brokers: list[str], topics: list[str], expected: str) -> None:
     def reply(request: Request) -> Message:
         if request.method == Method.PRODUCER_REGISTER:
             return pb.RegisterResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, brokerInfos=brokers)

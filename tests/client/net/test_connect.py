@@ -40,7 +40,7 @@ def _of(framing: Framing) -> Serve:
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-def test_the_framing_is_found_and_remembered(framing: Framing) -> None:
+def test_the_framing_is_detected_and_cached(framing: Framing) -> None:
     # The other framing is not tried beside the standard one, however long the answer takes.
     timings = replace(HASTY, second_framing_after=LATE if framing is Framing.STANDARD else SOON)
     with Peer(_of(framing)) as peer:
@@ -53,7 +53,7 @@ def test_the_framing_is_found_and_remembered(framing: Framing) -> None:
             connection.close()
 
 
-def test_a_slow_server_is_not_taken_for_one_of_the_other_framing() -> None:
+def test_a_slow_answer_to_the_first_probe_still_counts() -> None:
     """It answers the first probe only when the second one has come."""
 
     def serve(connection: socket.socket) -> None:
@@ -71,7 +71,7 @@ def test_a_slow_server_is_not_taken_for_one_of_the_other_framing() -> None:
         assert connection.reply(submit(connection, b"hello")) == response(b"hello")
 
 
-def test_neither_framing_is_answered() -> None:
+def test_no_answer_in_either_framing_is_an_error() -> None:
     with Peer(silent) as peer:
         with pytest.raises(
             TransportError, match=r"answers nothing within 0\.5 s in either framing; is it the plain port"
@@ -80,12 +80,12 @@ def test_neither_framing_is_answered() -> None:
         wait_until(lambda: peer.connections == 2)
 
 
-def test_probing_a_peer_that_closes() -> None:
+def test_a_peer_that_closes_during_the_probe_is_an_error() -> None:
     with Peer(lambda connection: None) as peer, pytest.raises(TransportError, match="the peer closed it"):
         connect(peer.address, None, 10.0)
 
 
-def test_probing_a_peer_that_speaks_something_else() -> None:
+def test_a_peer_that_answers_the_probe_in_http_is_an_error() -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1 << 16)
         peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -94,7 +94,7 @@ def test_probing_a_peer_that_speaks_something_else() -> None:
         connect(peer.address, None, 10.0)
 
 
-def test_a_server_that_came_back_with_the_other_framing_is_found_again() -> None:
+def test_a_timeout_drops_the_cached_framing() -> None:
     speaks = Framing.PREFIXED
     with Peer(lambda connection: _of(speaks)(connection)) as peer:
         connect(peer.address, None, 10.0).close()
@@ -118,6 +118,6 @@ def test_a_short_timeout_leaves_time_for_both_framings() -> None:
         connection.close()
 
 
-def test_a_peer_that_trickles_does_not_hold_the_probe() -> None:
+def test_a_peer_that_sends_byte_by_byte_does_not_block_the_probe() -> None:
     with Peer(trickling) as peer, pytest.raises(TransportError, match=r"answers nothing within 0\.5 s"):
         connect(peer.address, None, 0.5, timings=HASTY)

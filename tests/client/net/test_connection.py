@@ -55,7 +55,7 @@ def test_an_exception_of_the_server_is_a_reply() -> None:
         assert not connection.closed
 
 
-def test_replies_that_nobody_asked_for_yet_can_be_taken_together() -> None:
+def test_take_returns_all_replies_that_came_in() -> None:
     with connected(Peer(answering(echo))) as connection:
         numbers = [submit(connection, body) for body in (b"first", b"second")]
         connection.reply(numbers[1])
@@ -73,7 +73,7 @@ def test_long_pipelines_do_not_block_each_other() -> None:
             assert connection.reply(number) == response(b"%d" % n + body)
 
 
-def test_a_request_that_fits_into_no_frame_does_no_harm() -> None:
+def test_a_request_that_is_too_long_leaves_the_connection_usable() -> None:
     with connected(Peer(answering(echo, Framing.PREFIXED)), Framing.PREFIXED) as connection:
         with pytest.raises(ProtocolError, match="a frame's body has 1 to"):
             submit(connection, bytes(6 << 20))
@@ -83,7 +83,7 @@ def test_a_request_that_fits_into_no_frame_does_no_harm() -> None:
 # Time
 
 
-def test_silence_ends_at_the_requests_own_timeout_and_closes() -> None:
+def test_a_request_timeout_closes_the_connection() -> None:
     with connected(Peer(silent)) as connection:
         patient = submit(connection, b"", LATE)
         hasty = submit(connection, b"", SOON)
@@ -99,7 +99,7 @@ def test_silence_ends_at_the_requests_own_timeout_and_closes() -> None:
             connection.flush()
 
 
-def test_a_reply_that_waited_for_its_reader_is_in_time() -> None:
+def test_a_reply_that_came_in_before_a_late_reader_is_in_time() -> None:
     clock = SkippingClock()
     with connected(Peer(answering(echo)), clock=clock) as connection:
         number = submit(connection, b"here since long", 10.0)
@@ -109,7 +109,7 @@ def test_a_reply_that_waited_for_its_reader_is_in_time() -> None:
         assert connection.reply(number) == response(b"here since long")
 
 
-def test_nobody_is_late_while_bytes_come_in() -> None:
+def test_incoming_bytes_extend_the_timeout() -> None:
     clock = SkippingClock()
 
     def serve(peer: socket.socket) -> None:
@@ -125,7 +125,7 @@ def test_nobody_is_late_while_bytes_come_in() -> None:
         assert connection.reply(number) == response(b"x" * 300)
 
 
-def test_a_peer_that_trickles_holds_nobody_who_waits_for_several_replies() -> None:
+def test_a_peer_that_sends_byte_by_byte_does_not_block_several_replies() -> None:
     with connected(Peer(trickling)) as connection:
         numbers = [submit(connection, b"", 0.2) for _ in range(3)]
         for number in numbers:
@@ -134,7 +134,7 @@ def test_a_peer_that_trickles_holds_nobody_who_waits_for_several_replies() -> No
 
 
 @pytest.mark.parametrize(("rate", "arrives"), [(32 * 1024, True), (8 * 1024, False)])
-def test_a_slow_link_has_time_for_a_long_reply(rate: int, arrives: bool) -> None:
+def test_a_long_reply_over_a_slow_link_has_more_time(rate: int, arrives: bool) -> None:
     """By the reader's clock the link carries `rate` bytes a second."""
 
     def serve(connection: socket.socket) -> None:
@@ -164,7 +164,7 @@ def test_a_slow_link_has_time_for_a_long_reply(rate: int, arrives: bool) -> None
 
 
 @pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
-def test_a_peer_that_closes(sent: int) -> None:
+def test_a_peer_that_closes_is_a_transport_error(sent: int) -> None:
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
         peer.sendall(reply_bytes(serial_no, echo(request))[:sent])
@@ -176,7 +176,7 @@ def test_a_peer_that_closes(sent: int) -> None:
         assert connection.closed
 
 
-def test_what_the_peer_said_before_it_closed_counts() -> None:
+def test_replies_before_the_peer_closed_count() -> None:
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
         peer.sendall(reply_bytes(serial_no, echo(request)))
@@ -194,7 +194,7 @@ def test_what_the_peer_said_before_it_closed_counts() -> None:
     [b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50", bytes(64), b"\xff" * 64],
     ids=["HTTP", "TLS", "zeros", "ones"],
 )
-def test_a_peer_that_speaks_something_else(said: bytes, framing: Framing) -> None:
+def test_a_peer_that_speaks_another_protocol_is_a_protocol_error(said: bytes, framing: Framing) -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1 << 16)
         peer.sendall(said)
@@ -215,7 +215,7 @@ def test_a_peer_that_speaks_something_else(said: bytes, framing: Framing) -> Non
         (1, Response(Method.COMMIT_OFFSET, b""), "method 17 was answered as method 18"),
     ],
 )
-def test_a_reply_to_something_else(serial_no: int, reply: Response, message: str) -> None:
+def test_a_reply_to_an_unknown_request_is_a_protocol_error(serial_no: int, reply: Response, message: str) -> None:
     def serve(peer: socket.socket) -> None:
         next(requests(peer))
         peer.sendall(reply_bytes(serial_no, reply))
@@ -231,7 +231,7 @@ def test_a_reply_to_something_else(serial_no: int, reply: Response, message: str
 # Reuse
 
 
-def test_still_open_until_something_comes_unasked() -> None:
+def test_an_idle_connection_with_no_unanswered_request_is_still_open() -> None:
     with connected(Peer(answering(echo))) as connection:
         assert connection.still_open()
         number = submit(connection, b"")
@@ -242,7 +242,7 @@ def test_still_open_until_something_comes_unasked() -> None:
         assert not connection.still_open()
 
 
-def test_no_longer_open_when_the_peer_has_hung_up() -> None:
+def test_a_connection_that_the_peer_closed_is_not_still_open() -> None:
     peer = Peer(silent)
     with connected(peer) as connection:
         assert connection.still_open()
@@ -254,7 +254,7 @@ def test_no_longer_open_when_the_peer_has_hung_up() -> None:
 # Both sides write
 
 
-def test_what_a_peer_said_before_it_broke_off_is_read_even_when_there_is_more_to_write() -> None:
+def test_replies_before_a_reset_are_read_while_there_is_more_to_write() -> None:
     written, broken = threading.Event(), threading.Event()
 
     def serve(peer: socket.socket) -> None:
@@ -278,7 +278,7 @@ def test_what_a_peer_said_before_it_broke_off_is_read_even_when_there_is_more_to
             connection.reply(second)
 
 
-def test_a_peer_may_write_much_before_it_reads() -> None:
+def test_a_peer_may_write_all_replies_before_it_reads_on() -> None:
     """It reads the first request, answers all of them, and only then reads on."""
     count = 24
 

@@ -19,18 +19,18 @@ from tubemq_spark.protocol.metadata import Address
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_nobody_there() -> None:
+def test_a_refused_connection_is_a_transport_error() -> None:
     address = refused_address()
     with pytest.raises(TransportError, match=f"cannot connect to {address}: Connection refused"):
         open_socket(address, 1.0, None, DEFAULT_TIMINGS)
 
 
-def test_a_name_that_no_host_can_have() -> None:
+def test_an_impossible_host_name_is_a_transport_error() -> None:
     with pytest.raises(TransportError, match=r"cannot connect to no\.\.host:8715: .*"):
         open_socket(Address("no..host", 8715), 1.0, None, DEFAULT_TIMINGS)
 
 
-def test_a_tls_handshake_that_trickles_ends() -> None:
+def test_a_tls_handshake_byte_by_byte_times_out() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         for byte in b"\x16\x03\x03\x40\x00" + bytes(1 << 14):
@@ -41,7 +41,7 @@ def test_a_tls_handshake_that_trickles_ends() -> None:
         open_socket(peer.address, 0.2, TlsSettings(verify_hostname=False), DEFAULT_TIMINGS)
 
 
-def test_the_hosts_of_one_name_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_hosts_of_a_name_share_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three hosts take no connection and say nothing."""
     given: list[float | None] = []
     settimeout = socket.socket.settimeout

@@ -45,7 +45,7 @@ class Used:
         (9.0, {}),
     ],
 )
-def test_what_was_idle_for_too_long_is_dropped(oldest: float, kept: dict[Key, list[float]]) -> None:
+def test_split_by_age_keeps_recently_used_connections(oldest: float, kept: dict[Key, list[float]]) -> None:
     idle = {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}
     given = cast(Idle, {key: [Used(moment) for moment in moments] for key, moments in idle.items()})
     keep, drop = split_by_age(given, oldest)
@@ -78,14 +78,14 @@ def call(connection: Connection) -> None:
     connection.reply(connection.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0))
 
 
-def test_a_connection_is_used_again(pool: ConnectionPool, peer: Peer) -> None:
+def test_a_connection_is_reused(pool: ConnectionPool, peer: Peer) -> None:
     first = use(pool, peer)
     assert repr(pool) == f"<ConnectionPool idle: {{'{peer.address}': 1}}>"
     assert use(pool, peer) is first
     assert peer.connections == 1
 
 
-def test_it_belongs_to_one_borrower_at_a_time(pool: ConnectionPool, peer: Peer) -> None:
+def test_a_connection_belongs_to_one_borrower_at_a_time(pool: ConnectionPool, peer: Peer) -> None:
     with pool.lease(peer.address, SETTINGS) as mine:
         others = use(pool, peer)
         call(mine)
@@ -94,11 +94,11 @@ def test_it_belongs_to_one_borrower_at_a_time(pool: ConnectionPool, peer: Peer) 
     assert peer.connections == 2
 
 
-def test_another_framing_has_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
+def test_each_framing_setting_has_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
     assert use(pool, peer) is not use(pool, peer, replace(SETTINGS, framing=None))
 
 
-def test_each_borrower_may_have_connections_of_its_own(pool: ConnectionPool, peer: Peer) -> None:
+def test_without_sharing_each_borrower_gets_a_new_connection(pool: ConnectionPool, peer: Peer) -> None:
     shared = use(pool, peer)
     alone = replace(SETTINGS, shared_connections=False)
     first, second = use(pool, peer, alone), use(pool, peer, alone)
@@ -109,7 +109,7 @@ def test_each_borrower_may_have_connections_of_its_own(pool: ConnectionPool, pee
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_a_task_leaves_behind(shared: bool) -> None:
+def test_a_task_leaves_shared_connections_and_sessions_behind(shared: bool) -> None:
     """Connections and a producer's registration, unless it is to share none."""
     with EmbeddedTubeMQ({"one": 1, "pair": 2}) as tubemq, tubemq.on("producer_close").count() as farewells:
         assert write(tubemq, [b"a", b"b"], rpc_timeout=10.0, shared_connections=shared) == 2
@@ -122,14 +122,14 @@ def test_what_a_task_leaves_behind(shared: bool) -> None:
         forget_servers()
 
 
-def test_one_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+def test_a_connection_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     first = use(pool, peer)
     assert use(pool, peer, replace(SETTINGS, idle_for=-1.0)) is not first
     assert first.closed
 
 
 @pytest.mark.parametrize(("idle_for", "there"), [(180.0, True), (-1.0, False)])
-def test_one_that_was_idle_for_too_long_is_not_there(
+def test_has_idle_ignores_connections_that_were_idle_for_too_long(
     pool: ConnectionPool, peer: Peer, idle_for: float, there: bool
 ) -> None:
     """Who counts on it would have to wait for another one to be made."""
@@ -137,21 +137,21 @@ def test_one_that_was_idle_for_too_long_is_not_there(
     assert pool.has_idle(peer.address, replace(SETTINGS, idle_for=idle_for)) is there
 
 
-def test_one_whose_borrower_failed_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+def test_a_connection_whose_borrower_failed_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     with pytest.raises(KeyError), pool.lease(peer.address, SETTINGS) as failed:
         raise KeyError
     assert failed.closed
     assert use(pool, peer) is not failed
 
 
-def test_one_with_an_unanswered_request_is_closed(pool: ConnectionPool, peer: Peer) -> None:
+def test_a_connection_with_an_unanswered_request_is_closed(pool: ConnectionPool, peer: Peer) -> None:
     with pool.lease(peer.address, SETTINGS) as left:
         left.submit_bytes(ServiceType.MASTER, Method.GET_MESSAGE, b"hello", 10.0)
     assert left.closed
     assert use(pool, peer) is not left
 
 
-def test_one_that_broke_while_idle_is_closed(pool: ConnectionPool) -> None:
+def test_a_connection_that_broke_while_idle_is_closed(pool: ConnectionPool) -> None:
     with Peer(answering(echo)) as gone:
         broken = use(pool, gone)
         gone.hang_up()
@@ -162,7 +162,7 @@ def test_one_that_broke_while_idle_is_closed(pool: ConnectionPool) -> None:
     assert repr(pool) == "<ConnectionPool idle: {}>"
 
 
-def test_nobody_to_connect_to(pool: ConnectionPool) -> None:
+def test_a_lease_of_a_refused_address_is_a_transport_error(pool: ConnectionPool) -> None:
     address = refused_address()
     with (
         pytest.raises(TransportError, match=f"cannot connect to {address}"),
@@ -171,7 +171,7 @@ def test_nobody_to_connect_to(pool: ConnectionPool) -> None:
         pytest.fail("there is nothing to lend")
 
 
-def test_closing_the_pool_closes_what_is_idle(pool: ConnectionPool, peer: Peer) -> None:
+def test_closing_the_pool_closes_idle_connections(pool: ConnectionPool, peer: Peer) -> None:
     first = use(pool, peer)
     pool.close()
     assert first.closed

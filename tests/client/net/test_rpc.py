@@ -43,14 +43,14 @@ def group_in(outcome: Response | Failure | TransportError | ProtocolError) -> st
     return broker_pb.CommitOffsetRequestC2B.FromString(outcome.data).groupName
 
 
-def test_outcomes_come_in_the_order_of_the_calls() -> None:
+def test_outcomes_have_the_order_of_the_requests() -> None:
     with Peer(answering(echo)) as one, Peer(answering(echo)) as two:
         calls = [call((one, two, two)[n % 3].address, f"g{n}") for n in range(30)]
         assert [group_in(outcome) for outcome in send_requests(SETTINGS, calls)] == [f"g{n}" for n in range(30)]
         assert (one.connections, two.connections) == (1, 1)
 
 
-def test_a_server_handles_its_calls_in_their_order() -> None:
+def test_a_server_gets_its_requests_in_order() -> None:
     seen: list[str] = []
 
     def note(request: Request) -> Response:
@@ -62,12 +62,12 @@ def test_a_server_handles_its_calls_in_their_order() -> None:
     assert seen == [f"g{n}" for n in range(100)]
 
 
-def test_no_calls() -> None:
+def test_no_requests_have_no_outcomes() -> None:
     assert send_requests(SETTINGS, []) == []
 
 
 @pytest.mark.parametrize("fault", ["refuses", "is silent", "closes", "speaks HTTP"])
-def test_one_server_that_fails_does_not_spoil_the_others(fault: str) -> None:
+def test_a_server_that_fails_does_not_affect_the_others(fault: str) -> None:
     faulty = {
         "refuses": silent,
         "is silent": silent,
@@ -86,7 +86,7 @@ def test_one_server_that_fails_does_not_spoil_the_others(fault: str) -> None:
         assert good.connections == 1
 
 
-def test_answers_that_came_before_a_break_count() -> None:
+def test_replies_before_the_connection_broke_count() -> None:
     def two_of_three(request: Request) -> Response:
         if broker_pb.CommitOffsetRequestC2B.FromString(request.data).groupName == "g2":
             raise ConnectionError
@@ -98,7 +98,7 @@ def test_answers_that_came_before_a_break_count() -> None:
         assert isinstance(third, TransportError)
 
 
-def test_one_call_says_what_it_was_for() -> None:
+def test_the_error_of_a_request_begins_with_its_description() -> None:
     with Peer(answering(echo)) as peer:
         assert group_in(send_request(SETTINGS, call(peer.address, "g"))) == "g"
     address = refused_address()
@@ -110,7 +110,7 @@ REPLY = broker_pb.CommitOffsetResponseB2C(success=True, errCode=200, errMsg="OK!
 NOT_HERE = "org.apache.inlong.tubemq.corerpc.exception."
 
 
-def test_an_answer_is_the_replys_message() -> None:
+def test_unwrap_reply_returns_the_message() -> None:
     outcome = Response(Method.COMMIT_OFFSET, REPLY.SerializeToString())
     assert unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, "asking") == REPLY
 
@@ -127,7 +127,7 @@ def test_an_answer_is_the_replys_message() -> None:
         (ProtocolError("nonsense"), ProtocolError, "^asking: nonsense"),
     ],
 )
-def test_what_is_no_answer(
+def test_unwrap_reply_raises_the_error_of_an_outcome(
     outcome: Response | Failure | TransportError | ProtocolError, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):

@@ -150,7 +150,7 @@ def test_many_small_requests_in_few_writes(authority: Authority, server_cert: Ce
             assert connection.reply(number) == response(b"%d" % n)
 
 
-def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, server_cert: Certificate) -> None:
+def test_waiting_does_not_miss_bytes_that_are_decrypted_already(authority: Authority, server_cert: Certificate) -> None:
     """The replies come in one go, after the last request."""
 
     def serve(peer: socket.socket) -> None:
@@ -168,7 +168,9 @@ def test_waiting_misses_nothing_that_is_decrypted_already(authority: Authority, 
 
 
 @pytest.mark.parametrize(("release", "framing"), [("1.2", Framing.PREFIXED), ("2.5", Framing.STANDARD)])
-def test_the_framing_is_found(authority: Authority, server_cert: Certificate, release: str, framing: Framing) -> None:
+def test_the_framing_is_detected_over_tls(
+    authority: Authority, server_cert: Certificate, release: str, framing: Framing
+) -> None:
     with EmbeddedTubeMQ(tls=tls_files(server_cert), release=release) as tubemq:
         connection = connect(address(tubemq.tls_master), None, TIMEOUT, trusting(authority))
         assert connection.framing is framing
@@ -176,7 +178,7 @@ def test_the_framing_is_found(authority: Authority, server_cert: Certificate, re
 
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
-def test_an_idle_connection_is_used_again(
+def test_an_idle_tls_connection_is_reused(
     authority: Authority, server_cert: Certificate, version: ssl.TLSVersion
 ) -> None:
     pool = ConnectionPool()
@@ -189,7 +191,7 @@ def test_an_idle_connection_is_used_again(
         pool.close()
 
 
-def test_a_connection_is_for_those_who_trust_as_its_maker_did(
+def test_only_settings_with_the_same_authority_share_a_connection(
     authority: Authority, other_authority: Authority, server_cert: Certificate
 ) -> None:
     pool = ConnectionPool()
@@ -205,7 +207,7 @@ def test_a_connection_is_for_those_who_trust_as_its_maker_did(
         pool.close()
 
 
-def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authority, server_cert: Certificate) -> None:
+def test_session_tickets_do_not_end_an_idle_connection(authority: Authority, server_cert: Certificate) -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1)
         peer.sendall(b"x")
@@ -219,7 +221,9 @@ def test_what_tls_itself_says_does_not_end_an_idle_connection(authority: Authori
             select.select([connection._stream.socket], [], [])
 
 
-def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server_cert: Certificate) -> None:
+def test_a_tls_connection_that_the_peer_closed_is_not_still_open(
+    authority: Authority, server_cert: Certificate
+) -> None:
     with connected(secured(silent, server_cert), trusting(authority)) as connection:
         assert connection.still_open()
     with connected(secured(lambda peer: None, server_cert), trusting(authority)) as connection:
@@ -228,7 +232,7 @@ def test_no_longer_open_when_the_peer_has_hung_up(authority: Authority, server_c
 
 
 @pytest.mark.parametrize("sent", [0, 1, 20], ids="after {} bytes".format)
-def test_a_peer_that_closes(authority: Authority, server_cert: Certificate, sent: int) -> None:
+def test_a_tls_peer_that_closes_is_a_transport_error(authority: Authority, server_cert: Certificate, sent: int) -> None:
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
         peer.sendall(reply_bytes(serial_no, echo(request))[:sent])
@@ -240,7 +244,7 @@ def test_a_peer_that_closes(authority: Authority, server_cert: Certificate, sent
         assert connection.closed
 
 
-def test_closing_says_good_bye(authority: Authority, server_cert: Certificate) -> None:
+def test_closing_sends_the_closing_alert(authority: Authority, server_cert: Certificate) -> None:
     ends = []
     begun = threading.Event()
 
@@ -256,14 +260,14 @@ def test_closing_says_good_bye(authority: Authority, server_cert: Certificate) -
     assert ends == [b""]
 
 
-def test_the_server_is_asked_for_no_old_version(authority: Authority) -> None:
+def test_versions_before_tls_1_2_are_not_offered(authority: Authority) -> None:
     assert tls_context(trusting(authority)).minimum_version is TLS_1_2
 
 
 # Whom to trust
 
 
-def test_a_server_of_an_unknown_authority(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
+def test_a_server_of_an_unknown_authority_is_not_trusted(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
     master = address(one_way.tls_master)
     with pytest.raises(
         ProtocolError, match=rf"certificate of {master} is not trusted: .*; name the file .* 'tubemq\.tls\.ca'"
@@ -271,7 +275,7 @@ def test_a_server_of_an_unknown_authority(one_way: EmbeddedTubeMQ, other_authori
         connect(master, None, TIMEOUT, trusting(other_authority))
 
 
-def test_without_an_authority_the_systems_count(one_way: EmbeddedTubeMQ) -> None:
+def test_without_an_authority_only_those_of_the_system_are_trusted(one_way: EmbeddedTubeMQ) -> None:
     with pytest.raises(ProtocolError, match=r"is not trusted: .*'tubemq\.tls\.ca'"):
         connect(address(one_way.tls_master), None, TIMEOUT, TlsSettings())
 
@@ -286,7 +290,7 @@ def test_the_systems_authorities_are_trusted(
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["name", "address"])
-def test_a_certificate_of_another_host(
+def test_a_certificate_of_another_host_is_refused_unless_names_are_not_verified(
     authority: Authority, server_cert: Certificate, elsewhere: Certificate, by_name: bool
 ) -> None:
     with secured(answering(echo), server_cert if by_name else elsewhere) as peer:
@@ -300,13 +304,13 @@ def test_a_certificate_of_another_host(
         connection.close()
 
 
-def test_without_the_name_the_authority_still_counts(server_cert: Certificate, other_authority: Authority) -> None:
+def test_the_authority_is_verified_even_if_names_are_not(server_cert: Certificate, other_authority: Authority) -> None:
     with secured(answering(echo), server_cert) as peer, pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
         connect(peer.address, Framing.STANDARD, TIMEOUT, trusting(other_authority, verify_hostname=False))
 
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
-def test_a_server_that_asks_for_a_certificate(
+def test_a_server_that_asks_for_a_certificate_gets_it(
     authority: Authority, server_cert: Certificate, client_cert: Certificate, version: ssl.TLSVersion
 ) -> None:
     peer = secured(answering(echo), server_cert, version, authority.own.cert)
@@ -320,7 +324,7 @@ def test_a_server_that_asks_for_a_certificate(
 HASTY = Timings(tls_handshake_timeout=SOON)
 
 
-def test_tls_at_a_plain_port(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_tls_to_a_plain_port_times_out_with_a_hint(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     master = address(one_way.master)
     with pytest.raises(
         TransportError,
@@ -329,7 +333,7 @@ def test_tls_at_a_plain_port(one_way: EmbeddedTubeMQ, authority: Authority) -> N
         connect(master, None, TIMEOUT, trusting(authority), HASTY)
 
 
-def test_tls_at_a_port_that_speaks_something_else(authority: Authority) -> None:
+def test_tls_to_a_port_that_speaks_http_has_a_hint(authority: Authority) -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1 << 16)
         peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -338,7 +342,7 @@ def test_tls_at_a_port_that_speaks_something_else(authority: Authority) -> None:
         connect(peer.address, None, TIMEOUT, trusting(authority))
 
 
-def test_tls_at_a_port_that_closes(authority: Authority) -> None:
+def test_tls_to_a_port_that_closes_has_a_hint(authority: Authority) -> None:
     with (
         Peer(lambda peer: peer.recv(1 << 16)) as peer,  # type: ignore[arg-type]
         pytest.raises(TransportError, match=r"cannot connect to .*: the peer closed it in the TLS handshake; is this"),
@@ -347,12 +351,12 @@ def test_tls_at_a_port_that_closes(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("framing", [None, *Framing])
-def test_plain_at_a_tls_port(one_way: EmbeddedTubeMQ, framing: Framing | None) -> None:
+def test_a_plain_connection_to_a_tls_port_has_a_hint(one_way: EmbeddedTubeMQ, framing: Framing | None) -> None:
     with pytest.raises((TransportError, ProtocolError), match=r"does the port speak TLS\? .*'tubemq\.tls\.enabled'"):
         works(connect(address(one_way.tls_master), framing, TIMEOUT))
 
 
-def test_plain_at_a_port_that_answers_with_an_alert() -> None:
+def test_a_tls_alert_on_a_plain_connection_has_a_hint() -> None:
     def serve(peer: socket.socket) -> None:
         peer.recv(1 << 16)
         peer.sendall(b"\x15\x03\x03\x00\x02\x02\x50" + bytes(9))
@@ -362,7 +366,7 @@ def test_plain_at_a_port_that_answers_with_an_alert() -> None:
         works(connect(peer.address, Framing.STANDARD, TIMEOUT))
 
 
-def test_who_answered_before_is_not_asked_about_tls() -> None:
+def test_a_server_that_answered_before_gets_no_tls_hint() -> None:
     def serve(peer: socket.socket) -> None:
         serial_no, request = next(requests(peer))
         peer.sendall(reply_bytes(serial_no, echo(request)))
@@ -378,7 +382,7 @@ def test_who_answered_before_is_not_asked_about_tls() -> None:
 # The files
 
 
-def test_a_file_that_an_executor_lacks(server_cert: Certificate, tmp_path: Path) -> None:
+def test_a_file_that_an_executor_lacks_is_a_transport_error(server_cert: Certificate, tmp_path: Path) -> None:
     with (
         secured(silent, server_cert) as peer,
         pytest.raises(
@@ -388,7 +392,7 @@ def test_a_file_that_an_executor_lacks(server_cert: Certificate, tmp_path: Path)
         connect(peer.address, None, TIMEOUT, TlsSettings(ca=str(tmp_path / "none.pem")))
 
 
-def test_a_file_that_was_replaced_is_read_anew(
+def test_a_replaced_file_is_read_again(
     authority: Authority, other_authority: Authority, server_cert: Certificate, tmp_path: Path
 ) -> None:
     file = tmp_path / "ca.pem"
@@ -411,7 +415,7 @@ def encrypted(client_cert: Certificate, tmp_path: Path) -> Path:
     return file
 
 
-def test_a_key_with_a_password(
+def test_an_encrypted_key_is_opened_with_its_password(
     authority: Authority, server_cert: Certificate, client_cert: Certificate, encrypted: Path
 ) -> None:
     tls = trusting(authority, client_cert, key=str(encrypted), key_password="open sesame")
@@ -426,7 +430,7 @@ def test_a_key_with_a_password(
     [(None, "is missing"), ("", "does not open it"), ("close", "does not open it"), ("x" * 2000, "does not open it")],
     ids=["none", "empty", "wrong", "too long"],
 )
-def test_a_key_without_the_right_password(
+def test_a_missing_or_wrong_key_password_is_a_config_error(
     authority: Authority, client_cert: Certificate, encrypted: Path, password: str | None, problem: str
 ) -> None:
     tls = trusting(authority, client_cert, key=str(encrypted), key_password=password)
@@ -437,14 +441,18 @@ def test_a_key_without_the_right_password(
     )
 
 
-def test_a_key_of_another_certificate(authority: Authority, client_cert: Certificate, server_cert: Certificate) -> None:
+def test_a_key_of_another_certificate_is_a_config_error(
+    authority: Authority, client_cert: Certificate, server_cert: Certificate
+) -> None:
     with pytest.raises(
         ConfigError, match=r"'tubemq\.tls\.key': .* are no PEM certificate and its private key \(key val"
     ):
         tls_context(trusting(authority, client_cert, key=str(server_cert.key)))
 
 
-def test_files_that_are_no_pem(authority: Authority, client_cert: Certificate, tmp_path: Path) -> None:
+def test_files_that_are_no_pem_are_config_errors(
+    authority: Authority, client_cert: Certificate, tmp_path: Path
+) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate\n")
     with pytest.raises(ConfigError, match=rf"option 'tubemq\.tls\.ca': no PEM certificate in {junk}"):
@@ -459,7 +467,7 @@ def test_files_that_are_no_pem(authority: Authority, client_cert: Certificate, t
 
 @pytest.mark.parametrize("release", ["1.2", "2.5"])
 @pytest.mark.parametrize("kind", ["one-way", "two-way", "another host"])
-def test_rows_go_there_and_back(
+def test_rows_are_written_and_read_over_tls(
     authority: Authority,
     server_cert: Certificate,
     client_cert: Certificate,
@@ -483,7 +491,7 @@ def test_rows_go_there_and_back(
     assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
 
 
-def test_long_rows_go_there_and_back(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_long_rows_are_written_and_read_over_tls(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     rows = [bytes([number]) * 900_000 for number in range(40)]
     tls = trusting(authority)
     assert write(one_way, rows, **at(one_way, tls)) == 40
@@ -493,7 +501,7 @@ def test_long_rows_go_there_and_back(one_way: EmbeddedTubeMQ, authority: Authori
 
 
 @pytest.mark.parametrize("fault", ["close_mid_frame", "close_connection"])
-def test_connections_that_break_on_the_way(one_way: EmbeddedTubeMQ, authority: Authority, fault: str) -> None:
+def test_broken_tls_connections_lose_no_rows(one_way: EmbeddedTubeMQ, authority: Authority, fault: str) -> None:
     rows = [b"row %d" % number for number in range(300)]
     client = {**at(one_way, trusting(authority)), "retry_for": TIMEOUT}
     with getattr(one_way.on("send_message", nth=100, times=1), fault)() as broken:
@@ -509,7 +517,7 @@ def test_connections_that_break_on_the_way(one_way: EmbeddedTubeMQ, authority: A
 
 
 @pytest.mark.parametrize(("over_tls", "port"), [(False, 8123), (True, 8124)], ids=["plain", "TLS"])
-def test_a_broker_whose_port_the_master_leaves_out(
+def test_a_broker_without_a_port_has_the_default_tls_port(
     authority: Authority, server_cert: Certificate, over_tls: bool, port: int
 ) -> None:
     replies: dict[int, Message] = {
@@ -535,6 +543,6 @@ def test_a_broker_whose_port_the_master_leaves_out(
         forget_servers()
 
 
-def test_a_wrong_authority_fails_at_once(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
+def test_a_wrong_authority_fails_without_retries(one_way: EmbeddedTubeMQ, other_authority: Authority) -> None:
     with pytest.raises(ProtocolError, match=r"'tubemq\.tls\.ca'"):
         Query(one_way, "pair", **{**at(one_way, trusting(other_authority)), "retry_for": 3600.0}).run()

@@ -68,7 +68,7 @@ def call(peer: Peer, settings: TlsSettings) -> None:
     ],
     ids=["expired", "not yet valid", "of a client"],
 )
-def test_a_servers_certificate(
+def test_errors_about_a_servers_certificate_say_what_to_do(
     authority: Authority, tmp_path: Path, since: str, until: str, usage: str, says: str
 ) -> None:
     own = authority.certify_between("server between", since, until, usage)
@@ -96,7 +96,7 @@ def strange(context: ssl.SSLContext) -> None:
 
 
 @pytest.mark.parametrize("change", [old, strange])
-def test_nothing_in_common(
+def test_no_common_version_or_cipher_is_said(
     authority: Authority, server_cert: Certificate, change: Callable[[ssl.SSLContext], None]
 ) -> None:
     with (
@@ -124,7 +124,7 @@ def asking(authority: Authority, version: ssl.TLSVersion) -> Callable[[ssl.SSLCo
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
 @pytest.mark.parametrize("kind", ["missing", "of a stranger", "expired"])
-def test_this_clients_certificate(
+def test_errors_about_this_clients_certificate_say_what_to_do(
     authority: Authority, server_cert: Certificate, tmp_path: Path, version: ssl.TLSVersion, kind: str
 ) -> None:
     if kind == "missing":
@@ -148,7 +148,7 @@ def test_this_clients_certificate(
 # Any host of the authority
 
 
-def test_unverified_names_are_warned_of_once(
+def test_the_warning_about_unverified_names_comes_once(
     authority: Authority, server_cert: Certificate, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls._warned.clear()

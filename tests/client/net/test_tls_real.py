@@ -76,7 +76,7 @@ def tls(authority: Authority, client_cert: Certificate) -> TlsSettings:
     return trusting(authority, client_cert)
 
 
-def test_rows_go_there_and_back(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
+def test_rows_are_written_and_read_over_tls(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
     rows = [b"row %d" % number for number in range(2000)] + [bytes([number]) * 900_000 for number in range(20)]
     master = Address("127.0.0.1", tubemq.tls_ports["master"])
     client = {"masters": (master,), "tls": tls, "rpc_timeout": TIMEOUT, "retry_for": TIMEOUT, "framing": None}
@@ -87,7 +87,7 @@ def test_rows_go_there_and_back(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
 
 
 @pytest.mark.parametrize("server", ["master", "broker-1"])
-def test_who_is_wrong_there_is_told(tubemq: TlsTubeMQ, tls: TlsSettings, server: str) -> None:
+def test_wrong_tls_settings_are_explained(tubemq: TlsTubeMQ, tls: TlsSettings, server: str) -> None:
     forget_servers()
     secure = Address("127.0.0.1", tubemq.tls_ports[server])
     with pytest.raises(TransportError, match=r"'tubemq\.tls\.cert' and 'tubemq\.tls\.key'"):
