@@ -4,49 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import random
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import Row as SparkRow
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from tests.sink_histories.hooks import CALLS, Hook
 from tests.sink_histories.script import AS_READ, BARE, WITH_TOPIC
+from tests.without_spark.sink import KINDS, Task, commit_stream, plan_stream, run_task, schema
 from tubemq_spark.client import settings
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.sink.stored_rows import StoredRows
 from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
-from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 
-_FIELDS: Mapping[str, tuple[DataType, pa.DataType]] = {
-    "value": (BinaryType(), pa.binary()),
-    "key": (BinaryType(), pa.binary()),
-    "broker_id": (IntegerType(), pa.int32()),
-    "partition": (IntegerType(), pa.int32()),
-    "topic": (StringType(), pa.string()),
-    "offset": (LongType(), pa.int64()),
-    "message_id": (LongType(), pa.int64()),
-    "corrupt": (BooleanType(), pa.bool_()),
-}
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     BARE: ("value", "key", "broker_id", "partition"),
     WITH_TOPIC: ("value", "key", "broker_id", "partition", "topic"),
-    AS_READ: tuple(_FIELDS),
+    AS_READ: ("value", "key", "broker_id", "partition", "topic", "offset", "message_id", "corrupt"),
 }
 """Of each kind of frame."""
 
@@ -122,63 +99,37 @@ def _counted(search: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-def schema(columns: Sequence[str]) -> StructType:
-    return StructType([StructField(name, _FIELDS[name][0]) for name in columns])
+def _schema(columns: Sequence[str]) -> StructType:
+    return schema(kinds={name: KINDS[name] for name in columns})
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Gives the pickled writer."""
+    """Returns the pickled writer."""
 
     options: Mapping[str, str]
     columns: Sequence[str]
     hook: Hook | None = None
 
     def do(self) -> bytes:
-        return pickle.dumps(stream_writer(self.options, schema(self.columns), False))
-
-
-@dataclass(frozen=True)
-class Where:
-    """A task's try."""
-
-    query: str
-    run: str
-    batch: int
-    task: int
-    attempt: int
-
-    def enter(self) -> None:
-        context = TaskContext._getOrCreate()
-        context._partitionId, context._attemptNumber = self.task, self.attempt
-        context._localProperties = {
-            "sql.streaming.queryId": self.query,
-            "streaming.sql.batchId": str(self.batch),
-            "spark.jobGroup.id": self.run,
-        }
+        return plan_stream(self.options, _schema(self.columns))
 
 
 @dataclass(frozen=True)
 class Write:
-    """Gives the task's commit message."""
+    """Returns the task's commit message."""
 
     writer: bytes
-    where: Where
+    task: Task
     rows: Sequence[OutRow]
     columns: Sequence[str]
     arrow: bool
     hook: Hook | None = None
 
     def do(self) -> Any:
-        self.where.enter()
-        writer = pickle.loads(self.writer)
+        size = random.Random(str(self.task)).choice([1, 3, 1000])
         cells = [row.cells(self.columns) for row in self.rows]
-        if not self.arrow:
-            return TubeMQStreamRowWriter(writer._plan).write(iter([SparkRow(**one) for one in cells]))
-        columns = pa.schema([pa.field(name, _FIELDS[name][1]) for name in self.columns])
-        size = random.Random(str(self.where)).choice([1, 3, 1000])
-        parts = [cells[start : start + size] for start in range(0, len(cells), size)]
-        return writer.write(iter([pa.RecordBatch.from_pylist(part, schema=columns) for part in parts]))
+        return run_task(self.writer, cells, _schema(self.columns), self.task, by_rows=not self.arrow, size=size)
 
 
 @dataclass(frozen=True)
@@ -190,7 +141,7 @@ class Commit:
     hook: Hook | None = None
 
     def do(self) -> None:
-        stream_writer(self.options, schema(self.columns), False).commit(list(self.messages), self.batch)
+        commit_stream(self.options, _schema(self.columns), self.messages, self.batch)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 from tests.sink_histories import generate
 from tests.sink_histories.hooks import Hook
-from tests.sink_histories.jobs import COLUMNS, Begin, Commit, Done, Job, OutRow, Plan, Where, Write
+from tests.sink_histories.jobs import COLUMNS, Begin, Commit, Done, Job, OutRow, Plan, Write
 from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WITH_TOPIC, WRITTEN, Event, History
 from tests.sink_histories.world import DEAD, World
 from tests.sink_histories.zygote import Child, Zygote
+from tests.without_spark.sink import Task
 
 RUNS = 8  # of one batch; from the fourth on there is peace
 _TICK = 0.02
@@ -201,12 +202,12 @@ class Player:
                     task, attempt = waiting.popleft()
                     order = generate.order(history, batch, task, self._tries[batch, task], len(rows[task]))
                     self._tries[batch, task] += 1
-                    where = Where(self.query, self._run, batch, task, attempt)
+                    spark_task = Task(self.query, batch, task, attempt, self._run)
                     hook = self._hook(batch, run, "task", task, attempt)
                     child = self._worker([*running])
                     begun = time.monotonic()
                     child.start(
-                        Write(writer, where, [rows[task][n] for n in order], self._columns, setting.arrow, hook)
+                        Write(writer, spark_task, [rows[task][n] for n in order], self._columns, setting.arrow, hook)
                     )
                     running[child] = task, attempt, order, begun
                 for child in self._first_of([*running]):

@@ -36,7 +36,7 @@ from tubemq_spark.sink.stream import TubeMQStreamRowWriter
 from tubemq_spark.sink.write_plan import WritePlan
 
 Cells = Mapping[str, Any]
-"""A row by its columns."""
+"""The cells of a row, by column."""
 
 BINARY, STRING, INT, TIMESTAMP = BinaryType(), StringType(), IntegerType(), TimestampType()
 TEXTS = MapType(STRING, STRING)
@@ -72,7 +72,7 @@ MINUTE = datetime(2026, 11, 21, 8, 30, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Task:
-    """What Spark tells a task of itself. Each query has a name that no other test uses."""
+    """An attempt of a task, as Spark's task context describes it. By default, the query belongs to this test alone."""
 
     query: str | None = field(default_factory=lambda: str(uuid.uuid4()))
     batch: int = 0
@@ -81,33 +81,36 @@ class Task:
     run: str | None = field(default_factory=lambda: str(uuid.uuid4()))
 
     def again(self) -> Task:
-        """The next try of the task."""
+        """Return the next attempt of the task in the same run."""
         return replace(self, attempt=self.attempt + 1)
 
     def restarted(self) -> Task:
-        """The same task after the query was stopped and started."""
+        """Return the first attempt of the same task in another run of the query."""
         return replace(self, attempt=0, run=str(uuid.uuid4()))
 
     def next(self) -> Task:
-        """The same task of the next batch."""
+        """Return the first attempt of the same task in the next batch."""
         return replace(self, batch=self.batch + 1, attempt=0)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        told = {
+        properties = {
             "sql.streaming.queryId": self.query,
             "streaming.sql.batchId": str(self.batch),
             "spark.jobGroup.id": self.run,
         }
         context = SimpleNamespace(
-            partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=told.get
+            partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=properties.get
         )
         with mock.patch("tubemq_spark.sink.task_context.TaskContext.get", return_value=context):
             yield
 
 
 def options(cluster: Cluster, topic: str | None = None, **given: Any) -> dict[str, str]:
-    """As Spark hands them over: texts under lower-cased keys. `_` in a name stands for `.`, None leaves one out."""
+    """Return options as Spark passes them: texts under lower-cased keys.
+
+    `_` in a name of `given` stands for `.`, and None removes an option.
+    """
     raw: dict[str, object] = {
         "tubemq.master": cluster.master,
         "tubemq.rpc.framing": cluster.framing,
@@ -123,14 +126,14 @@ def options(cluster: Cluster, topic: str | None = None, **given: Any) -> dict[st
 
 
 def schema(rows: Iterable[Cells] = (), kinds: Mapping[str, DataType] | None = None) -> StructType:
-    """Of the columns that any of `rows` has, at least `value`, and of those that `kinds` names."""
+    """Return a schema of `value`, the columns that any of `rows` has, and those that `kinds` names."""
     known = {**KINDS, **(kinds or {})}
     names = ["value", *dict.fromkeys([*(kinds or {}), *(name for row in rows for name in row)])]
     return StructType([StructField(name, known[name]) for name in dict.fromkeys(names)])
 
 
 def batches(rows: Sequence[Cells], columns: StructType, size: int = 0) -> Iterator[pa.RecordBatch]:
-    """`size` rows at a time, or all of them."""
+    """Yield `rows` as record batches of `size` rows, or as one."""
     fields = [
         (column.name, next(arrow for kind, arrow in _ARROW if kind == column.dataType)) for column in columns.fields
     ]
@@ -139,8 +142,44 @@ def batches(rows: Sequence[Cells], columns: StructType, size: int = 0) -> Iterat
         yield pa.RecordBatch.from_pylist([dict(row) for row in part], pa.schema(fields))
 
 
+# The calls of Spark, each in a process of its own: writers travel as bytes
+
+
+def plan_stream(raw: Mapping[str, str], columns: StructType) -> bytes:
+    """Plan a micro-batch on the driver, and return the writer for its tasks."""
+    return pickle.dumps(TubeMQDataSource(dict(raw)).streamWriter(columns, False))
+
+
+def run_task(
+    writer: bytes,
+    rows: Sequence[Cells],
+    columns: StructType,
+    task: Task | None,
+    *,
+    by_rows: bool = False,
+    size: int = 3,
+) -> Written:
+    """Write `rows` in a task, in record batches of `size` rows or row by row. Without `task`, run outside Spark."""
+    unpickled = pickle.loads(writer)
+    names = columns.fieldNames()
+    with task.running() if task else nullcontext():
+        if by_rows:
+            written = TubeMQStreamRowWriter(unpickled._plan).write(
+                iter([Row(**{name: row.get(name) for name in names}) for row in rows])
+            )
+        else:
+            written = unpickled.write(batches(rows, columns, size))
+    copy: Written = pickle.loads(pickle.dumps(written))
+    return copy
+
+
+def commit_stream(raw: Mapping[str, str], columns: StructType, written: Sequence[Written | None], batch: int) -> None:
+    """Commit a micro-batch with a writer made anew, as Spark does."""
+    TubeMQDataSource(dict(raw)).streamWriter(columns, False).commit(list(written), batch)
+
+
 class Writing:
-    """One batch write, or one micro-batch of a stream with `task`, whose writer was planned and is to be used."""
+    """A planned batch write, or a planned micro-batch of a stream."""
 
     def __init__(
         self,
@@ -152,39 +191,26 @@ class Writing:
         by_rows: bool = False,
         **given: Any,
     ) -> None:
+        raw = options(cluster, topic, **given)
         self._columns = columns
-        source = TubeMQDataSource(options(cluster, topic, **given))
-        if by_rows:
-            planned = source.streamWriter(columns, False)
-            assert isinstance(planned, TubeMQStreamRowWriter)
-            self._on_executors = pickle.dumps(TubeMQStreamRowWriter(planned._plan))
-        else:
-            make = source.streamWriter if streaming else source.writer
-            self._on_executors = pickle.dumps(make(columns, False))
-        self._streaming = streaming or by_rows
         self._by_rows = by_rows
+        self._is_stream = streaming or by_rows
+        self._writer = (
+            plan_stream(raw, columns) if self._is_stream else pickle.dumps(TubeMQDataSource(raw).writer(columns, False))
+        )
 
     @property
     def plan(self) -> WritePlan:
-        plan: WritePlan = pickle.loads(self._on_executors)._plan
+        plan: WritePlan = pickle.loads(self._writer)._plan
         return plan
 
     def write(self, rows: Sequence[Cells], task: Task | None = None) -> Written:
-        """What a task does, which runs in Spark when one is given."""
-        writer = pickle.loads(self._on_executors)
-        names = self._columns.fieldNames()
-        given: Iterator[Any] = (
-            (Row(**{name: row.get(name) for name in names}) for row in rows)
-            if self._by_rows
-            else batches(rows, self._columns, 3)
-        )
-        with task.running() if task else nullcontext():
-            written: Written = pickle.loads(pickle.dumps(writer.write(given)))
-        return written
+        """Write `rows` in `task`, or outside Spark."""
+        return run_task(self._writer, rows, self._columns, task, by_rows=self._by_rows)
 
     def commit(self, written: Sequence[Written | None], batch: int = 0) -> None:
-        writer = pickle.loads(self._on_executors)
-        if self._streaming:
+        writer = pickle.loads(self._writer)
+        if self._is_stream:
             writer.commit(list(written), batch)
         else:
             writer.commit(list(written))
@@ -199,7 +225,7 @@ def save(
     task: Task | None = None,
     **given: Any,
 ) -> Written:
-    """A batch write of one task, from the plan to the commit."""
+    """Plan, write and commit a batch of one task."""
     writing = Writing(cluster, schema(rows, kinds), topic, **given)
     written = writing.write(rows, task)
     writing.commit([written])
@@ -207,17 +233,17 @@ def save(
 
 
 def bodies(cluster: Cluster, topic: str) -> list[bytes]:
-    """Of all messages, in order."""
+    """Return the bodies of all messages, sorted."""
     return sorted(message.body for message in stored_in(cluster, topic))
 
 
 def own(message: Stored) -> dict[str, str]:
-    """A message's attributes, but for the system's."""
+    """Return the attributes of a message without those of the system."""
     return dict(message.attributes.own or {})
 
 
 def read_back(cluster: Cluster, topic: str, **given: Any) -> list[dict[str, Any]]:
-    """A batch read of a topic."""
+    """Return the rows of a batch read of `topic`."""
     more: dict[str, Any] = {"subscribe": topic, "tubemq.group": f"back_{uuid.uuid4().hex[:12]}", **given}
     source = TubeMQDataSource(options(cluster, **more))
     reader = source.reader(source.schema())
