@@ -1,4 +1,4 @@
-"""Batches with few messages of a shared store: only the partitions that have some are read, and nothing is missed."""
+"""Batches with few messages of a shared store: only partitions with messages are read, and no message is missed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 
 class Run:
-    """A run of a query that tells which partitions its batches read."""
+    """A run of a query; `read` returns the partitions that a batch reads."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
         self.driver = MicroBatchPlanner(Query(tubemq, "wide", rpc_timeout=10.0, retry_for=10.0)._options)
@@ -72,7 +72,7 @@ def stored(tubemq: EmbeddedTubeMQ) -> list[bytes]:
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, run: Run, flushed: bool) -> None:
-    """Near the end of its files a broker gives out a half of what is left, so that one fetch may prove nothing."""
+    """Near the end of its files, a broker returns half of the rest, so that one fetch may prove nothing."""
     dice = random.Random(3)
     for count in (1, 1, 2, 3, 9, 1, 5):
         partitions = [dice.randrange(WIDE) for _ in range(count)]
@@ -88,7 +88,7 @@ def test_only_partitions_with_messages_are_read(tubemq: EmbeddedTubeMQ, run: Run
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_a_batch_with_many_messages_is_read_as_ever(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+def test_batch_with_many_messages_is_not_counted(tubemq: EmbeddedTubeMQ, run: Run) -> None:
     for number in range(10):
         tubemq.send("wide", b"%d" % number, 4)
     with tubemq.on("get_message", client="_driver_").count() as looks:
@@ -97,7 +97,7 @@ def test_a_batch_with_many_messages_is_read_as_ever(tubemq: EmbeddedTubeMQ, run:
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_what_comes_during_the_count_is_in_the_next_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+def test_message_that_arrives_during_the_count_is_in_the_next_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
     tubemq.send("wide", b"now", 3)
     with tubemq.on("get_message", client="_driver_", nth=2, times=1).run(lambda: tubemq.send("wide", b"later", 5)):
         assert run.read() == set(range(WIDE))  # the count proves nothing
@@ -106,7 +106,7 @@ def test_what_comes_during_the_count_is_in_the_next_batch(tubemq: EmbeddedTubeMQ
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_an_entry_that_no_fetch_returns_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+def test_count_proves_nothing_with_an_unreadable_entry(tubemq: EmbeddedTubeMQ, run: Run) -> None:
     message = broker_pb.SendMessageRequestP2B(
         clientId="c", topicName="wide", partitionId=7, data=b"\x00", flag=1, checkSum=-1, sentAddr=1
     )
@@ -118,15 +118,15 @@ def test_an_entry_that_no_fetch_returns_makes_the_count_prove_nothing(tubemq: Em
 
 
 @pytest.mark.parametrize("refused", [503, 404, 452])
-def test_a_fetch_that_fails_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run, refused: int) -> None:
+def test_count_proves_nothing_after_a_failed_fetch(tubemq: EmbeddedTubeMQ, run: Run, refused: int) -> None:
     tubemq.send("wide", b"one", 3)
     with tubemq.on("get_message", client="_driver_", partition=3, times=1).fail(refused):
         assert run.read() == set(range(WIDE))
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_a_moved_cursor_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """A fetch of a task that was killed may end at any time. It moves the cursor of who holds the partition."""
+def test_count_proves_nothing_if_the_cursor_moved(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """A fetch of a killed task may end at any time and moves the cursor of the partition's holder."""
     tubemq.send("wide", b"one", 3)
     run.driver.latest(run.start)
     driver = next(iter(tubemq.claims().values()))
@@ -143,8 +143,8 @@ def test_a_moved_cursor_makes_the_count_prove_nothing(tubemq: EmbeddedTubeMQ, ru
     assert sorted(run.bodies) == stored(tubemq)
 
 
-def test_a_crash_after_the_count_fails_the_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """Another partition's message stands where the only one of the batch was: it is lost to nobody."""
+def test_broker_crash_after_the_count_fails_the_batch(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """Another partition's message takes the position of the batch's only message."""
     tubemq.flush("wide")
     tubemq.send("wide", b"lost", 3)
 
@@ -159,8 +159,8 @@ def test_a_crash_after_the_count_fails_the_batch(tubemq: EmbeddedTubeMQ, run: Ru
         run.read()
 
 
-def test_a_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) -> None:
-    """A run that has counted nothing reads all partitions."""
+def test_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) -> None:
+    """A run that did not count reads all partitions."""
     tubemq.send("wide", b"one", 3)
     end = run.driver.latest(run.start)
     run.driver.stop()
@@ -171,8 +171,8 @@ def test_a_repeated_batch_has_the_same_rows(tubemq: EmbeddedTubeMQ, run: Run) ->
     again.driver.stop()
 
 
-def test_the_count_ends_early_where_more_comes(tubemq: EmbeddedTubeMQ) -> None:
-    """A store that others send to all the time is read as ever."""
+def test_count_ends_early_if_messages_keep_arriving(tubemq: EmbeddedTubeMQ) -> None:
+    """Then all partitions of the store are read."""
     tubemq.create_topic("wide", 100)
     run = Run(tubemq)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What travels to an executor."""
+"""Input partitions, which travel to executors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PARTITION = TubeMQInputPartition(
 )
 
 
-def test_it_travels() -> None:
+def test_input_partition_can_be_pickled() -> None:
     copy = pickle.loads(pickle.dumps(PARTITION))
     assert copy == PARTITION
     assert copy.settings.credentials == Credentials("u", PASSWORD)
 
 
-def test_its_text_tells_what_it_reads_and_no_password() -> None:
+def test_text_shows_the_ranges_and_no_password() -> None:
     for shown in (repr(PARTITION), str(PARTITION), repr(pickle.loads(pickle.dumps(PARTITION)))):
         assert all(part in shown for part in ("'g'", "topic='t'", "start=28", "end=84", "5f0c9a3be1d27486", "user='u'"))
         assert PASSWORD not in shown

@@ -1,4 +1,4 @@
-"""The driver's side of a query between Spark's calls and a cluster that is a few numbers here."""
+"""The planner between Spark's calls and a simulated cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARK = Fingerprint(0, 0, 1, 0)
 
 
 class World:
-    """The partitions with the ends of their stores, where the group stands, and what was asked of them."""
+    """A cluster: the partitions' log ends, the group's positions, and the requests so far."""
 
     def __init__(self) -> None:
         self.ends = {A: 280, B: 56}
@@ -41,8 +41,8 @@ class World:
         self.asked = 0
         self.taken: list[dict[Partition, int | None]] = []
         self.holders: dict[Partition, str] = {}
-        self.unknown: set[Partition] = set()  # whose topic their broker does not know, whatever the master lists
-        self.away: set[Partition] = set()  # whose broker does not answer
+        self.unknown: set[Partition] = set()  # the broker does not know the topic, although the master lists it
+        self.away: set[Partition] = set()  # the broker does not answer
 
 
 class Claims:
@@ -119,7 +119,7 @@ def world() -> World:
 
 @pytest.fixture
 def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., MicroBatchPlanner]:
-    """A driver, as each run of a query has one; it begins at the earliest and always asks, unless told otherwise."""
+    """Create the planner of a run. By default it begins at the earliest and asks the brokers each time."""
 
     def cluster() -> SimpleNamespace:
         known = sorted(world.ends)
@@ -173,7 +173,7 @@ def ranges_of(driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset)
     return {one.partition: (one.start, one.end) for one in wanted}
 
 
-def test_the_first_batch(new_driver: NewDriver, world: World) -> None:
+def test_first_batch_records_where_the_query_began(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     start = driver.initial()
     end = driver.latest(start)
@@ -181,7 +181,7 @@ def test_the_first_batch(new_driver: NewDriver, world: World) -> None:
     assert ranges_of(driver, driver.initial(), end) == {A: (28, 280), B: (0, 56)}
 
 
-def test_a_first_batch_with_nothing_in_it_says_where_the_query_began(new_driver: NewDriver, world: World) -> None:
+def test_empty_first_batch_records_where_the_query_began(new_driver: NewDriver, world: World) -> None:
     driver = new_driver(starting="latest")
     end = driver.latest(driver.initial())
     assert end.initial == end.positions == {A: 280, B: 56}
@@ -190,8 +190,8 @@ def test_a_first_batch_with_nothing_in_it_says_where_the_query_began(new_driver:
     assert new_driver().plan(new_driver().initial(), end) == []
 
 
-def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World) -> None:
-    """By a new run, which asks for another initial offset; nothing is claimed under that one's id."""
+def test_first_batch_is_repeated_with_the_same_ranges(new_driver: NewDriver, world: World) -> None:
+    """A new run gets another initial offset; nothing is claimed under that offset's id."""
     first = new_driver()
     end = first.latest(first.initial())
     once = ranges_of(first, first.initial(), end)
@@ -204,8 +204,8 @@ def test_a_first_batch_is_repeated_as_it_was(new_driver: NewDriver, world: World
     assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84}, counted=ALL_SOLE)
 
 
-def test_a_second_scan_of_a_batch_has_the_plan_of_the_first(new_driver: NewDriver, world: World) -> None:
-    """Spark asks for the tasks of each scan. Those of the first may be reading then, so nothing is claimed."""
+def test_second_scan_of_a_batch_gets_the_first_plan(new_driver: NewDriver, world: World) -> None:
+    """Spark calls `plan` for each scan. Tasks of the first scan may be reading, so the second plan claims nothing."""
     driver = new_driver(commit_offsets=False)
     start = driver.initial()
     end = driver.latest(start)
@@ -217,12 +217,12 @@ def test_a_second_scan_of_a_batch_has_the_plan_of_the_first(new_driver: NewDrive
     assert driver.plan(end, driver.latest(end)) != first
 
 
-def test_offsets_of_two_queries_do_not_mix(new_driver: NewDriver) -> None:
+def test_offsets_of_two_queries_are_refused(new_driver: NewDriver) -> None:
     with pytest.raises(ConfigError, match="mixes offsets of two queries"):
         new_driver().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
 
 
-def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> None:
+def test_checkpoint_with_an_unsubscribed_topic_is_refused(new_driver: NewDriver) -> None:
     gone = StreamOffset("q", {A: 28, Partition(1, "gone", 0): 28})
     with pytest.raises(ConfigError, match="positions of partitions of gone that options 'subscribe'"):
         new_driver().latest(gone)
@@ -232,18 +232,18 @@ def test_a_topic_that_is_not_subscribed_to_any_more(new_driver: NewDriver) -> No
 
 @pytest.fixture
 def hasty(new_driver: NewDriver) -> MicroBatchPlanner:
-    """It waits for nothing that is gone, and bears the loss."""
+    """A planner that does not wait for missing partitions, and accepts the loss."""
     client = SourceOptions.read({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, streaming=True).client
     return new_driver(loss_policy=LossPolicy(fail=False), client=replace(client, retry_for=0.0))
 
 
-def test_a_new_query_goes_on_without_what_is_gone(hasty: MicroBatchPlanner, world: World) -> None:
-    """The master goes on listing a topic that was removed."""
+def test_new_query_goes_on_without_a_removed_partition(hasty: MicroBatchPlanner, world: World) -> None:
+    """The master still lists a topic that was removed."""
     world.unknown = {B}
     assert hasty.latest(hasty.initial()).positions == {A: 280}
 
 
-def test_a_batch_is_repeated_without_what_is_gone(
+def test_batch_is_repeated_without_a_removed_partition(
     hasty: MicroBatchPlanner, new_driver: NewDriver, world: World
 ) -> None:
     world.unknown = {B}
@@ -257,8 +257,8 @@ def test_a_batch_is_repeated_without_what_is_gone(
         new_driver(client=client).plan(start, end)
 
 
-def test_what_is_away_is_not_gone_however_hasty_a_query_is(hasty: MicroBatchPlanner, world: World) -> None:
-    """The master is asked once at least."""
+def test_partition_of_an_unreachable_broker_is_not_gone(hasty: MicroBatchPlanner, world: World) -> None:
+    """The master is asked at least once, even if there is no time for retries."""
     world.away = {B}
     offset = StreamOffset("q", {A: 28, B: 0})
     with pytest.raises(TransportError, match="nobody answers"):
@@ -268,10 +268,10 @@ def test_what_is_away_is_not_gone_however_hasty_a_query_is(hasty: MicroBatchPlan
 
 
 @pytest.mark.parametrize(("ends", "goes_on_at"), [(84, 28), (28, 28), (0, 0)])
-def test_a_partition_that_comes_back_goes_on_where_it_was(
+def test_partition_that_comes_back_goes_on_at_its_position(
     hasty: MicroBatchPlanner, world: World, ends: int, goes_on_at: int
 ) -> None:
-    """Unless it ends before that: then it is another one."""
+    """Unless its store ends before that: then it is another store."""
     offset = StreamOffset("q", {A: 140, B: 28})
     world.unknown = {B}
     alone = hasty.latest(offset)
@@ -280,14 +280,14 @@ def test_a_partition_that_comes_back_goes_on_where_it_was(
     assert hasty.latest(alone).positions == {A: 280, B: goes_on_at}
 
 
-def test_nothing_new_is_the_same_offset(new_driver: NewDriver) -> None:
-    """Spark compares the text."""
+def test_latest_returns_the_same_offset_if_nothing_is_new(new_driver: NewDriver) -> None:
+    """Spark compares the offsets as text."""
     driver = new_driver()
     end = driver.latest(driver.initial())
     assert driver.latest(end) == end
 
 
-def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World) -> None:
+def test_group_follows_commits(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     start = driver.initial()
     end = driver.latest(start)
@@ -297,28 +297,28 @@ def test_the_group_follows_what_is_committed(new_driver: NewDriver, world: World
     following = driver.latest(end)
     assert world.group == {A: 280, B: 56}
     driver.plan(end, following)
-    driver.commit(end)  # Spark's own commit comes when the next batch is planned already
+    driver.commit(end)  # Spark calls `commit` after it has planned the next batch
     assert world.group == {A: 280, B: 56}
     driver.commit(following)
     assert world.group == {A: 308, B: 56}
 
 
-def test_a_run_begins_with_the_group_where_the_checkpoint_is(new_driver: NewDriver, world: World) -> None:
-    """Whoever left it elsewhere: a task that was killed, or an administrator."""
+def test_run_begins_by_moving_the_group_to_the_checkpoint(new_driver: NewDriver, world: World) -> None:
+    """A killed task or an administrator may have left the group elsewhere."""
     world.group = {A: 280, B: 28}
     new_driver().latest(StreamOffset("q", {A: 140, B: 56}))
     assert world.group == {A: 140, B: 56}
 
 
-def test_within_a_run_the_group_is_not_moved_backwards(new_driver: NewDriver, world: World) -> None:
+def test_group_never_moves_back_within_a_run(new_driver: NewDriver, world: World) -> None:
     driver = new_driver()
     driver.latest(StreamOffset("q", {A: 140, B: 56}))
     driver.commit(StreamOffset("q", {A: 84, B: 28}))
     assert world.group == {A: 140, B: 56}
 
 
-def test_when_a_run_stops_in_a_batch_the_group_is_where_that_began(new_driver: NewDriver, world: World) -> None:
-    """A task that was killed left it elsewhere."""
+def test_stop_within_a_batch_restores_the_group_to_its_start(new_driver: NewDriver, world: World) -> None:
+    """A killed task left the group elsewhere."""
     driver = new_driver()
     start = StreamOffset("q", {A: 140, B: 56})
     driver.plan(start, driver.latest(start))
@@ -327,8 +327,8 @@ def test_when_a_run_stops_in_a_batch_the_group_is_where_that_began(new_driver: N
     assert world.group == {A: 140, B: 56}
 
 
-def test_an_offset_that_losses_left_empty_is_no_new_query(new_driver: NewDriver, world: World) -> None:
-    """What appears then is read from its beginning."""
+def test_offset_emptied_by_losses_is_not_a_new_query(new_driver: NewDriver, world: World) -> None:
+    """Partitions that appear then are read from their earliest position."""
     driver = new_driver(starting="latest")
     entered = driver.latest(StreamOffset("q", {}))
     assert entered == StreamOffset("q", {A: 28, B: 0}, counted=ALL_SOLE)
@@ -336,14 +336,16 @@ def test_an_offset_that_losses_left_empty_is_no_new_query(new_driver: NewDriver,
     assert ranges_of(driver, entered, driver.latest(entered)) == {A: (28, 280), B: (0, 56)}
 
 
-def test_a_restarted_query_confirms_what_its_last_run_could_not(new_driver: NewDriver, world: World) -> None:
+def test_restarted_query_commits_the_end_of_its_last_run(new_driver: NewDriver, world: World) -> None:
     world.group = {A: 28, B: 0}
     new_driver().latest(StreamOffset("q", {A: 280, B: 56}))
     assert world.group == {A: 280, B: 56}
 
 
 @pytest.mark.parametrize(("interval", "times"), [(1000.0, 1), (0.0, 3)])
-def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World, interval: float, times: int) -> None:
+def test_brokers_are_asked_at_most_every_interval(
+    new_driver: NewDriver, world: World, interval: float, times: int
+) -> None:
     driver = new_driver(heads_interval=interval)
     start = StreamOffset("q", {A: 280, B: 56})
     assert [driver.latest(start) for _ in range(3)] == [start] * 3
@@ -351,7 +353,7 @@ def test_the_brokers_are_asked_now_and_then(new_driver: NewDriver, world: World,
     assert driver.log_ends == start
 
 
-def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> None:
+def test_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> None:
     clock = ManualClock()
     query = new_driver(heads_interval=0.1, clock=clock)
     start = StreamOffset("q", {A: 280, B: 56})
@@ -374,8 +376,8 @@ def test_an_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> N
     assert 80 <= asked_in_a_minute() <= 100
 
 
-def test_what_is_committed_is_confirmed_at_once(new_driver: NewDriver, world: World) -> None:
-    """However seldom the brokers are asked."""
+def test_commit_moves_the_group_at_once(new_driver: NewDriver, world: World) -> None:
+    """This does not depend on how often the brokers are asked."""
     driver = new_driver(heads_interval=1000.0)
     start = driver.initial()
     end = driver.latest(start)
@@ -384,8 +386,8 @@ def test_what_is_committed_is_confirmed_at_once(new_driver: NewDriver, world: Wo
     assert world.group == end.positions
 
 
-def test_new_partitions_are_read_from_their_beginning(new_driver: NewDriver, world: World) -> None:
-    """They enter where they begin, so that the checkpoint has both ends of their first range."""
+def test_new_partitions_are_read_from_their_earliest_position(new_driver: NewDriver, world: World) -> None:
+    """They enter at their earliest position, so that the checkpoint has both ends of their first range."""
     driver = new_driver()
     end = driver.latest(driver.initial())
     new = Partition(3, "t", 0)
@@ -397,7 +399,7 @@ def test_new_partitions_are_read_from_their_beginning(new_driver: NewDriver, wor
     assert ranges_of(driver, entered, following) == {new: (84, 140)}
 
 
-def test_new_partitions_are_looked_for_now_and_then(new_driver: NewDriver, world: World) -> None:
+def test_new_partitions_are_discovered_at_most_every_interval(new_driver: NewDriver, world: World) -> None:
     driver = new_driver(metadata_interval=1000.0)
     end = driver.latest(driver.initial())
     new = Partition(3, "t", 0)
@@ -405,8 +407,8 @@ def test_new_partitions_are_looked_for_now_and_then(new_driver: NewDriver, world
     assert driver.latest(end) == end
 
 
-def test_a_run_that_ends_by_itself_ends(new_driver: NewDriver, world: World) -> None:
-    """With what there was at its first look, new partitions included, however fast the stores grow."""
+def test_run_with_available_now_ends_although_stores_grow(new_driver: NewDriver, world: World) -> None:
+    """It reads what the stores held at first, new partitions included."""
     driver = new_driver()
     driver.prepare_for_available_now()
     offset = StreamOffset("q", {A: 28})
@@ -422,7 +424,7 @@ def test_a_run_that_ends_by_itself_ends(new_driver: NewDriver, world: World) -> 
     assert world.group == {A: 280, B: 56}
 
 
-def test_stop_may_come_twice(new_driver: NewDriver) -> None:
+def test_stop_may_be_called_twice(new_driver: NewDriver) -> None:
     driver = new_driver()
     driver.latest(driver.initial())
     driver.stop()

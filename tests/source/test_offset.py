@@ -1,4 +1,4 @@
-"""The offset of a stream as its checkpoint keeps it: for ever readable, always the same text for the same offset."""
+"""Stream offsets in checkpoints: always readable, and always the same text for the same offset."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_json_and_back(offset: StreamOffset) -> None:
 
 
 @given(positions, st.randoms(use_true_random=False))
-def test_the_order_is_always_the_same(found: dict[Partition, int], random: Any) -> None:
+def test_json_order_is_always_the_same(found: dict[Partition, int], random: Any) -> None:
     shuffled = list(found.items())
     random.shuffle(shuffled)
     assert json.dumps(StreamOffset("q", dict(shuffled)).to_json()) == json.dumps(StreamOffset("q", found).to_json())
 
 
-def test_partitions_are_in_the_order_of_topics_brokers_and_numbers() -> None:
+def test_partitions_are_sorted_by_topic_broker_and_number() -> None:
     given_order = [(10, "b", 0), (2, "b", 10_000), (2, "b", 9), (1, "c", 0), (3, "a", 0)]
     offset = StreamOffset("q", {Partition(*parts): 28 for parts in given_order})
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
@@ -57,19 +57,19 @@ def test_partitions_are_in_the_order_of_topics_brokers_and_numbers() -> None:
     )
 
 
-def test_what_was_decided_is_in_the_order_of_topics_and_brokers() -> None:
+def test_counted_brokers_are_sorted() -> None:
     offset = StreamOffset("q", {}, counted={"b": frozenset([10, 9]), "a": frozenset([1])})
     text = json.dumps(offset.to_json(), separators=(",", ":"))
     assert text == '{"v":1,"query":"q","offsets":{},"counted":{"a":[1],"b":[9,10]}}'
 
 
 @pytest.mark.parametrize("counted", [[], "a", {"a": 1}, {"a": ["1"]}, {"a": [True]}, {"a": [-1]}])
-def test_what_was_decided_has_another_shape(counted: Any) -> None:
+def test_counted_brokers_of_another_shape_are_refused(counted: Any) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "counted": counted})
 
 
-def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:
+def test_fingerprints_are_sorted_by_topic_broker_and_store() -> None:
     marks = {
         (2, "b", 0): (Fingerprint(0, 1, 7, 0), Fingerprint(28, 0, 9, 5)),
         (1, "b", 1): (Fingerprint(0, 10_000, 8, 0),),
@@ -83,7 +83,7 @@ def test_marks_are_in_the_order_of_topics_brokers_and_stores() -> None:
     "marks",
     [[], {"t": []}, {"t": {"1:0": [[0, 0, 1]]}}, {"t": {"1:0": [[0, 0, 1, -1]]}}, {"t": {"1": []}}, {"t": {"1:0": 5}}],
 )
-def test_marks_that_make_no_sense(marks: Any) -> None:
+def test_bad_fingerprints_are_refused(marks: Any) -> None:
     with pytest.raises(ConfigError, match="an offset that cannot be read"):
         StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "marks": marks})
 
@@ -115,7 +115,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("case", STRANGE)
-def test_strange_checkpoints_are_told_in_a_short_sentence(case: str) -> None:
+def test_errors_about_strange_checkpoints_are_short(case: str) -> None:
     with pytest.raises(ConfigError, match=r"^the checkpoint holds ") as caught:
         StreamOffset.from_json(STRANGE[case])
     assert str(caught.value).isprintable()
@@ -128,7 +128,7 @@ VIEWS = [Partition(2, "views", number) for number in range(3)]
 
 
 def at(*places: int, initial: tuple[int, ...] | None = None) -> StreamOffset:
-    """The golden query's offset at these places of CLICKS and VIEWS."""
+    """Return the golden query's offset at these positions of CLICKS and VIEWS."""
     first = None if initial is None else dict(zip(CLICKS + VIEWS, initial, strict=True))
     return StreamOffset("c25e8389f6408ad5", dict(zip(CLICKS + VIEWS, places, strict=True)), first)
 
@@ -140,7 +140,7 @@ def at(*places: int, initial: tuple[int, ...] | None = None) -> StreamOffset:
         (1, at(4200, 4200, 0, 112, 1484, 1484, 1484)),
     ],
 )
-def test_version_1_is_read_and_written_as_ever(batch: int, expected: StreamOffset) -> None:
+def test_version_1_is_read_and_written_unchanged(batch: int, expected: StreamOffset) -> None:
     kept = offset_in(GOLDEN / "v1" / "offsets" / str(batch))
     assert StreamOffset.from_json(kept) == expected
     assert json.dumps(expected.to_json()) == kept

@@ -9,7 +9,7 @@ from tubemq_spark.source.poll_interval import PollInterval
 
 
 class Idle:
-    """A pace whose question is asked whenever it is due; the clock goes on in steps of 10 ms."""
+    """An idle query that asks whenever it is due; the clock advances in steps of 10 ms."""
 
     def __init__(self, least: float) -> None:
         self.clock = ManualClock()
@@ -26,7 +26,7 @@ class Idle:
         return count
 
 
-def test_it_asks_less_often_the_longer_nothing_arrives() -> None:
+def test_interval_grows_with_the_time_without_news() -> None:
     idle = Idle(0.1)
     assert idle.questions(1.0) in (9, 10)
     assert idle.poll.interval == pytest.approx(0.1)
@@ -36,7 +36,7 @@ def test_it_asks_less_often_the_longer_nothing_arrives() -> None:
     assert idle.poll.interval == 1.0
 
 
-def test_news_make_it_ask_often_again() -> None:
+def test_news_shorten_the_interval() -> None:
     idle = Idle(0.1)
     idle.questions(60.0)
     idle.poll.polled(has_news=True)
@@ -45,9 +45,9 @@ def test_news_make_it_ask_often_again() -> None:
 
 
 @pytest.mark.parametrize(("least", "questions"), [(0.0, 6000), (2.0, 30), (5.0, 12)])
-def test_none_at_all_and_long_intervals_stay_as_they_are(least: float, questions: int) -> None:
+def test_zero_and_long_intervals_do_not_grow(least: float, questions: int) -> None:
     assert Idle(least).questions(60.0) == pytest.approx(questions, abs=2)
 
 
-def test_the_first_question_is_due() -> None:
+def test_first_request_is_due() -> None:
     assert PollInterval(3600.0).is_due

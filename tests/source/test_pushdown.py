@@ -1,4 +1,4 @@
-"""Which conditions of a batch query narrow what is read."""
+"""Conditions of a batch query that let it read less."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOON, NIGHT = (datetime(2026, 1, 31, hour, tzinfo=timezone.utc) for hour in (12,
 
 
 def narrowed(*filters: Filter) -> tuple[Narrowing, list[Filter]]:
-    """What became of the filters, and those that Spark must check."""
+    """Return what is left to read, and the filters that Spark must check."""
     found = Narrowing()
     return found, list(found.add(filters))
 
@@ -60,7 +60,7 @@ def narrowed(*filters: Filter) -> tuple[Narrowing, list[Filter]]:
         (Not(IsNull(("partition",))), [ORDERS, CLICKS]),
     ],
 )
-def test_conditions_on_partitions_are_all_ours(condition: Filter, chosen: Sequence[Partition]) -> None:
+def test_conditions_on_partitions_are_decided_here(condition: Filter, chosen: Sequence[Partition]) -> None:
     found, left = narrowed(condition)
     assert left == []
     assert [partition for partition in (ORDERS, CLICKS) if found.includes(partition)] == chosen
@@ -81,7 +81,7 @@ def test_conditions_on_partitions_are_all_ours(condition: Filter, chosen: Sequen
         IsNotNull(("msg_time",)),
     ],
 )
-def test_what_cannot_be_used_is_sparks(condition: Filter) -> None:
+def test_other_conditions_are_left_to_spark(condition: Filter) -> None:
     assert narrowed(condition) == (Narrowing(), [condition])
 
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_used_is_sparks(condition: Filter) -> None:
         ([EqualTo(("msg_type",), "a"), EqualTo(("msg_type",), "b")], set()),
     ],
 )
-def test_message_types_are_asked_for_and_checked_by_spark(filters: list[Filter], types: set[str]) -> None:
+def test_broker_filters_message_types_and_spark_checks_them(filters: list[Filter], types: set[str]) -> None:
     found, left = narrowed(*filters)
     assert found.msg_types == frozenset(types)
     assert left == filters
@@ -110,7 +110,7 @@ def test_message_types_are_asked_for_and_checked_by_spark(filters: list[Filter],
         ([EqualTo(("msg_time",), NOON.replace(tzinfo=None))], NOON, NOON),
     ],
 )
-def test_bounds_of_times(filters: list[Filter], since: Any, until: Any) -> None:
+def test_time_conditions_bound_the_range(filters: list[Filter], since: Any, until: Any) -> None:
     found, left = narrowed(*filters)
     assert (found.since, found.until, left) == (since, until, filters)
 
@@ -125,8 +125,8 @@ _TESTS: dict[type[Filter], Callable[[int, int], bool]] = {
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(_TESTS)), st.integers(-60, 400)), min_size=1, max_size=3))
-def test_bounds_of_offsets_leave_out_no_row_that_is_wanted(conditions: list[tuple[Any, int]]) -> None:
-    """And no more rows come than one at each side."""
+def test_offset_conditions_lose_no_wanted_row(conditions: list[tuple[Any, int]]) -> None:
+    """At most one unwanted row is read at each side."""
     filters = [kind(("offset",), value) for kind, value in conditions]
     found, left = narrowed(*filters)
     assert left == filters
@@ -136,7 +136,7 @@ def test_bounds_of_offsets_leave_out_no_row_that_is_wanted(conditions: list[tupl
     assert list(range(start, end, 28)) == wanted
 
 
-def test_a_list_of_offsets() -> None:
+def test_list_of_offsets_bounds_the_range() -> None:
     found, _ = narrowed(In(("offset",), (84, 140)))
     assert found.cut(0, 280) == (84, 168)
     assert narrowed(In(("offset",), (84, None)))[0] == Narrowing()

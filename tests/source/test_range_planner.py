@@ -1,4 +1,4 @@
-"""What to read: bounds and stores' ends as positions."""
+"""Bounds and log ends become ranges, and ranges become tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tubemq_spark.source.range_planner import (
 )
 
 A, B, C = Partition(1, "t", 0), Partition(1, "t", 1), Partition(2, "u", 0)
-# A keeps [28, 140) and the group stands at 84; B is empty and new to the group; C's group is at its end.
+# A has [28, 140), and the group is at 84; B is empty, and the group is new there; in C the group is at the end.
 GROUP_POSITIONS = {A: GroupPosition(84, 140), B: GroupPosition(0, 0), C: GroupPosition(280, 280)}
 EARLIEST_OF = {A: 28, B: 0, C: 56}
 
@@ -43,8 +43,8 @@ def test_starting_positions(starting: Any, expected: dict[Partition, int]) -> No
     assert starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF if needs_earliest(starting) else {}) == expected
 
 
-def test_a_group_beyond_the_end_begins_at_the_end() -> None:
-    """A broker that lost its tail still tells the group's old position."""
+def test_group_beyond_the_end_begins_at_the_end() -> None:
+    """A broker that lost its tail still reports the group's old position."""
     assert starting_positions("group", {A: GroupPosition(168, 140)}, {}) == {A: 140}
 
 
@@ -71,7 +71,7 @@ def test_ending_positions(ending: Any, expected: dict[Partition, int]) -> None:
         ({A: 28, B: 28, C: 56}, "has 28 for 1:t:1, which lies beyond the end of the store: 0; use -1"),
     ],
 )
-def test_starting_positions_that_cannot_be(starting: dict[Partition, int], problem: str) -> None:
+def test_bad_starting_positions_are_refused(starting: dict[Partition, int], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF)
     assert str(caught.value).startswith("option 'startingOffsets' ")
@@ -87,14 +87,14 @@ def test_starting_positions_that_cannot_be(starting: dict[Partition, int], probl
         ({A: 0, B: 0, C: 56}, "has 0 for 1:t:0, which lies before the start 28"),
     ],
 )
-def test_ending_positions_that_cannot_be(ending: dict[Partition, int], problem: str) -> None:
+def test_bad_ending_positions_are_refused(ending: dict[Partition, int], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ending_positions(ending, EARLIEST_OF, GROUP_POSITIONS)
     assert str(caught.value).startswith("option 'endingOffsets' ")
     assert problem in str(caught.value)
 
 
-def test_a_store_that_ends_before_what_was_read_has_lost_its_tail() -> None:
+def test_store_that_ends_before_the_read_position_lost_its_tail() -> None:
     (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0}, {A: 84, B: 0})
     assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
     text = str(loss)
@@ -108,9 +108,9 @@ def test_a_store_that_ends_before_what_was_read_has_lost_its_tail() -> None:
         ({}, {}, {}),
         ({A: 28, B: 0}, {A: 28, B: 0}, {}),
         ({A: 28, B: 0}, {A: 140, B: 0}, {A: (28, 140)}),
-        ({A: 28}, {A: 28, C: 280}, {}),  # new in `end`: it enters there, and is read from the next batch on
+        ({A: 28}, {A: 28, C: 280}, {}),  # C enters with this batch, and is read from the next batch on
         ({A: 28, C: 0}, {A: 28}, {}),
-        ({A: 56, B: 0}, {A: 28, B: 28}, {B: (0, 28)}),  # A's store lost its tail, and that was accepted
+        ({A: 56, B: 0}, {A: 28, B: 28}, {B: (0, 28)}),  # A's store lost its tail, and the loss was accepted
     ],
 )
 def test_ranges(start: Any, end: Any, expected: dict[Partition, tuple[int, int]]) -> None:
@@ -119,7 +119,7 @@ def test_ranges(start: Any, end: Any, expected: dict[Partition, tuple[int, int]]
 
 @st.composite
 def stores(draw: st.DrawFn) -> tuple[dict[Partition, GroupPosition], dict[Partition, int]]:
-    """Standings and earliest positions of some partitions; a group may stand outside of what is kept."""
+    """Group positions and earliest positions of some partitions; a group may be outside of the store's range."""
     positions, earliest = {}, {}
     for number in range(draw(st.integers(1, 4))):
         partition = Partition(draw(st.integers(1, 3)), draw(st.sampled_from("ab")), number)
@@ -130,7 +130,7 @@ def stores(draw: st.DrawFn) -> tuple[dict[Partition, GroupPosition], dict[Partit
 
 
 @given(stores(), st.data())
-def test_explicit_bounds_within_what_is_kept_are_what_is_read(
+def test_explicit_bounds_within_the_store_are_used(
     found: tuple[dict[Partition, GroupPosition], dict[Partition, int]], data: st.DataObject
 ) -> None:
     positions, earliest = found

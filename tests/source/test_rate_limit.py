@@ -20,17 +20,17 @@ def test_partitions_of_a_store_count_once() -> None:
     assert entries_between({A: 56}, {A: 28, B: 280}) == 0  # a lost tail, and a partition that only enters
 
 
-def test_within_the_limit_all_is_read() -> None:
+def test_everything_is_read_within_the_limit() -> None:
     assert limited_ends({A: 0, C: 0}, {A: 280, C: 280}, 20, (1, "t", 0)) == ({A: 280, C: 280}, (1, "t", 0))
 
 
-def test_shares_are_in_proportion_to_the_backlog() -> None:
+def test_shares_are_proportional_to_the_backlog() -> None:
     ends, _ = limited_ends({A: 0, C: 0, S0: 0}, {A: 28 * 600, C: 28 * 300, S0: 28 * 100}, 100, None)
     assert ends == {A: 28 * 60, C: 28 * 30, S0: 28 * 10}
 
 
-def test_partitions_of_a_store_go_together() -> None:
-    """One that is ahead waits until the others have come to it."""
+def test_partitions_of_a_store_share_its_range() -> None:
+    """A partition that is ahead waits for the others."""
     ends, _ = limited_ends({A: 0, B: 280, A1: 28}, {A: 2800, B: 2800, A1: 2800}, 8, None)
     assert ends == {A: 224, B: 280, A1: 224}
 
@@ -39,9 +39,8 @@ def test_partitions_of_a_store_go_together() -> None:
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.booleans()), min_size=1, max_size=6),
     st.integers(1, 30),
 )
-def test_a_limit_holds_and_nobody_starves(stores: list[tuple[int, int, bool]], limit: int) -> None:
-    """Each step reads `limit` entries in all, or everything; and within a round of as many steps as there are stores
-    each of them gets something."""
+def test_limit_holds_and_no_store_starves(stores: list[tuple[int, int, bool]], limit: int) -> None:
+    """Each step reads `limit` entries, or everything. In as many steps as there are stores, each store gets some."""
     start: dict[Partition, int] = {}
     log_ends: dict[Partition, int] = {}
     last: tuple[int, str, int] | None = None
@@ -67,9 +66,8 @@ def test_a_limit_holds_and_nobody_starves(stores: list[tuple[int, int, bool]], l
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(1, 20))
-def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[int]], limit: int) -> None:
-    """However the stores grow and the batches are limited, and although C appears later: every position is in one range
-    at most, in order."""
+def test_batches_of_a_query_have_no_gap_or_overlap(growth: list[list[int]], limit: int) -> None:
+    """Stores grow, batches are limited, and C appears later: each position is in at most one range, in order."""
     ends = {A: 0, B: 280, C: 56}
     position: dict[Partition, int] = {A: 0, B: 280}
     read: dict[Partition, int] = {}
@@ -86,7 +84,7 @@ def test_the_batches_of_a_query_join_without_gap_or_overlap(growth: list[list[in
     assert {p: until for p, until in position.items() if p in read} == read
 
 
-def test_the_least_holds_a_batch_back_until_the_delay_has_passed() -> None:
+def test_minimum_delays_a_batch_at_most_for_the_delay() -> None:
     clock = ManualClock()
     limit = RateLimit(least=10, most=None, max_delay=5.0, clock=clock)
     assert limit.batch_end({A: 0}, {A: 28}, {}, limited=True) == {A: 28}  # a run's first batch does not wait
@@ -98,7 +96,7 @@ def test_the_least_holds_a_batch_back_until_the_delay_has_passed() -> None:
     assert limit.batch_end({A: 28 * 11}, {A: 28 * 12}, {}, limited=True) == {A: 28 * 12}
 
 
-def test_a_run_with_available_now_ends_where_the_stores_ended_at_first() -> None:
+def test_available_now_ends_where_the_stores_ended_first() -> None:
     limit = RateLimit(least=100, most=2, max_delay=5.0)
     limit.stop_at_next_ends()
     assert limit.batch_end({A: 0}, {A: 28 * 3}, {C: 56}, limited=True) == {A: 56}
@@ -106,6 +104,6 @@ def test_a_run_with_available_now_ends_where_the_stores_ended_at_first() -> None
     assert limit.batch_end({A: 56, C: 0}, {A: 28 * 9, C: 280}, {}, limited=False) == {A: 28 * 3, C: 56}
 
 
-def test_a_store_that_lost_its_tail_is_not_limited() -> None:
+def test_lost_tail_is_not_limited() -> None:
     limit = RateLimit(least=None, most=1, max_delay=5.0)
     assert limit.batch_end({A: 280, C: 0}, {A: 140, C: 56}, {}, limited=True) == {A: 140, C: 28}

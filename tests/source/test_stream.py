@@ -1,4 +1,4 @@
-"""The stream's reader as Spark treats it, without a cluster."""
+"""The stream reader in a process of its own, without a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Driver:
         return StreamOffset("q", {})
     def stop(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        print("everything was given back", flush=True)
+        print("everything was released", flush=True)
 
 stream.MicroBatchPlanner = Driver
 reader = stream.TubeMQStreamReader({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, SPARK_SCHEMA)
@@ -31,8 +31,8 @@ time.sleep(600)
 """
 
 
-def test_a_second_sigterm_does_not_break_into_the_good_byes() -> None:
-    """Spark ends the reader's process with one or two of them. `stop` runs, once and to its end."""
+def test_second_sigterm_does_not_interrupt_stop() -> None:
+    """Spark ends the reader's process with one or two signals. `stop` runs once, to its end."""
     command = [sys.executable, "-W", "error", "-c", _READER]
     done = subprocess.run(command, cwd=ROOT, timeout=300, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "everything was given back\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "everything was released\n", "")

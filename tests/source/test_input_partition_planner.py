@@ -1,7 +1,4 @@
-"""A topic of one partition gets more while a query reads it: which rows have an offset is decided once.
-
-A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
-"""
+"""A topic gets partitions while a query reads it: the checkpoint decides once which rows have an offset."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def run_and_stop_at(query: Query, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["found", "planned", "given"])
-def test_a_batch_that_is_repeated_has_the_same_offsets(tubemq: EmbeddedTubeMQ, query: Query, moment: str) -> None:
+def test_repeated_batch_has_offsets_in_the_same_rows(tubemq: EmbeddedTubeMQ, query: Query, moment: str) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, moment)
     add_partitions(tubemq)
@@ -66,7 +63,7 @@ def test_a_batch_that_is_repeated_has_the_same_offsets(tubemq: EmbeddedTubeMQ, q
     assert offsets[60:] == [None] * 100
 
 
-def test_what_was_decided_counts_and_not_what_the_cluster_has(tubemq: EmbeddedTubeMQ, query: Query) -> None:
+def test_checkpoint_decides_which_rows_have_offsets(tubemq: EmbeddedTubeMQ, query: Query) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, "found")
     decided = query.checkpoint.offset()
@@ -76,7 +73,7 @@ def test_what_was_decided_counts_and_not_what_the_cluster_has(tubemq: EmbeddedTu
     assert [row.offset for row in query.rows[FIRST]] == [None] * 60
 
 
-def test_checkpoints_of_older_releases_do_not_say_what_was_decided(tubemq: EmbeddedTubeMQ, query: Query) -> None:
+def test_checkpoint_of_an_older_release_does_not_decide_about_offsets(tubemq: EmbeddedTubeMQ, query: Query) -> None:
     send(tubemq, 60, 1)
     run_and_stop_at(query, "found")
     offset = json.loads(query.checkpoint.offsets.pop())
@@ -87,7 +84,7 @@ def test_checkpoints_of_older_releases_do_not_say_what_was_decided(tubemq: Embed
 
 
 class Twice(Query):
-    """Each task is tried twice, and gives the same."""
+    """Runs each task twice; both runs must return the same rows."""
 
     def _run_task(self, task: TubeMQInputPartition) -> Iterator[tuple[Partition, Row]]:
         first = list(super()._run_task(task))
@@ -95,8 +92,8 @@ class Twice(Query):
         return iter(first)
 
 
-def test_a_batch_that_was_planned_before_takes_few_seeks(tubemq: EmbeddedTubeMQ) -> None:
-    """The lists that the driver has are older than the partitions."""
+def test_batch_planned_before_partitions_were_added_needs_few_seeks(tubemq: EmbeddedTubeMQ) -> None:
+    """The driver's lists are older than the partitions."""
     send(tubemq, 20, 1)
     query = Twice(tubemq, "one", retry_for=PATIENT)
     query._options = replace(query._options, metadata_interval=3600.0)

@@ -1,7 +1,4 @@
-"""Messages that a broker does not give out as long as they are in its memory, for they are too long for its reader.
-
-A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
-"""
+"""Messages that a broker does not return while they are in its memory, because they are too long to be read there."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
-LONGEST = 1024 + MESSAGE_SIZE_SLACK  # that a producer may send; the reader counts 52 bytes around it as well
+LONGEST = 1024 + MESSAGE_SIZE_SLACK  # the longest message a producer may send; the broker's reader adds 52 bytes
 CONFIG = ServerConfig(max_msg_size=1024, mem_cache_flush_interval=3600.0)
 SOLE = Partition(1, "one", 0)
 
@@ -41,7 +38,7 @@ def send(tubemq: EmbeddedTubeMQ, *sizes: int) -> None:
     (LONGEST, LONGEST),
     (9, LONGEST, LONGEST - 52, LONGEST - 51, 9),
 ])  # fmt: skip
-def test_they_are_read_when_they_are_in_files(tubemq: EmbeddedTubeMQ, sizes: tuple[int, ...]) -> None:
+def test_long_messages_are_read_after_they_are_flushed(tubemq: EmbeddedTubeMQ, sizes: tuple[int, ...]) -> None:
     send(tubemq, *sizes)
     query = Query(tubemq, "one", retry_for=PATIENT)
     asked = tubemq.on("partition_register", client="_p0_", nth=4, times=1).run(lambda: tubemq.flush("one"))
@@ -51,7 +48,7 @@ def test_they_are_read_when_they_are_in_files(tubemq: EmbeddedTubeMQ, sizes: tup
     assert [row.offset for row in query.rows[SOLE]] == [28 * number for number in range(len(sizes))]
 
 
-def test_a_broker_that_keeps_them_in_memory_fails_the_task(tubemq: EmbeddedTubeMQ) -> None:
+def test_task_fails_while_a_long_message_is_in_memory(tubemq: EmbeddedTubeMQ) -> None:
     send(tubemq, 9, 9, LONGEST, 9)
     query = Query(tubemq, "one", retry_for=0.3)
     with pytest.raises(ServerError, match=r"1:one:0 at .* not every entry of \[0, 112\) gave a message .* lower that"):
@@ -61,8 +58,8 @@ def test_a_broker_that_keeps_them_in_memory_fails_the_task(tubemq: EmbeddedTubeM
     assert len(query.rows[SOLE]) == 4
 
 
-def test_in_a_shared_store_they_are_missed_in_memory(tubemq: EmbeddedTubeMQ) -> None:
-    """No answer tells them from entries of the other partition."""
+def test_long_messages_in_memory_of_a_shared_store_are_missed(tubemq: EmbeddedTubeMQ) -> None:
+    """No reply distinguishes them from entries of the other partition."""
     tubemq.create_topic("pair", partitions=2)
     query = Query(tubemq, "pair", retry_for=PATIENT)
     for size in (9, LONGEST, 9):

@@ -1,4 +1,4 @@
-"""How many calls the source makes for what: they must not grow unnoticed."""
+"""Numbers of requests that the source makes: they must not grow unnoticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubemq_spark.source.options import SourceOptions
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """How many functions of Python the work calls in this thread."""
+    """Return how many Python functions the work calls in this thread."""
     count = 0
 
     def on_event(frame: object, event: str, argument: object) -> None:
@@ -37,12 +37,12 @@ def steps_to_find_the_end(stores: int) -> int:
         return steps_of(stream.ask)
 
 
-def test_work_for_the_end_of_a_batch_grows_as_the_stores_do() -> None:
+def test_work_to_find_the_end_grows_linearly_with_the_stores() -> None:
     assert steps_to_find_the_end(200) < 5 * steps_to_find_the_end(50)
 
 
 @pytest.mark.parametrize(("partitions", "stores"), [(40, 1), (2, 10), (1, 20)])
-def test_a_question_while_nothing_arrives_is_a_call_for_each_store(partitions: int, stores: int) -> None:
+def test_idle_query_makes_one_request_for_each_store(partitions: int, stores: int) -> None:
     with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
         send_to_all(tubemq, partitions, stores)
         stream.read()
@@ -53,10 +53,10 @@ def test_a_question_while_nothing_arrives_is_a_call_for_each_store(partitions: i
 
 
 @pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 60), (30, 1, 4 * 30 + 2), (3, 10, 14 * 10)])
-def test_the_end_of_a_batch_is_looked_at_once_for_each_partition(partitions: int, stores: int, most: int) -> None:
-    """A claim, a seek to the last entry, a fetch and a seek back; and for each store a seek and a fetch of its mark."""
+def test_each_partition_is_probed_once_at_the_end_of_a_batch(partitions: int, stores: int, most: int) -> None:
+    """A claim, a seek to the last entry, a fetch, a seek back; for each store a seek and a fetch of its fingerprint."""
     with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
-        for _ in range(2):  # the mark of the first batch has no time, so that the second is looked at from its start
+        for _ in range(2):  # the first batch's fingerprint has no time, so the second batch is probed at its start
             send_to_all(tubemq, partitions, stores)
             stream.read()
         send_to_all(tubemq, partitions, stores)
@@ -66,9 +66,9 @@ def test_the_end_of_a_batch_is_looked_at_once_for_each_partition(partitions: int
 
 
 @pytest.mark.parametrize(("partitions", "stores", "most"), [(1, 10, 6), (30, 1, 7), (3, 10, 8)])
-def test_a_task_makes_few_calls_for_a_partition_with_little_to_read(partitions: int, stores: int, most: int) -> None:
-    """It takes the claim over, seeks, fetches what there is and once more what there is not, proves that nothing moved
-    and nothing went, and gives the claim back."""
+def test_task_makes_few_requests_for_a_partition_with_little_to_read(partitions: int, stores: int, most: int) -> None:
+    """It takes over the claim, seeks, fetches all messages and once more none, proves that nothing moved, and releases
+    the claim."""
     with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
         send_to_all(tubemq, partitions, stores)
         stream.read()
@@ -80,8 +80,8 @@ def test_a_task_makes_few_calls_for_a_partition_with_little_to_read(partitions: 
         assert sum(cost.of_partitions.values()) <= most * partitions * stores
 
 
-def test_one_message_costs_few_calls_for_each_of_the_other_partitions_of_its_store() -> None:
-    """A fetch and a roll-back, and a register that moves the group."""
+def test_one_message_costs_few_requests_for_other_partitions_of_its_store() -> None:
+    """A fetch, a roll-back, and a register that moves the group."""
     with cluster(40, 1) as tubemq, streaming(tubemq) as stream:
         for _ in range(2):
             send_to_all(tubemq, 40, 1)
@@ -95,8 +95,8 @@ def test_one_message_costs_few_calls_for_each_of_the_other_partitions_of_its_sto
         assert sum(cost.of_partitions.values()) <= 3 * 40 + 25
 
 
-def test_the_plan_of_a_batch_read_claims_each_partition_once() -> None:
-    """And gives it back; the beginning of a store takes two calls."""
+def test_batch_plan_claims_each_partition_once() -> None:
+    """It also releases the claim; the earliest position of a store takes two requests."""
     with cluster(3, 10) as tubemq:
         send_to_all(tubemq, 3, 10)
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
