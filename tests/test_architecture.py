@@ -1,7 +1,9 @@
-"""Dependencies go one way: errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing;
-errors <- compression <- source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
+"""Tests that dependencies go one way:
 
-Every import statement counts, wherever it stands: inside a function, under `TYPE_CHECKING`, relative or not.
+errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <- compression <-
+source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
+
+Every import statement counts: inside functions, under `TYPE_CHECKING`, absolute or relative.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# What each part of tubemq_spark may import of the others; `""` is tubemq_spark/__init__.py itself.
+# The parts of tubemq_spark that each part may import; `""` is tubemq_spark/__init__.py itself.
 LEAVES = {"errors", "options", "peer_text"}
 ARROWS = {
     "errors": {"peer_text"},
@@ -46,7 +48,7 @@ CLIENT_ARROWS = {
 
 SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
-# Who may import what is not everybody's: a module, or a package with all below it.
+# The modules, or packages with all modules below them, that may import sockets, clocks, threads or Spark
 SOCKET_USERS = (
     "tubemq_spark.client.net.open_socket",
     "tubemq_spark.client.net.socket_stream",
@@ -73,7 +75,7 @@ RESERVED = {
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """The dotted name and file of every module of both packages."""
+    """Yield the dotted name and the file of every module of both packages."""
     for package in ("tubemq_spark", "pyspark_tubemq"):
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -84,7 +86,7 @@ MODULES = dict(modules())
 
 
 def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
-    """Dotted names that `source` imports, absolute; `from a import b` counts as `a.b`, whatever `b` is in `a`."""
+    """Yield the absolute dotted names that `source` imports; `from a import b` counts as `a.b`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -97,7 +99,7 @@ def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[s
 
 
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
-    """What `source` imports and, as `module`, must not."""
+    """Return the imports of `source` that `module` must not have."""
     return [name for name in imports(module, source, is_package=is_package) if not may_import(module, name)]
 
 
@@ -196,7 +198,7 @@ def test_accepts_allowed_imports(module: str, source: str) -> None:
 
 
 def run_python(code: str) -> list[str]:
-    """The words printed by `code` in a fresh interpreter, warnings being errors."""
+    """Return the words that `code` prints in a new interpreter, where warnings are errors."""
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=ROOT, timeout=300, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -224,7 +226,7 @@ def test_spark_finds_the_data_source() -> None:
 
 
 def test_sparks_lookup_imports_little() -> None:
-    """Every session pays for it, also those that never use TubeMQ."""
+    """Every Spark session does this, even if it never uses TubeMQ."""
     heavy = {"google.protobuf", "numpy", "pandas", "pyarrow", "ssl"}
     assert run_python(f"import sys, pyspark_tubemq; print(*{heavy} & sys.modules.keys())") == []
 

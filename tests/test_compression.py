@@ -1,4 +1,4 @@
-"""Bodies made shorter and undone."""
+"""Tests of the compression of message bodies."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ BY_TOOLS = {
 
 @codecs
 def test_decompresses_files_of_the_command_line_tools(codec: str) -> None:
-    """Raw snappy has no tool: that is libsnappy's, by snappy-java. The zstd frame does not say how long it becomes."""
+    """snappy has no tool for raw blocks: snappy-java wrote that file. The zstd frame has no decompressed size."""
     assert decompress(codec, bytes.fromhex(BY_TOOLS[codec])) == TEXT
 
 
 def test_is_compatible_with_the_java_libraries_in_both_directions(tmp_path: Path) -> None:
-    """Those that Spark itself comes with."""
+    """The Java libraries are those of Spark itself."""
     given = {"text": TEXT, "empty": b"", "long": bytes(range(256)) * 2000, "random": Random(1).randbytes(200_000)}
     for name, body in given.items():
         for codec in CODECS:
@@ -132,7 +132,7 @@ def test_damaged_bytes_decompress_or_raise_a_protocol_error(codec: str, garbage:
 
 
 def test_detects_a_changed_gzip_body() -> None:
-    """The others' frames have no check sum as pyarrow writes them; TubeMQ's own is of the whole message."""
+    """pyarrow writes the other formats without check sums; TubeMQ's check sum covers the whole message."""
     packed = bytearray(gzip.compress(TEXT, compresslevel=0))
     packed[-10] ^= 1
     with pytest.raises(ProtocolError, match="damaged gzip data"):
@@ -181,7 +181,7 @@ def test_refuses_a_body_that_becomes_too_long(codec: str, most: int) -> None:
 
 
 def nested(codec: str, size: int) -> bytes:
-    """Zeros, made without ever being whole."""
+    """Return compressed zeros, without a buffer of their full size."""
     if codec == "gzip":
         packer = zlib.compressobj(wbits=31)
         return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)), packer.flush()])
@@ -206,12 +206,12 @@ def test_a_decompression_bomb_stops_at_the_limit(codec: str) -> None:
 
 
 def test_refuses_an_impossible_snappy_size() -> None:
-    for told, says in (
+    for data, text in (
         (b"\xff\xff\xff\xff\x0f", "5 bytes of snappy cannot become the 4294967295 bytes"),
         (b"\x80" * 9, "without its size"),
     ):
-        with pytest.raises(ProtocolError, match=says):
-            decompress("snappy", told)
+        with pytest.raises(ProtocolError, match=text):
+            decompress("snappy", data)
 
 
 # pyarrow without a codec

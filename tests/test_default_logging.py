@@ -1,4 +1,4 @@
-"""Where nobody has set up logging, a warning tells when, how serious and from where."""
+"""Tests that warnings have time, level and logger if logging is not configured."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The page on delivery guarantees makes no claim without a test that shows it.
+"""Tests that each sentence of the page on delivery guarantees names tests that prove it.
 
-It is headings and bullets: a bullet is one sentence, and under it in small type the tests, as pytest names them.
+The page consists of headings and bullets. A bullet is one sentence, and below it, in small print, names of tests.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _NEXT_SENTENCE = re.compile(r"[.!?] ")
 
 
 class Claim(NamedTuple):
-    """A sentence, without its full stop, and the files and functions that show it."""
+    """A sentence, without its full stop, and the files and functions that prove it."""
 
     sentence: str
     tests: list[tuple[str, str]]
 
 
 class FormError(AssertionError):
-    """Something on the page is neither a heading nor a claim."""
+    """The page has a part that is neither a heading nor a claim."""
 
 
 def blocks(text: str) -> Iterator[str]:
-    """Headings, bullets and paragraphs, each in one line."""
+    """Yield headings, bullets and paragraphs, each as one line."""
     for is_blank, lines in groupby(text.splitlines(), lambda line: not line.strip()):
         if not is_blank:
             yield from re.split(r"\n(?=- |#)", "\n".join(lines))
 
 
 def claims_of(text: str) -> list[Claim]:
-    """All of a page; `FormError` for what stands outside of a claim, and for a heading without any."""
+    """Return the claims of a page. Raise `FormError` for text outside of claims, and a heading without claims."""
     title, introduction, *rest = (" ".join(block.split()) for block in blocks(text))
     if (title, introduction) != (TITLE, INTRODUCTION):
         raise FormError(f"the page begins with {title!r}, {introduction!r}")
     claims: list[Claim] = []
-    levels = [0]  # of the headings, and 9 for claims
+    levels = [0]  # of headings; 9 for claims
     for block in rest:
         if _HEADING.fullmatch(block):
             levels.append(block.index(" "))
@@ -85,7 +85,7 @@ def _claim(block: str) -> Claim:
 
 
 def runs(source: str, name: str) -> bool:
-    """Whether pytest finds a test of that name in a module, and nothing skips it whatever the machine is like."""
+    """Return True if a module has a test of that name that is not always skipped."""
     module = ast.parse(source)
     found = [one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name]
     if len(found) != 1 or any(map(_skips, module.body)):
@@ -130,7 +130,7 @@ def test_no_sentence_is_there_twice() -> None:
     assert len({claim.sentence for claim in CLAIMS}) == len(CLAIMS) > 50
 
 
-# What finds them would find nothing if the page were written in another way
+# The parser, which would find no claims if the page had another form
 
 SMALL = (
     f"{TITLE}\n\n{INTRODUCTION}\n\n## Source\n\n### Loss\n\n"

@@ -1,8 +1,7 @@
-"""Each option, and each column of the sink, has a test of what it does and one of wrong use, and the documentation has
-them all.
+"""Tests that each option and each column of the sink has a test of its effect, one of wrong use, and documentation.
 
-Of the client's options, which source and sink share, tests of the source count for both: the same values come of them
-(`test_both_make_the_same_of_the_clients_options`), for the same connections.
+Source and sink share the client's options. Tests with the source count for both, because both read the same values
+(`test_both_make_the_same_of_the_clients_options`) for the same connections.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SOURCE = {option.name for option in SOURCE_OPTIONS}
 SINK = {option.name for option in SINK_OPTIONS}
 COLUMNS = set(Cells._fields)
 
-# As the public contract has them: none may vanish.
+# Names of the public contract: none may disappear.
 CONTRACT_OF_CLIENTS = """
     tubemq.master tubemq.user tubemq.password tubemq.passwordFile tubemq.tls.enabled tubemq.tls.ca tubemq.tls.cert
     tubemq.tls.key tubemq.tls.keyPassword tubemq.tls.verifyHostname tubemq.rpc.timeoutMs tubemq.rpc.framing
@@ -55,8 +54,9 @@ COLUMNS_OF_THE_SINK = """
 
 
 def marked(file: Path, mark: str, fixture: str | None = None) -> Iterator[str]:
-    """What a mark says before the file's tests, or for all of them: the options or columns of which these show the
-    effect. With `fixture`, before those tests alone that use it."""
+    """Yield the arguments of a marker in `file`: the options or columns whose effect the tests prove. With `fixture`,
+    count only tests that use it.
+    """
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         marks: list[ast.expr] = []
         if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test_"):
@@ -84,7 +84,7 @@ def test_each_option_of_the_source_has_a_test_of_its_effect() -> None:
 
 
 def test_each_option_of_the_sink_has_a_test_of_its_effect_on_both_servers() -> None:
-    """The fixture `cluster` is one of each."""
+    """The fixture `cluster` is an embedded and a real one."""
     assert SINK - SHARED - effects("sink_option", "cluster") == set()
 
 
@@ -109,12 +109,12 @@ def test_each_column_has_a_test_of_a_wrong_type() -> None:
 
 
 def test_each_column_has_a_test_of_a_wrong_cell() -> None:
-    """But where each cell of the type will do."""
+    """Except for columns that accept each value of their type."""
     assert {bad.column for bad in BAD_ROWS.values()} == COLUMNS - {"key", "inlong_time"}
 
 
 def test_finds_tests_by_their_markers(tmp_path: Path) -> None:
-    """What finds them would find nothing if marks were written in another way."""
+    """The search would find nothing if markers had another form."""
     file = tmp_path / "test_x.py"
     file.write_text(
         'pytestmark = pytest.mark.option("all")\n'

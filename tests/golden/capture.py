@@ -1,7 +1,7 @@
-"""``python -m tests.golden.capture <master> <file.zip> [framing]``: the raw bytes of exchanges with a real TubeMQ.
+"""``python -m tests.golden.capture <master> <file.zip> [framing]`` captures a conversation with a real TubeMQ.
 
-The cluster must be fresh, with one broker and a topic ``demo`` of three partitions in one store, such as
-``python -m tests.real`` brings up. The zip holds a frame ``<name>.request`` and a frame ``<name>.reply`` an exchange.
+The cluster must be new, with one broker and a topic ``demo`` of three partitions in one store, as ``python -m
+tests.real`` starts it. The zip gets the frames ``<name>.request`` and ``<name>.reply`` of each exchange.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Capture:
         self._serial_no = 0
 
     def call(self, name: str, address: Address, service: int, method: int, message: Message | bytes) -> bytes:
-        """Sends one request and keeps the bytes of both ways; the reply's message, empty for a failure."""
+        """Send a request, store the bytes of request and reply, and return the reply's message, empty for a failure."""
         self._serial_no += 1
         data = message if isinstance(message, bytes) else message.SerializeToString()
         request = encode_frame(self._serial_no, encode_request(Request(service, method, 10_000, data)), self._framing)
@@ -53,7 +53,7 @@ class Capture:
             connection.sendall(request)
             while not (frames := decoder.feed(piece := connection.recv(65536))):
                 if not piece:
-                    raise EOFError(f"{address} closed the connection instead of answering {name}")
+                    raise EOFError(f"{address} closed the connection instead of replying to {name}")
                 received += piece
             received += piece
         for kind, data in (("request", request), ("reply", received)):

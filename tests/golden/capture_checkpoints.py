@@ -1,7 +1,7 @@
-"""``python -m tests.golden.capture_checkpoints <release>``: checkpoints as this release writes them.
+"""``python -m tests.golden.capture_checkpoints <release>`` writes the checkpoints of this release.
 
-They go to ``tests/golden/checkpoints/v<version of the offset>-<release>/<name>/``, which must not be there yet: what a
-release wrote never changes.
+They go to ``tests/golden/checkpoints/v<version of the offset>-<release>/<name>/``, which must not exist: checkpoints of
+a release never change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def story(
     before: int = 0,
     starting: str = "earliest",
 ) -> Story:
-    """With so many messages before each run, at partitions drawn from a seed."""
+    """Return a story with so many messages before each run, in partitions drawn from a seed."""
     options = {"tubemq.group": "golden", "subscribe": ",".join(topics), "startingOffsets": starting}
     bare = Story(about, pyspark.__version__, brokers, topics, options, (), ())
     draw = random.Random(about)

@@ -1,6 +1,6 @@
-"""``python -m tests.golden.capture_inlong``: packs written by InLong's own Java class, into ``inlong/``.
+"""``python -m tests.golden.capture_inlong`` writes packs with InLong's own Java class into ``inlong/``.
 
-Needs a Java development kit and Maven. The packs do not change from one capture to the next.
+It needs a Java development kit and Maven. Each capture writes the same packs.
 """
 
 from __future__ import annotations

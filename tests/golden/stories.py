@@ -1,4 +1,4 @@
-"""What was on the server when a golden checkpoint was written, and how it comes there again.
+"""The messages on the server when a golden checkpoint was written, and functions to send them again.
 
 On an embedded server the same messages get the same brokers, partitions and positions.
 """
@@ -19,8 +19,8 @@ FILE = "story.json"
 
 @dataclass(frozen=True)
 class Story:
-    """A query's past: `before` was there when it began; the messages of `runs[n]` came before its run n, which ended by
-    itself and was one micro-batch. A message is the partition that it went to, as `topic brokerId:partitionId`.
+    """The history of a query. The messages `before` were sent before it began, those of `runs[n]` before its run n,
+    which ended by itself after one micro-batch. A message is its partition, as `topic brokerId:partitionId`.
     """
 
     about: str
@@ -44,7 +44,7 @@ class Story:
             tubemq.create_topic(name, partitions, stores)
 
     def targets(self) -> list[str]:
-        """All partitions."""
+        """Return all partitions."""
         return [
             f"{topic} {broker_id}:{store * 10_000 + partition}"
             for topic, (partitions, stores) in self.topics.items()

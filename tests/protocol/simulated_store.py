@@ -1,8 +1,8 @@
-"""A TubeMQ store and the broker-side cursor of one consumer, in memory, as far as reading goes.
+"""A simulated TubeMQ store with the broker's read cursor of one consumer, in memory.
 
-The rules are those of MessageStore, MsgFileStore, MsgMemStore and DefaultOffsetManager: one index for all partitions of
-the store, flushed files and two memory blocks that are read differently, a cursor made of a confirmed position and a
-part in flight. Entries are counted from 0 inside; positions on the outside are bytes of the index, 28 an entry.
+It follows MessageStore, MsgFileStore, MsgMemStore and DefaultOffsetManager: one index for all partitions of the store,
+flushed files and two memory blocks that are read differently, and a cursor of a confirmed position plus a part in
+flight. Attributes count entries from 0; requests and replies have positions in bytes of the index, 28 for each entry.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Message:
 
 class Entry(NamedTuple):
     partition: int
-    message: Message | None  # None: poisoned, takes a position, and no fetch ever returns it
-    matches: bool = True  # whether it passes the reader's filter, if that has one
-    too_long: bool = False  # to be read from memory
+    message: Message | None  # None: unreadable, it takes a position and no fetch ever returns it
+    matches: bool = True  # True if it passes the reader's filter
+    too_long: bool = False  # for the broker's reader of memory
 
 
 class Sought(NamedTuple):
@@ -45,7 +45,7 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one fetch reads, in entries; the last two count messages, as the real limits count bytes."""
+    """The entries that one fetch reads. The last two count messages; the real limits count bytes."""
 
     file_entries: int = 4000
     memory_entries: int = 6000
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass
 class SimulatedStore:
-    """Entries below `flushed` are in files, those below `backup` in the block being flushed, the rest in the other."""
+    """Entries before `flushed` are in files, those before `backup` in the block being flushed, others in the other."""
 
     limits: Limits = field(default_factory=Limits)
     filtered: bool = False
@@ -68,20 +68,20 @@ class SimulatedStore:
     in_flight: int = 0
     first_fetch: bool = True
     sought_at: int | None = None
-    moved: bool = False  # by somebody else, since the last seek
+    moved: bool = False  # by another client, since the last seek
 
-    stale: int = 0  # fetches to come that read nothing: index flushed, data not yet
-    busy: int = 0  # fetches to come that are refused for now
+    stale: int = 0  # next fetches that read nothing: the index is flushed, the data is not
+    busy: int = 0  # next fetches that get a 404 of kind WAIT
     racing: list[int] = field(
         default_factory=list
-    )  # partitions of entries that come in while the next fetch from memory is under way
+    )  # partitions of entries that arrive during the next fetch from memory
 
-    numbers: dict[Message, int] = field(default_factory=dict)  # of all messages there ever were
-    minima: list[int] = field(default_factory=list)  # there ever were
-    ends: list[int] = field(default_factory=list)  # as seeks told them
+    numbers: dict[Message, int] = field(default_factory=dict)  # of all messages, also lost ones
+    minima: list[int] = field(default_factory=list)  # all so far
+    ends: list[int] = field(default_factory=list)  # that seeks returned
     _next_id: int = 1000
 
-    # What producers, the flush thread, retention, administrators and crashes do
+    # Producers, the flush thread, retention, administrators and crashes
 
     def append(self, *partitions: int, poisoned: bool = False, matches: bool = True, too_long: bool = False) -> None:
         for partition in partitions:
@@ -95,28 +95,28 @@ class SimulatedStore:
         self.flushed = self.backup
 
     def swap_blocks(self) -> None:
-        """The block that takes messages becomes the one that is flushed; the other must have been flushed before."""
+        """Begin to flush the block with new messages, and finish the flush of the other one."""
         self.flushed = self.backup
         self.backup = len(self.entries)
 
     def expire(self, position: int) -> None:
-        """Retention removes files, never memory, and never the file that is written to."""
+        """Remove entries as retention does: files only, and never the last file."""
         position = max(self.minimum, min(position, self.flushed - 1))
         if not self._undoes_a_move(self.confirmed, position):
             self.minimum = position
             self.minima.append(position)
 
     def crash(self, keep: int, confirmed: int | None) -> None:
-        """The store comes back with `keep` entries, all in files, and the group at an older position or without any."""
+        """Restart the store with `keep` entries, all in files, and the group at an older position or without one."""
         del self.entries[max(keep, self.minimum) :]
         self.flushed = self.backup = len(self.entries)
         self.confirmed, self.in_flight, self.sought_at, self.racing = confirmed, 0, None, []
-        self._next_id -= 500  # a new process counts from another clock
+        self._next_id -= 500  # a new process counts ids from another time
 
     def move_group(self, to: int | None) -> bool:
-        """An administrator sets the position, or (None) its record is removed, as that of an expired group is.
+        """Set the group's position as an administrator does, or remove its record (None) as for an idle group.
 
-        Refused, and False, when that would undo an earlier move before the reader sought again.
+        Return False and do nothing if that would undo an earlier move since the last seek.
         """
         if to is not None:
             to = max(self.minimum, min(to, len(self.entries)))
@@ -126,10 +126,10 @@ class SimulatedStore:
         return True
 
     def _undoes_a_move(self, to: int | None, minimum: int) -> bool:
-        """Whether the group would stand again where the reader put it: no answer of a broker tells of such a pair."""
+        """Return True if the group would be again where the reader put it: no reply shows such a pair of moves."""
         return self.moved and max(to or 0, minimum) == self.sought_at
 
-    # What the reader's requests do
+    # Requests of the reader
 
     def seek(self, position: int) -> Sought:
         self.confirmed = max(self.minimum, min(position // UNIT, len(self.entries)))
@@ -138,7 +138,7 @@ class SimulatedStore:
         return Sought(self.confirmed * UNIT, len(self.entries) * UNIT)
 
     def ask_files(self, position: int) -> FilesEnd:
-        """A seek whose answer tells where the files end."""
+        """Seek, and return where the files end."""
         self.seek(position)
         return FilesEnd(self.flushed * UNIT)
 
@@ -159,20 +159,20 @@ class SimulatedStore:
         return self._fetch_memory(partition, at)
 
     def _cursor(self) -> int | None:
-        """The position to read from, None at the end of the store (DefaultOffsetManager.getOffset)."""
+        """Return the position to read from, None at the end of the store (DefaultOffsetManager.getOffset)."""
         self.confirmed = self.confirmed or 0
         at = self.confirmed + self.in_flight
         if at >= len(self.entries):
             self.in_flight += min(0, len(self.entries) - at)
             return None
         if at < self.minimum:
-            self.confirmed += self.minimum - at  # the part in flight is forgotten, not moved
+            self.confirmed += self.minimum - at  # the part in flight is dropped, not moved
             self.in_flight = 0
             return self.confirmed
         return at
 
     def _fetch_files(self, partition: int, at: int) -> Fetched:
-        # The loop runs over the remaining bytes of a buffer that it is emptying: it stops half way.
+        # The broker's loop compares with the remaining bytes of a buffer that it empties, so it stops half way.
         available = min(self.flushed - at, 2 * self.limits.file_entries)
         count = -(-available // 2)
         if self.stale:
@@ -183,7 +183,7 @@ class SimulatedStore:
         return Fetched(at * UNIT, len(self.entries) * UNIT, messages)
 
     def _fetch_memory(self, partition: int, at: int) -> Fetched | NotFound:
-        max_offset = len(self.entries) * UNIT  # taken before the block is looked at
+        max_offset = len(self.entries) * UNIT  # taken before the block is read
         in_backup = at < self.backup
         self.append(*self.racing)
         self.racing = []
@@ -199,7 +199,7 @@ class SimulatedStore:
         return Fetched(at * UNIT, max_offset, messages)
 
     def _scan(self, partition: int, at: int, count: int) -> tuple[tuple[Message, ...], int]:
-        """The messages of at most `count` entries, and how many entries were passed."""
+        """Return the messages of at most `count` entries, and the number of entries passed."""
         wanted = self.limits.first_messages if self.first_fetch else self.limits.messages
         self.first_fetch = False
         messages: list[Message] = []
@@ -213,7 +213,7 @@ class SimulatedStore:
                     return tuple(messages), number + 1 - at
         return tuple(messages), count
 
-    # What a test may ask
+    # Questions of tests
 
     def is_readable(self, entry: Entry, partition: int) -> bool:
         return entry.message is not None and entry.partition == partition and (entry.matches or not self.filtered)
@@ -223,7 +223,7 @@ class SimulatedStore:
         return {entry.message for entry in self.entries if entry.message is not None}
 
     def readable(self, partition: int, start: int, end: int) -> list[tuple[int, Message]]:
-        """Position and message of all that a read of [start, end) must give, positions in bytes."""
+        """Return position (in bytes) and message of all that a read of [start, end) must return."""
         return [
             (number * UNIT, entry.message)
             for number, entry in enumerate(self.entries[: end // UNIT])

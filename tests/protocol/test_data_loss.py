@@ -30,13 +30,13 @@ def delivered_to(delivered: int) -> DeliveredLog:
 
 @pytest.mark.parametrize(("asked", "offered", "delivered", "left"), [
     (START, 336, START, (336, END)),  # retention removed the beginning
-    (START, 336, 392, (392, END)),  # and it had been given out
+    (START, 336, 392, (392, END)),  # and it was delivered before
     (START, 700, START, (END, END)),
     (END, 420, START, (START, 420)),  # the store lost a tail
     (END, 420, 392, (392, 420)),
-    (END, 336, 392, (END, END)),  # and what was given out with it
-    (END, 84, START, (END, END)),  # and what stood before the range with it
-    (392, START, 392, (END, END)),  # other messages stand where these were given out
+    (END, 336, 392, (END, END)),  # and the delivered messages
+    (END, 84, START, (END, END)),  # and messages before the range
+    (392, START, 392, (END, END)),  # other messages are at the delivered positions
 ])  # fmt: skip
 def test_the_remaining_range(asked: int, offered: int, delivered: int, left: tuple[int, int]) -> None:
     assert remaining_range(START, END, lost(asked, offered), delivered_to(delivered)) == left

@@ -38,7 +38,7 @@ def test_replies_round_trip(reply: Response | Failure) -> None:
 
 
 def test_a_request_byte_by_byte() -> None:
-    """Flag 0; service 2, protocol version 3; method 17, a timeout of 300 ms, the call."""
+    """Flag 0; service 2, protocol version 3; method 17, a timeout of 300 ms, the request."""
     assert encode_request(Request(2, 17, 300, b"call")) == b"\x02\x08\x00" + b"\x04\x08\x02\x10\x03" + (
         b"\x0b" + b"\x08\x11" + b"\x10\xac\x02" + b"\x1a\x04call"
     )
@@ -49,9 +49,9 @@ FLAG = b"\x02\x08\x01"
 
 @pytest.mark.parametrize("status", [1, 2])
 def test_error_and_fatal_are_failures(status: int) -> None:
-    answer = rpc_pb.RspExceptionBody(exceptionName="a.b.C", stackTrace="why").SerializeToString()
+    data = rpc_pb.RspExceptionBody(exceptionName="a.b.C", stackTrace="why").SerializeToString()
     header = bytes([4, 8, status, 24, 3])
-    assert decode_reply(FLAG + header + bytes([len(answer)]) + answer) == Failure("a.b.C", "why", fatal=status == 2)
+    assert decode_reply(FLAG + header + bytes([len(data)]) + data) == Failure("a.b.C", "why", fatal=status == 2)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_any_bytes_give_a_request_or_a_protocol_error(tail: bytes, head: bytes) 
         assert isinstance(decode_request(head + tail), Request)
 
 
-def heard(body: bytes, method: int | None) -> Response | Failure | str:
-    """The reply in `body`, or the words of the error."""
+def decoded_or_error(body: bytes, method: int | None) -> Response | Failure | str:
+    """Return the reply in `body`, or the text of the error."""
     try:
         return decode_reply(body, method)
     except ProtocolError as error:
@@ -121,26 +121,26 @@ def test_the_expected_method_never_changes_the_decoded_reply(method: int, size: 
     assert decode_reply(encode_reply(reply), method if known else method ^ 1) == reply
 
 
-# A request of method 17 was answered with 4 bytes: these lengths and fields, or others in their place.
-ANSWER = b"\x08\x08\x11\x12\x04data"
-SAME_IN_OTHER_WORDS = [
-    (ANSWER, Response(17, b"data")),
-    (b"\x88\x00\x08\x11\x12\x04data", Response(17, b"data")),  # a length in more bytes than it needs
-    (b"\x09\x08\x91\x00\x12\x04data", Response(17, b"data")),  # so the method
-    (b"\x09\x08\x11\x12\x84\x00data", Response(17, b"data")),  # so the data's length
+# A reply of 4 bytes to a request of method 17, and other encodings of lengths and fields.
+REPLY = b"\x08\x08\x11\x12\x04data"
+OTHER_ENCODINGS = [
+    (REPLY, Response(17, b"data")),
+    (b"\x88\x00\x08\x11\x12\x04data", Response(17, b"data")),  # the length takes more bytes than needed
+    (b"\x09\x08\x91\x00\x12\x04data", Response(17, b"data")),  # the method, too
+    (b"\x09\x08\x11\x12\x84\x00data", Response(17, b"data")),  # the length of the data, too
     (b"\x08\x12\x04data\x08\x11", Response(17, b"data")),  # another order
-    (b"\x0a\x08\x12\x08\x11\x12\x04data", Response(17, b"data")),  # two methods, of which the last counts
-    (b"\x0e\x08\x11\x12\x04none\x12\x04data", Response(17, b"data")),  # two data
-    (b"\x0a\x08\x11\x12\x04data\x08\x12", Response(18, b"data")),  # the length is that of more than the data
-    (ANSWER + b"more", Response(17, b"data")),  # bytes behind it mean nothing
+    (b"\x0a\x08\x12\x08\x11\x12\x04data", Response(17, b"data")),  # two methods: the last one counts
+    (b"\x0e\x08\x11\x12\x04none\x12\x04data", Response(17, b"data")),  # two data fields: the last one counts
+    (b"\x0a\x08\x11\x12\x04data\x08\x12", Response(18, b"data")),  # the length covers a second method
+    (REPLY + b"more", Response(17, b"data")),  # bytes behind it have no meaning
     (b"\x04\x08\x11\x12\x00", Response(17, b"")),
 ]
 
 
 @pytest.mark.parametrize("method", [None, 17, 18])
-@pytest.mark.parametrize(("answer", "reply"), SAME_IN_OTHER_WORDS)
-def test_decodes_replies_that_are_encoded_in_another_way(answer: bytes, reply: Response, method: int | None) -> None:
-    assert decode_reply(FLAG + b"\x04\x08\x00\x18\x03" + answer, method) == reply
+@pytest.mark.parametrize(("data", "reply"), OTHER_ENCODINGS)
+def test_decodes_replies_that_are_encoded_in_another_way(data: bytes, reply: Response, method: int | None) -> None:
+    assert decode_reply(FLAG + b"\x04\x08\x00\x18\x03" + data, method) == reply
 
 
 short_replies = st.builds(Response, st.integers(15, 20) | int32s, st.binary(max_size=12)).map(encode_reply)
@@ -148,13 +148,13 @@ short_replies = st.builds(Response, st.integers(15, 20) | int32s, st.binary(max_
 
 @given(short_replies | replies.map(encode_reply) | st.binary(max_size=60), st.data())
 def test_the_expected_method_never_changes_the_result_for_changed_bytes(body: bytes, draw: st.DataObject) -> None:
-    """Whole replies, cut ones, ones with something behind them, with bytes changed, and bytes that are none."""
+    """Whole replies, cut ones, longer ones, changed ones, and bytes that are no reply."""
     damaged = bytearray(body[: draw.draw(st.just(len(body)) | st.integers(0, len(body)))])
     damaged += draw.draw(st.just(b"") | st.binary(max_size=5))
     for _ in range(draw.draw(st.integers(0, 2)) if damaged else 0):
         damaged[draw.draw(st.integers(0, min(len(damaged), 24) - 1))] = draw.draw(st.integers(0, 255))
     method = draw.draw(st.integers(15, 20) | int32s)
-    assert heard(bytes(damaged), method) == heard(bytes(damaged), None)
+    assert decoded_or_error(bytes(damaged), method) == decoded_or_error(bytes(damaged), None)
 
 
 @given(replies, st.data())

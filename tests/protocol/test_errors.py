@@ -42,7 +42,7 @@ EXAMPLES: list[tuple[TubeMQError, dict[str, object]]] = [
 
 
 def subclasses(kind: type[TubeMQError]) -> Iterator[type[TubeMQError]]:
-    """Those of the module; others may have some of their own."""
+    """Yield the error classes of the module; other modules may have more."""
     if kind.__module__ == errors.__name__:
         yield kind
     for subclass in kind.__subclasses__():

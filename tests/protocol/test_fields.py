@@ -1,4 +1,4 @@
-"""Fields are counted before a long message is parsed."""
+"""Tests that the fields of a long message are counted before it is parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if short messages were long."""
+    """Treat short messages as long ones."""
     monkeypatch.setattr(fields, "COUNTED_FROM", 0)
     monkeypatch.setattr(fields, "MAX_FIELDS", 10)
 
@@ -31,7 +31,7 @@ def varint(number: int) -> bytes:
 
 
 def field(wire_type: int, value: bytes) -> bytes:
-    """Of a number that no message knows."""
+    """Return a field with a number that no message has."""
     return varint(1000 << 3 | wire_type) + value
 
 
@@ -46,7 +46,7 @@ ONE_FIELD = st.one_of(
 @settings(deadline=None)
 @given(st.lists(ONE_FIELD, max_size=15))
 def test_fields_of_all_kinds_count(given: list[tuple[int, bytes]]) -> None:
-    token = b"\x08\x01"  # which is required
+    token = b"\x08\x01"  # the required field
     data = token + b"".join(field(wire_type, value) for wire_type, value in given)
     if len(given) < 10:
         assert parse(broker_pb.AuthorizedInfo, data).visitAuthorizedToken == 1
@@ -75,9 +75,9 @@ def test_reports_the_first_message_that_lacks_a_field() -> None:
     whole = broker_pb.TransferedMessage(messageId=1, checkSum=2, flag=0, payLoadData=b"x")
     lacking = [broker_pb.TransferedMessage(messageId=1), broker_pb.TransferedMessage()]
     got = broker_pb.GetMessageResponseB2C(success=True, errCode=200, messages=[whole, *lacking])
-    with pytest.raises(ProtocolError) as told:
+    with pytest.raises(ProtocolError) as caught:
         parse(broker_pb.GetMessageResponseB2C, got.SerializePartialToString())
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "a GetMessageResponseB2C came without messages.checkSum, messages.payLoadData, messages.flag"
     )
     with pytest.raises(ProtocolError, match=r"^a GetMessageResponseB2C came without success, errCode$"):

@@ -142,7 +142,7 @@ def test_returns_the_frames_before_invalid_bytes_first(framing: Framing) -> None
 
 
 class BlockByBlock(FrameDecoder):
-    """Reads frames of one block in the way in which all others are read."""
+    """A decoder without the fast path for frames of one block."""
 
     def _take_singles(self, source: object, start: int, frames: list[Frame]) -> int:
         return start
@@ -153,7 +153,7 @@ edge_numbers = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 3584, 3585, 8191, 8192
 
 @st.composite
 def near_frames(draw: st.DrawFn) -> bytes:
-    """Frames of one block in which at most one number is another."""
+    """Draw frames of one block with at most one wrong number."""
     data = draw(st.binary(max_size=40) | st.builds(bytes, st.sampled_from([8191, 8192, 8193])))
     token, count, size = TOKEN, 1, len(data)
     match draw(st.sampled_from(["token", "count", "size", "none"])):
@@ -177,8 +177,8 @@ prefixed_bytes = st.one_of(
 )
 
 
-def heard(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]:
-    """What `decoder` gives for each of `pieces`: frames, or the words of its error."""
+def fed(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]:
+    """Return what `decoder` returns for each of `pieces`: frames, or the text of its error."""
     results: list[list[Frame] | str] = []
     for piece in pieces:
         try:
@@ -191,12 +191,12 @@ def heard(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]
 @settings(max_examples=500)
 @given(framings, st.data())
 def test_the_fast_path_for_one_block_decodes_the_same(framing: Framing, data: st.DataObject) -> None:
-    """Whatever the bytes, and however they are cut: frames, errors and the moments when they come are the same."""
+    """For any bytes in any cuts: the same frames and errors at the same time."""
     parts = data.draw(st.lists(standard_bytes if framing is STANDARD else prefixed_bytes, min_size=1, max_size=4))
     wire = b"".join(parts)
     cuts = sorted(data.draw(st.just([]) | st.lists(st.integers(0, len(wire)), max_size=5)))
     pieces = [wire[start:end] for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
-    assert heard(FrameDecoder(framing), pieces) == heard(BlockByBlock(framing), pieces)
+    assert fed(FrameDecoder(framing), pieces) == fed(BlockByBlock(framing), pieces)
 
 
 @given(framings, st.lists(st.binary(max_size=50), max_size=4), st.booleans())

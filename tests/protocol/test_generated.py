@@ -1,4 +1,4 @@
-"""The checked-in code is what `make proto` makes of the published files."""
+"""Tests that the checked-in code is the output of `make proto` for the published files."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ PACKAGE = Path("tubemq_spark/protocol/pb")
 SERVICES = ["BrokerService", "MasterService", "RPC"]
 GENERATED = [f"{service}_pb2{suffix}" for service in SERVICES for suffix in (".py", ".pyi")]
 
-# Another library's files and messages of the same names, in the pool before ours; warnings are errors.
+# Another library registers files and messages of the same names first; warnings are errors.
 NEIGHBOUR = """
 from google.protobuf import descriptor_pb2, descriptor_pool
 

@@ -1,4 +1,4 @@
-"""Bytes of real servers (tests/golden) mean what their senders meant."""
+"""Tests that captured bytes of real servers (tests/golden) decode to what was sent."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_expected_method_never_changes_a_captured_reply(talk: Conversation, 
 def test_decodes_the_reply_to_a_send_without_protobuf(
     talk: Conversation, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For it is done for every message; servers write their answers in the one way that is known by heart."""
+    """This happens for every message, and servers encode these replies in only one way."""
     body, method, outcome = talk.frame(talk.exchanges[name].reply).body, talk.request(name).method, talk.outcome(name)
     monkeypatch.delattr(envelope, "parse")
     assert decode_reply(body, method) == outcome
@@ -155,7 +155,7 @@ def test_a_prefixed_server_pads_its_blocks_with_zeros() -> None:
 
 
 def test_a_conversation_through_one_connection(talk: Conversation) -> None:
-    """The captured requests went out as 1, 2, 3 …, which a fresh RpcProtocol gives too."""
+    """The captured requests have the serial numbers 1, 2, 3 …, as a new RpcProtocol assigns them."""
     rpc = RpcProtocol(talk.framing)
     by_number = sorted(talk.exchanges.values(), key=lambda exchange: talk.frame(exchange.request).serial_no)
     for exchange in by_number:

@@ -1,4 +1,4 @@
-"""The tables of all life cycles: complete, without dead ends, and an error for everything else."""
+"""Tests of all life-cycle tables: complete, without dead ends, and an error for all other events."""
 
 from __future__ import annotations
 

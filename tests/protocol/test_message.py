@@ -35,7 +35,7 @@ def micros(moment: datetime) -> int:
 
 @pytest.mark.parametrize(("payload", "crc"), [(b"", 0), (b"123456789", 0x4BF43926), (b"a", 0x68B7BE43)])
 def test_check_sum_is_31_bits_of_crc32(payload: bytes, crc: int) -> None:
-    """The catalogue's check value of CRC-32 over 123456789 is CBF43926."""
+    """CRC-32 of 123456789 is CBF43926, the published check value."""
     assert check_sum(payload) == crc
 
 

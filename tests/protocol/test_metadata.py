@@ -35,7 +35,7 @@ ports = st.integers(1, 65535)
 ids = st.integers(0, 2**31 - 1)
 counts = st.integers(1, 100)
 brokers = st.builds(Broker, ids, st.builds(Address, hosts, ports))
-# Client ids and groups: neither takes the signs that the texts are cut at.
+# Client ids and groups, without the separators of the text forms
 members = st.from_regex(r"[^@#\s]{1,9}", fullmatch=True)
 
 
