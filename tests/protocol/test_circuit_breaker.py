@@ -66,13 +66,13 @@ def test_one_broker_of_many(counts: FailureStats, rests: float, stays_away: floa
 
 
 @pytest.mark.parametrize("counts", [row[0] for row in TABLE])
-def test_the_only_broker_is_tried_again_after_its_rest(counts: FailureStats) -> None:
+def test_the_only_broker_is_tried_again_after_its_backoff(counts: FailureStats) -> None:
     (verdict,) = breaker_states({7: counts}, 1, T).values()
     assert verdict.avoid_until == verdict.backoff_until <= T + 3.0
 
 
 @pytest.mark.parametrize("counts", [FailureStats(), FailureStats(last=T), owing(0.0), owing(1.0)], ids=str)
-def test_without_trouble_there_is_no_verdict(counts: FailureStats) -> None:
+def test_a_healthy_broker_has_no_state(counts: FailureStats) -> None:
     assert breaker_states({7: counts}, 10, T) == {}
 
 
@@ -92,7 +92,7 @@ def test_without_trouble_there_is_no_verdict(counts: FailureStats) -> None:
     ids=["the worse of two", "the worst of three", "two of seven", "equals", "the slowest", "trouble, not slowness",
          "those without trouble", "those whose time is over", "nobody"],
 )  # fmt: skip
-def test_who_is_shielded(brokers: dict[int, FailureStats], known: int, shielded: set[int]) -> None:
+def test_which_brokers_are_avoided(brokers: dict[int, FailureStats], known: int, shielded: set[int]) -> None:
     verdicts = breaker_states(brokers, known, T)
     assert {one for one, verdict in verdicts.items() if verdict.avoid_until > max(T, verdict.backoff_until)} == shielded
 
@@ -100,14 +100,14 @@ def test_who_is_shielded(brokers: dict[int, FailureStats], known: int, shielded:
 @pytest.mark.parametrize(
     ("known", "most"), [(0, 0), (1, 0), (2, 1), (3, 1), (6, 1), (7, 2), (10, 3), (100, 30)]
 )  # fmt: skip
-def test_how_many_may_be_shielded(known: int, most: int) -> None:
+def test_how_many_brokers_may_be_avoided(known: int, most: int) -> None:
     assert max_avoided(known) == most
 
 
 @pytest.mark.parametrize(
     ("failed", "rests"), [(1, 0.1), (2, 0.2), (3, 0.4), (5, 1.6), (6, 3.0), (10_000, 3.0)]
 )  # fmt: skip
-def test_a_partition(failed: int, rests: float) -> None:
+def test_the_state_of_a_partition(failed: int, rests: float) -> None:
     assert tuple(partition_breaker_state(FailureStats(failed=failed, last=T))) == pytest.approx(
         (T + rests, T + 3.0, True)
     )
@@ -126,7 +126,7 @@ def is_troubled(counts: FailureStats) -> bool:
 
 
 @given(clusters, st.integers(0, 60))
-def test_never_more_are_shielded_than_may_be(brokers: dict[int, FailureStats], more: int) -> None:
+def test_never_more_brokers_are_avoided_than_allowed(brokers: dict[int, FailureStats], more: int) -> None:
     known = len(brokers) + more
     shielded = [one for one in breaker_states(brokers, known, T).values() if one.avoid_until > one.backoff_until]
     assert len(shielded) <= max_avoided(known) <= max(1, known // 3)
@@ -134,12 +134,12 @@ def test_never_more_are_shielded_than_may_be(brokers: dict[int, FailureStats], m
 
 
 @given(clusters)
-def test_each_has_a_verdict_that_had_trouble_and_nobody_else(brokers: dict[int, FailureStats]) -> None:
+def test_only_failed_or_slow_brokers_have_a_state(brokers: dict[int, FailureStats]) -> None:
     assert set(breaker_states(brokers, 60, T)) == {one for one, counts in brokers.items() if is_troubled(counts)}
 
 
 @given(clusters, st.integers(20, 60))
-def test_a_rest_is_never_longer_than_the_shield(brokers: dict[int, FailureStats], known: int) -> None:
+def test_the_backoff_is_never_longer_than_the_avoidance(brokers: dict[int, FailureStats], known: int) -> None:
     for one, verdict in breaker_states(brokers, known, T).items():
         assert verdict.backoff_until <= verdict.avoid_until <= max(T + SLOW_AFTER, brokers[one].last + 120.0)
         assert verdict.backoff_until <= brokers[one].last + 3.0
@@ -147,13 +147,13 @@ def test_a_rest_is_never_longer_than_the_shield(brokers: dict[int, FailureStats]
 
 
 @given(st.integers(0, 1000))
-def test_the_same_holds_of_a_partition(failed: int) -> None:
+def test_the_backoff_of_a_partition_is_never_longer_than_the_avoidance(failed: int) -> None:
     verdict = partition_breaker_state(FailureStats(failed=failed, last=T))
     assert verdict.backoff_until <= verdict.avoid_until == T + 3.0
 
 
 @given(all_counts, st.sampled_from(["lost", "refused", "full"]))
-def test_more_trouble_never_shortens_anything(counts: FailureStats, kind: str) -> None:
+def test_more_failures_never_shorten_anything(counts: FailureStats, kind: str) -> None:
     def verdict(counts: FailureStats) -> BreakerState:
         return breaker_states({1: counts}, 10, T).get(1, BreakerState(0.0, 0.0, False))
 
@@ -164,6 +164,6 @@ def test_more_trouble_never_shortens_anything(counts: FailureStats, kind: str) -
 
 
 @given(clusters, st.integers(20, 60))
-def test_a_larger_cluster_never_shields_fewer(brokers: dict[int, FailureStats], known: int) -> None:
+def test_a_larger_cluster_never_avoids_a_broker_for_less_time(brokers: dict[int, FailureStats], known: int) -> None:
     small, large = breaker_states(brokers, known, T), breaker_states(brokers, known + 1, T)
     assert all(small[one].avoid_until <= large[one].avoid_until for one in small)

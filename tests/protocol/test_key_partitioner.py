@@ -53,7 +53,7 @@ def test_other_languages_find_the_same_partition(key: str, slot: int, owner: str
 
 
 @given(keys, topics, st.randoms())
-def test_the_order_in_which_partitions_are_told_is_of_no_account(
+def test_the_order_of_partitions_does_not_matter(
     keys: list[bytes], partitions: list[Partition], dice: random.Random
 ) -> None:
     shuffled = list(partitions)
@@ -63,7 +63,7 @@ def test_the_order_in_which_partitions_are_told_is_of_no_account(
 
 
 @given(keys, topics, st.data())
-def test_a_partition_that_goes_moves_its_own_keys_alone(
+def test_a_removed_partition_moves_only_its_own_keys(
     keys: list[bytes], partitions: list[Partition], data: st.DataObject
 ) -> None:
     """And one that comes takes keys from all, and moves no other."""
@@ -96,5 +96,5 @@ def test_numbers_in_a_row_are_spread_over_the_slots() -> None:
     assert max(shares.values()) < 3 * 20
 
 
-def test_it_shows_how_many_partitions_it_has() -> None:
+def test_repr_shows_the_number_of_partitions() -> None:
     assert repr(KeyMap(EIGHT)) == "<KeyMap of 8 partitions>"

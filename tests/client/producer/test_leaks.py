@@ -71,7 +71,7 @@ class Observer:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "not shared"])
-def test_nothing_is_left_of_a_thousand_tasks(cluster: EmbeddedCluster, shared: bool) -> None:
+def test_many_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: bool) -> None:
     same = replace(settings(cluster), shared_connections=shared)
     observer = Observer(cluster)
     limits = (1, 3) if shared else (0, 0)
@@ -88,7 +88,7 @@ def test_nothing_is_left_of_a_thousand_tasks(cluster: EmbeddedCluster, shared: b
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "not shared"])
-def test_nothing_is_left_of_tasks_that_fail_or_find_a_broker_down(cluster: EmbeddedCluster, shared: bool) -> None:
+def test_failed_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: bool) -> None:
     same = replace(settings(cluster, retry_for=0.0), shared_connections=shared)
     observer = Observer(cluster)
     with Producer(same) as producer:
@@ -108,7 +108,7 @@ def test_nothing_is_left_of_tasks_that_fail_or_find_a_broker_down(cluster: Embed
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
-def test_many_tasks_at_once_share_a_registration(cluster: EmbeddedCluster) -> None:
+def test_concurrent_tasks_share_a_registration(cluster: EmbeddedCluster) -> None:
     """As the tasks of a thread pool in one process do."""
     same = settings(cluster)
     registers = counted(cluster, "producer_register")

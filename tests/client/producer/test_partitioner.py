@@ -126,25 +126,25 @@ P10, P11, P20, P21 = BOTH
 
 
 @given(st.lists(st.sampled_from(BOTH), min_size=1, unique=True), st.integers(0, 1 << 30), st.integers(1, 4))
-def test_every_partition_has_its_turn(partitions: list[Partition], start: int, rounds: int) -> None:
+def test_round_robin_gives_each_partition_its_turn(partitions: list[Partition], start: int, rounds: int) -> None:
     deal = RoundRobin(start)
     chosen = [deal.choose(partitions) for _ in range(rounds * len(partitions))]
     assert Counter(chosen) == dict.fromkeys(partitions, rounds)
     assert chosen[: len(partitions)] == chosen[-len(partitions) :]
 
 
-def test_begins_anywhere() -> None:
+def test_round_robin_begins_at_a_random_partition() -> None:
     assert len({RoundRobin().choose(BOTH) for _ in range(200)}) > 1
 
 
 # Without trouble
 
 
-def test_all_partitions_have_their_turn(pair: Bench) -> None:
+def test_records_without_a_key_go_to_all_partitions_in_turn(pair: Bench) -> None:
     assert pair.choices(400) == dict.fromkeys([P10, P11, P20, P21], 100)
 
 
-def test_only_what_is_connected_and_has_room_is_chosen(pair: Bench) -> None:
+def test_only_connected_brokers_with_room_are_chosen(pair: Bench) -> None:
     pair.links[1].is_full = True
     assert set(pair.choices()) == {P20, P21}
     assert not pair.may_go(P10)
@@ -154,7 +154,7 @@ def test_only_what_is_connected_and_has_room_is_chosen(pair: Bench) -> None:
     assert set(pair.choices()) == {P10, P11}
 
 
-def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
+def test_a_channel_that_became_full_is_not_chosen(pair: Bench) -> None:
     pair.begin()
     assert pair.router.choose("demo") is not None
     pair.links[1].is_full = True
@@ -165,15 +165,13 @@ def test_what_is_filled_meanwhile_is_chosen_no_more(pair: Bench) -> None:
 @pytest.mark.parametrize(("idle", "busy", "chosen"), [
     (0, 256, {1, 2}), (0, 257, {1}), (100, 456, {1, 2}), (100, 457, {1}), (1000, 2000, {1, 2}),
 ])  # fmt: skip
-def test_who_has_far_more_unanswered_than_others_gets_no_more(
-    pair: Bench, idle: int, busy: int, chosen: set[int]
-) -> None:
+def test_a_broker_with_far_more_in_flight_is_not_chosen(pair: Bench, idle: int, busy: int, chosen: set[int]) -> None:
     pair.links[1].in_flight, pair.links[2].in_flight = idle, busy
     assert pair.brokers() == chosen
     assert pair.may_go(P20), "what must go there does"
 
 
-def test_partitions_that_come_are_used(pair: Bench) -> None:
+def test_new_partitions_are_used(pair: Bench) -> None:
     assert not pair.begin()
     pair.choices()
     pair.session.cluster = cluster(1, 2, partitions=3)
@@ -182,7 +180,7 @@ def test_partitions_that_come_are_used(pair: Bench) -> None:
     assert not pair.begin()
 
 
-def test_partitions_are_told_before_they_are_used(pair: Bench) -> None:
+def test_the_lookup_is_asked_before_partitions_are_used(pair: Bench) -> None:
     assert pair.asked == []
     pair.choices()
     pair.owners()
@@ -192,7 +190,7 @@ def test_partitions_are_told_before_they_are_used(pair: Bench) -> None:
     assert pair.asked[1:] == [pair.partitions()]
 
 
-def test_partitions_that_are_not_usable_are_not_used(pair: Bench) -> None:
+def test_unavailable_partitions_are_not_used(pair: Bench) -> None:
     pair.unavailable = {P10, P20}
     assert set(pair.choices()) == {P11, P21}
     assert set(pair.owners().values()) == {P11, P21}
@@ -201,13 +199,13 @@ def test_partitions_that_are_not_usable_are_not_used(pair: Bench) -> None:
         pair.router.require(P20)
 
 
-def test_when_none_is_usable_that_is_told(pair: Bench) -> None:
+def test_no_available_partition_is_an_error(pair: Bench) -> None:
     pair.unavailable = {P10, P11, P20, P21}
     with pytest.raises(TransportError):
         pair.choices()
 
 
-def test_keys_have_their_partitions_whatever_is_connected(pair: Bench) -> None:
+def test_partitions_of_keys_do_not_depend_on_connections(pair: Bench) -> None:
     expected = {key: KeyMap([P10, P11, P20, P21]).partition(key) for key in KEYS}
     assert pair.owners() == expected
     pair.links.clear()
@@ -223,9 +221,7 @@ def test_the_brokers_of_a_topic(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("lost", 15.0), ("refused", 50.0), ("full", 3.0)])
-def test_a_broker_with_trouble_is_avoided_for_a_while(
-    pair: Bench, clock: ManualClock, kind: str, seconds: float
-) -> None:
+def test_a_failed_broker_is_avoided_for_a_while(pair: Bench, clock: ManualClock, kind: str, seconds: float) -> None:
     pair.begin()
     pair.router.broker_failed(1, kind)
     assert pair.brokers() == {2}
@@ -242,7 +238,7 @@ def test_a_broker_with_trouble_is_avoided_for_a_while(
     assert pair.router.may_connect(1, needed=False)
 
 
-def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: ManualClock) -> None:
+def test_a_half_open_broker_gets_one_record(pair: Bench, clock: ManualClock) -> None:
     pair.router.broker_failed(1, "full")
     clock.now += 3.1
     pair.begin()
@@ -259,7 +255,7 @@ def test_after_its_rest_it_is_tried_with_one_message(pair: Bench, clock: ManualC
     assert not pair.router.breakers.any_open
 
 
-def test_trouble_again_after_the_rest_makes_it_longer(pair: Bench, clock: ManualClock) -> None:
+def test_a_failure_after_the_backoff_doubles_it(pair: Bench, clock: ManualClock) -> None:
     for rest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0):
         pair.router.broker_failed(1, "lost")
         clock.now += rest * 0.9
@@ -269,7 +265,7 @@ def test_trouble_again_after_the_rest_makes_it_longer(pair: Bench, clock: Manual
         assert pair.may_go(P10)
 
 
-def test_success_ends_it(pair: Bench, clock: ManualClock) -> None:
+def test_a_success_closes_the_breaker(pair: Bench, clock: ManualClock) -> None:
     pair.router.broker_failed(1, "refused")
     pair.router.succeeded(P20)
     assert pair.brokers() == {2}
@@ -291,7 +287,7 @@ def test_the_whole_cluster_is_never_avoided(clock: ManualClock) -> None:
     assert len(bench.brokers()) == 10
 
 
-def test_the_only_broker_of_a_topic_is_tried_after_its_rest(clock: ManualClock) -> None:
+def test_the_only_broker_of_a_topic_is_tried_after_its_backoff(clock: ManualClock) -> None:
     """However many brokers there are without it."""
     bench = Bench(clock, cluster(1, others=range(2, 11)))
     bench.router.broker_failed(1, "refused")
@@ -300,7 +296,7 @@ def test_the_only_broker_of_a_topic_is_tried_after_its_rest(clock: ManualClock) 
     assert bench.brokers() == {1}
 
 
-def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench, clock: ManualClock) -> None:
+def test_a_slow_broker_gets_only_records_that_must_go_there(pair: Bench, clock: ManualClock) -> None:
     pair.links[1] = Connected(in_flight=5, oldest_in_flight_since=clock.now - 0.9)
     assert pair.brokers() == {1, 2}
     clock.now += 0.2
@@ -312,7 +308,7 @@ def test_who_owes_answers_for_long_gets_none_but_what_must_go_there(pair: Bench,
     assert pair.brokers() == {1, 2}
 
 
-def test_a_broker_with_trouble_that_is_listed_no_more_is_not_even_dialled(pair: Bench) -> None:
+def test_a_failed_broker_that_is_not_listed_is_not_connected(pair: Bench) -> None:
     pair.session.listed -= {P10, P11}
     pair.begin()
     assert pair.router.brokers("demo") == {1, 2}
@@ -320,7 +316,7 @@ def test_a_broker_with_trouble_that_is_listed_no_more_is_not_even_dialled(pair: 
     assert pair.router.brokers("demo") == {2}
 
 
-def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: ManualClock) -> None:
+def test_partitioners_of_a_session_share_failures(pair: Bench, clock: ManualClock) -> None:
     other = Partitioner(cast(ProducerSession, pair.session), pair.health)
     assert pair.brokers() == {1, 2}
     other.broker_failed(1, "lost")
@@ -334,7 +330,7 @@ def test_trouble_is_known_to_all_routers_of_a_session(pair: Bench, clock: Manual
     assert not other.breakers.any_open
 
 
-def test_a_topic_is_stuck_unless_somebody_takes_its_messages_or_is_just_full(pair: Bench) -> None:
+def test_a_topic_is_blocked_if_no_broker_is_open_and_none_is_full(pair: Bench) -> None:
     pair.begin()
     assert not pair.router.is_blocked("demo")
     pair.links[1].is_full = pair.links[2].is_full = True
@@ -351,7 +347,7 @@ def test_a_topic_is_stuck_unless_somebody_takes_its_messages_or_is_just_full(pai
 # A partition that has trouble
 
 
-def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock: ManualClock) -> None:
+def test_a_failed_partition_is_avoided_but_not_its_broker(pair: Bench, clock: ManualClock) -> None:
     pair.router.partition_failed(P10)
     assert set(pair.choices()) == {P11, P20, P21}
     assert not pair.may_go(P10)
@@ -368,7 +364,7 @@ def test_a_partition_with_trouble_is_left_but_not_its_broker(pair: Bench, clock:
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 
-def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: Bench, clock: ManualClock) -> None:
+def test_partitions_that_all_failed_are_tried_after_the_backoff(pair: Bench, clock: ManualClock) -> None:
     for partition in pair.partitions():
         pair.router.partition_failed(partition)
     assert set(pair.choices()) == {None}
@@ -376,7 +372,7 @@ def test_when_all_partitions_have_trouble_they_are_tried_after_their_rest(pair: 
     assert set(pair.choices()) == {P10, P11, P20, P21}
 
 
-def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock: ManualClock) -> None:
+def test_a_half_open_partition_gets_one_record(pair: Bench, clock: ManualClock) -> None:
     for partition in (P10, P20, P21):
         pair.router.partition_failed(partition)
     clock.now += 3.1
@@ -397,7 +393,7 @@ def test_after_its_rest_a_partition_is_tried_with_one_message(pair: Bench, clock
     assert pair.may_go(P20)
 
 
-def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: ManualClock) -> None:
+def test_records_wait_while_all_partitions_are_probed(pair: Bench, clock: ManualClock) -> None:
     for partition in pair.partitions():
         pair.router.partition_failed(partition)
     clock.now += 0.11
@@ -412,7 +408,7 @@ def test_when_all_partitions_are_tried_the_others_wait(pair: Bench, clock: Manua
     assert set(pair.choices()) == {None}
 
 
-def test_trouble_moves_no_key(pair: Bench) -> None:
+def test_failures_move_no_key(pair: Bench) -> None:
     before = pair.owners()
     pair.router.partition_failed(P10)
     pair.router.broker_failed(2, "lost")
@@ -420,7 +416,7 @@ def test_trouble_moves_no_key(pair: Bench) -> None:
 
 
 @pytest.mark.parametrize("whose", ["the partition's", "the broker's"])
-def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: ManualClock, whose: str) -> None:
+def test_a_failed_partition_that_is_not_listed_is_gone(pair: Bench, clock: ManualClock, whose: str) -> None:
     before = pair.owners()
     pair.session.listed.remove(P10)
     assert pair.owners() == before, "as long as it works it is used"
@@ -440,7 +436,7 @@ def test_what_had_trouble_and_is_listed_no_more_is_gone(pair: Bench, clock: Manu
     assert pair.owners() == before
 
 
-def test_nothing_is_gone_where_the_master_lists_nothing(pair: Bench, clock: ManualClock) -> None:
+def test_nothing_is_gone_if_the_master_lists_nothing(pair: Bench, clock: ManualClock) -> None:
     """As one does that has just taken over, or when the topic is closed."""
     before = pair.owners()
     pair.session.listed.clear()

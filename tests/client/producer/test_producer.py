@@ -50,7 +50,7 @@ def send_all(producer: Producer, count: int, topic: str = "demo") -> list[bytes]
     return bodies(count)
 
 
-def test_a_message_arrives_as_it_was_given(cluster: EmbeddedCluster) -> None:
+def test_a_message_is_stored_with_its_attributes(cluster: EmbeddedCluster) -> None:
     attributes = encode_attributes({"city": "Zürich"}, "news", "202611210830")
     with Producer(settings(cluster)) as producer:
         producer.send("demo", b"hello", attributes, "news", "202611210830")
@@ -71,13 +71,13 @@ def test_partitions_get_equal_shares(cluster: EmbeddedCluster, count: int) -> No
     assert bodies_in(cluster) == dict.fromkeys(bodies(count), 1)
 
 
-def test_leaving_the_block_waits_for_what_was_sent(cluster: EmbeddedCluster) -> None:
+def test_leaving_the_with_block_flushes(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
     assert bodies_in(cluster) == dict.fromkeys(bodies(300), 1)
 
 
-def test_rows_of_several_topics(cluster: EmbeddedCluster) -> None:
+def test_one_producer_sends_to_several_topics(cluster: EmbeddedCluster) -> None:
     cluster.create("other", TopicSpec(partitions=1))
     cluster.create("third", TopicSpec(partitions=2))
     with Producer(settings(cluster)) as producer:
@@ -108,7 +108,7 @@ class AtOnce:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 7, 128])
-def test_no_more_than_max_in_flight_are_unanswered(cluster: EmbeddedCluster, max_in_flight: int) -> None:
+def test_max_in_flight_limits_unanswered_sends(cluster: EmbeddedCluster, max_in_flight: int) -> None:
     at_once = AtOnce(cluster)
     with Producer(settings(cluster), max_in_flight) as producer:
         send_all(producer, 700)
@@ -148,7 +148,7 @@ def failing(*names: str) -> pytest.MarkDecorator:
 
 
 @failing(*FAILURES)
-def test_what_one_broker_does_not_take_goes_elsewhere(cluster: EmbeddedCluster, failing: Failing) -> None:
+def test_records_that_one_broker_refuses_go_to_another(cluster: EmbeddedCluster, failing: Failing) -> None:
     fault = failing(cluster.tubemq.on("send_message", broker=1, nth=21, times=20))
     is_silent = failing in (Calls.drop_request, Calls.drop_reply)
     with Producer(settings(cluster, rpc_timeout=0.3 if is_silent else 10.0)) as producer:
@@ -166,7 +166,7 @@ def test_what_one_broker_does_not_take_goes_elsewhere(cluster: EmbeddedCluster, 
 
 
 @failing("503", "close", "no answer")
-def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Failing) -> None:
+def test_a_failing_broker_is_avoided(cluster: EmbeddedCluster, failing: Failing) -> None:
     fault = failing(cluster.tubemq.on("send_message", broker=1))
     with Producer(settings(cluster, rpc_timeout=0.3 if failing is Calls.drop_request else 10.0)) as producer:
         send_all(producer, 30)
@@ -178,7 +178,7 @@ def test_a_failing_broker_is_left_alone(cluster: EmbeddedCluster, failing: Faili
     assert {partition.broker_id for partition in stored} == {2}
 
 
-def test_a_failing_partition_is_left_alone_but_not_its_broker(cluster: EmbeddedCluster) -> None:
+def test_a_failing_partition_is_avoided_but_not_its_broker(cluster: EmbeddedCluster) -> None:
     fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
     with Producer(settings(cluster, clock=ManualClock())) as producer:  # whose breaker closes after 3 s
         send_all(producer, 30)
@@ -191,7 +191,7 @@ def test_a_failing_partition_is_left_alone_but_not_its_broker(cluster: EmbeddedC
 
 
 @failing("503", "419", "close")
-def test_the_only_broker_is_tried_again_all_the_same(failing: Failing) -> None:
+def test_the_only_broker_is_tried_again(failing: Failing) -> None:
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=1) as cluster:
         fault = failing(cluster.tubemq.on("send_message", times=3))
         with Producer(settings(cluster)) as producer:
@@ -201,7 +201,7 @@ def test_the_only_broker_is_tried_again_all_the_same(failing: Failing) -> None:
         assert set(bodies_in(cluster)) == set(bodies(100))
 
 
-def test_a_broker_that_cannot_be_reached_is_passed_over(cluster: EmbeddedCluster) -> None:
+def test_an_unreachable_broker_gets_no_records(cluster: EmbeddedCluster) -> None:
     cluster.kill_broker(1)
     with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
@@ -209,7 +209,7 @@ def test_a_broker_that_cannot_be_reached_is_passed_over(cluster: EmbeddedCluster
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_nothing_is_lost_whatever_happens(seed: int) -> None:
+def test_no_record_is_lost_under_random_failures(seed: int) -> None:
     dice = random.Random(seed)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=3) as cluster:
         for broker_id in cluster.broker_ids:
@@ -246,7 +246,7 @@ def test_a_refusal_names_the_row() -> None:
     assert (error.code, error.name, error.message) == (400, "BAD_REQUEST", "as the test wants it")
 
 
-def test_after_an_error_nothing_counts_as_flushed(cluster: EmbeddedCluster) -> None:
+def test_flush_fails_after_an_error(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message").fail(400)
     producer = Producer(settings(cluster))
     producer.send("demo", b"a")
@@ -256,7 +256,7 @@ def test_after_an_error_nothing_counts_as_flushed(cluster: EmbeddedCluster) -> N
     producer.close()
 
 
-def test_patience_ends_with_the_last_answer(cluster: EmbeddedCluster) -> None:
+def test_the_delivery_timeout_reports_the_last_answer(cluster: EmbeddedCluster) -> None:
     refusals = [cluster.tubemq.on("send_message", broker=n).fail(419) for n in cluster.broker_ids]
     with (
         pytest.raises(
@@ -273,7 +273,7 @@ def test_patience_ends_with_the_last_answer(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("reason", ["close", "no answer", "no broker"])
-def test_patience_ends_without_any_answer(cluster: EmbeddedCluster, reason: str) -> None:
+def test_the_delivery_timeout_ends_without_any_answer(cluster: EmbeddedCluster, reason: str) -> None:
     if reason == "no broker":
         for broker_id in cluster.broker_ids:
             cluster.kill_broker(broker_id)
@@ -288,7 +288,7 @@ def test_patience_ends_without_any_answer(cluster: EmbeddedCluster, reason: str)
     producer.close()
 
 
-def test_no_retries_when_none_are_wanted(cluster: EmbeddedCluster) -> None:
+def test_retry_for_zero_means_one_try(cluster: EmbeddedCluster) -> None:
     refusal = cluster.tubemq.on("send_message").fail(500)
     with pytest.raises(ServerError, match="in 1 tries"), Producer(settings(cluster, retry_for=0)) as producer:
         producer.send("demo", b"a")
@@ -296,7 +296,7 @@ def test_no_retries_when_none_are_wanted(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["known to the master", "forgotten by the master"])
-def test_a_token_that_is_too_old_is_renewed(forgotten: bool) -> None:
+def test_an_expired_visit_token_is_renewed(forgotten: bool) -> None:
     config = ServerConfig(
         start_visit_token_check=True,
         visit_token_valid_period=PERIOD,
@@ -314,7 +314,7 @@ def test_a_token_that_is_too_old_is_renewed(forgotten: bool) -> None:
         assert registers.fired == forgotten
 
 
-def test_a_token_that_stays_wrong_is_an_error(cluster: EmbeddedCluster) -> None:
+def test_a_token_that_all_brokers_reject_is_an_error(cluster: EmbeddedCluster) -> None:
     refusal = cluster.tubemq.on("send_message").fail(415)
     producer = Producer(settings(cluster))
     producer.send("demo", b"a", row=0)
@@ -325,7 +325,7 @@ def test_a_token_that_stays_wrong_is_an_error(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("how", [{"key": b"k"}, {"target": (1, 0)}], ids=["key", "target"])
-def test_a_token_that_stays_wrong_where_a_message_must_go_is_an_error(
+def test_a_token_rejected_by_the_only_possible_broker_is_an_error(
     cluster: EmbeddedCluster, how: dict[str, Any]
 ) -> None:
     refusal = cluster.tubemq.on("send_message").fail(415)
@@ -337,7 +337,7 @@ def test_a_token_that_stays_wrong_where_a_message_must_go_is_an_error(
     assert refusal.fired == 2
 
 
-def test_a_broker_that_has_not_heard_of_the_token_is_left_alone(cluster: EmbeddedCluster) -> None:
+def test_a_broker_that_does_not_know_the_new_token_is_avoided(cluster: EmbeddedCluster) -> None:
     """Although the master gave a new one: others take the rows meanwhile."""
     refusal = cluster.tubemq.on("send_message", broker=2).fail(415)
     with Producer(settings(cluster)) as producer:
@@ -348,7 +348,7 @@ def test_a_broker_that_has_not_heard_of_the_token_is_left_alone(cluster: Embedde
     assert bodies_in(cluster) == dict.fromkeys(bodies(100), 3)
 
 
-def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedCluster) -> None:
+def test_an_unknown_topic_does_not_end_the_producer(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster, retry_for=0.3)) as producer:
         producer.send("demo", b"before")
         with pytest.raises(ConfigError, match=r"row 5: the master .* knows no topic nope"):
@@ -367,7 +367,7 @@ def test_an_unknown_topic_is_refused_and_the_rest_goes_on(cluster: EmbeddedClust
     ],
     ids=["empty", "value", "attributes", "more than memory gives out"],
 )
-def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) -> None:
+def test_a_record_of_a_wrong_size_is_refused(body: bytes, attributes: bytes, error: str) -> None:
     config = ServerConfig(max_msg_size=1000)
     with (
         embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, config=config) as cluster,
@@ -383,7 +383,7 @@ def test_sizes_that_no_broker_takes(body: bytes, attributes: bytes, error: str) 
 # Time that passes elsewhere
 
 
-def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster) -> None:
+def test_a_pause_of_the_caller_does_not_make_a_broker_silent(cluster: EmbeddedCluster) -> None:
     clock = SkippingClock()
     with Producer(settings(cluster, rpc_timeout=5, clock=clock)) as producer:
         for _ in range(3):
@@ -393,7 +393,7 @@ def test_a_slow_caller_is_no_silent_broker(cluster: EmbeddedCluster) -> None:
     assert bodies_in(cluster) == dict.fromkeys(bodies(300), 3)
 
 
-def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster) -> None:
+def test_a_pause_of_the_caller_does_not_count_for_the_delivery_timeout(cluster: EmbeddedCluster) -> None:
     """What failed before a pause is sent again after it."""
     clock = SkippingClock()
     same = settings(cluster, retry_for=20.0, clock=clock)
@@ -414,53 +414,3 @@ def test_a_slow_caller_does_not_use_up_the_patience(cluster: EmbeddedCluster) ->
         clock.advance(60)
         stored = producer.flush()
     assert sum(stored.values()) == bodies_in(cluster).total()
-
-
-# Sessions
-
-
-def test_the_next_producer_needs_no_master(cluster: EmbeddedCluster) -> None:
-    calls = [counted(cluster, method) for method in ("producer_register", "producer_heartbeat")]
-    same = settings(cluster)
-    with Producer(same) as producer:
-        producer.send("demo", b"1")
-    before = [counter.fired for counter in calls]
-    assert min(before) > 0
-    with Producer(same) as producer:
-        producer.send("demo", b"2")
-    assert [counter.fired for counter in calls] == before
-    assert set(bodies_in(cluster)) == {b"1", b"2"}
-
-
-def test_sessions_are_closed_when_nobody_uses_them(cluster: EmbeddedCluster) -> None:
-    registers, closes = counted(cluster, "producer_register"), counted(cluster, "producer_close")
-    same = settings(cluster, idle_for=0.0)
-    with Producer(same) as producer:
-        producer.send("demo", b"1")
-        producer.flush()
-        SESSIONS.close_idle()
-        assert closes.fired == 0
-    SESSIONS.close_idle()
-    assert closes.fired == 1
-    with Producer(same) as producer:
-        producer.send("demo", b"2")
-    assert registers.fired == 2
-
-
-def test_a_session_that_nobody_uses_ends_when_its_masters_are_gone(
-    cluster: EmbeddedCluster, use_timings: UseTimings
-) -> None:
-    """A worker process outlives its cluster, and need not say so for ever."""
-    use_timings(heartbeat_period=0.01)
-    SESSIONS.close()
-    with Producer(settings(cluster)) as producer:
-        producer.send("demo", b"1")
-        cluster.tubemq.stop_master()
-        SESSIONS.close_idle()
-        assert "ProducerSession " in repr(SESSIONS), "a producer still uses it"
-
-    def is_closed() -> bool:
-        SESSIONS.close_idle()
-        return "ProducerSession " not in repr(SESSIONS)
-
-    wait_until(is_closed)

@@ -81,7 +81,7 @@ def fail_over(cluster: EmbeddedCluster, heartbeats: int = 5) -> Fault:
 
 @pytest.mark.parametrize("known", ["demo", "nothing"])
 @pytest.mark.parametrize("masters", [1, 2], ids="of {}".format)
-def test_a_topic_that_is_first_met_after_a_failover(masters: int, known: str) -> None:
+def test_a_new_topic_is_found_after_a_failover(masters: int, known: str) -> None:
     with embedded_cluster(topics=TOPICS, brokers=2, masters=masters) as cluster:
         with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
             if known == "demo":
@@ -93,7 +93,7 @@ def test_a_topic_that_is_first_met_after_a_failover(masters: int, known: str) ->
         assert bodies_in(cluster)[b"good"] == 1
 
 
-def test_a_topic_that_is_first_met_when_lists_have_shrunk(cluster: EmbeddedCluster) -> None:
+def test_a_new_topic_is_found_when_the_lists_have_shrunk(cluster: EmbeddedCluster) -> None:
     """The master knows the client still, but its brokers have to come back."""
     clock = SkippingClock()
     with producer_session(cluster, clock=clock) as session:
@@ -126,7 +126,7 @@ class Master:
         return pb.HeartResponseM2P(success=True, errCode=200, errMsg="", brokerCheckSum=1, topicInfos=topics)
 
 
-def test_a_topic_that_is_first_met_at_a_next_master_that_knows_the_client_already() -> None:
+def test_a_new_topic_is_found_at_a_master_that_knows_the_client() -> None:
     one, other = Master(PATIENCE), Master(4)
     clock = SkippingClock()
     with other.peer:
@@ -158,7 +158,7 @@ def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, use_t
     assert registers.fired == 1
 
 
-def test_unknown_topics_are_not_waited_for_when_all_brokers_are_there(cluster: EmbeddedCluster) -> None:
+def test_unknown_topics_are_not_waited_for_when_the_lists_are_complete(cluster: EmbeddedCluster) -> None:
     with producer_session(cluster) as session:
         session.add_topics(["demo"])
         beats = counted(cluster, HEARTBEAT)
@@ -189,7 +189,7 @@ def test_an_unknown_topic_is_asked_for_again_after_a_while(cluster: EmbeddedClus
     [(lambda calls: calls.throw(STANDBY), TransportError), (lambda calls: calls.fail(415), AuthError)],
     ids=["no master", "refused"],
 )
-def test_a_topic_that_could_not_be_asked_for_is_not_asked_for_again(
+def test_a_topic_whose_request_failed_is_not_declared(
     cluster: EmbeddedCluster, how: Callable[[Calls], Fault], error: type[TubeMQError]
 ) -> None:
     with producer_session(cluster, retry_for=0.0) as session:
@@ -202,7 +202,7 @@ def test_a_topic_that_could_not_be_asked_for_is_not_asked_for_again(
             session.add_topics(["nope", "demo"])
 
 
-def test_a_topic_that_was_removed_is_told_to_the_next_task(
+def test_a_removed_topic_is_logged_for_the_next_task(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its brokers may all be down as well: it is not called unknown."""
@@ -223,7 +223,7 @@ def test_a_topic_that_was_removed_is_told_to_the_next_task(
 # Targets
 
 
-def test_a_target_that_comes_right_after_a_wrong_one_was_told(cluster: EmbeddedCluster) -> None:
+def test_a_new_target_is_found_right_after_an_unknown_one(cluster: EmbeddedCluster) -> None:
     with warm(cluster) as producer:
         with pytest.raises(ConfigError, match=r"^row 0: topic demo has no partition 77 on a broker 1; see"):
             producer.send("demo", b"wrong", row=0, target=(1, 77))
@@ -232,7 +232,7 @@ def test_a_target_that_comes_right_after_a_wrong_one_was_told(cluster: EmbeddedC
         assert producer.flush()[Partition(2, "demo", 3)] == 1
 
 
-def test_a_target_that_no_master_can_be_asked_for_is_no_wrong_one(cluster: EmbeddedCluster) -> None:
+def test_a_target_is_not_unknown_if_no_master_answers(cluster: EmbeddedCluster) -> None:
     with warm(cluster, retry_for=0.3) as producer:
         cluster.create("demo", TopicSpec(partitions=4))
         with (
@@ -248,7 +248,7 @@ def test_a_target_that_no_master_can_be_asked_for_is_no_wrong_one(cluster: Embed
     assert bodies_in(cluster)[b"good"] == 1
 
 
-def test_a_target_that_is_first_met_after_a_failover() -> None:
+def test_a_new_target_is_found_after_a_failover() -> None:
     with embedded_cluster(topics=TOPICS, brokers=2, masters=2) as cluster:
         with warm(cluster) as producer:
             cluster.create("demo", TopicSpec(partitions=4))
@@ -262,7 +262,7 @@ def test_a_target_that_is_first_met_after_a_failover() -> None:
 
 
 @pytest.mark.parametrize("target", [(1, 3), (1, -1), (9, 0)], ids=str)
-def test_wrong_targets_are_found_out_with_one_question(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
+def test_an_unknown_target_takes_one_request(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
     """And the lists of a master that says enough are not waited for, be it a new one."""
     clock = ManualClock()
     with warm(cluster, clock=clock) as producer:
@@ -278,7 +278,7 @@ def test_wrong_targets_are_found_out_with_one_question(cluster: EmbeddedCluster,
             assert producer.flush()[Partition(1, "demo", 3)] == 1
 
 
-def test_rows_that_all_name_other_wrong_targets_do_not_wear_the_master_down(cluster: EmbeddedCluster) -> None:
+def test_many_different_unknown_targets_take_few_requests(cluster: EmbeddedCluster) -> None:
     with warm(cluster, clock=ManualClock()) as producer:
         beats = counted(cluster, HEARTBEAT)
         for row in range(500):

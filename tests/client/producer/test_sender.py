@@ -74,7 +74,7 @@ def connections(cluster: EmbeddedCluster, broker_id: int) -> set[object]:
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_messages_are_spread_evenly(brokers: int) -> None:
+def test_records_are_spread_evenly(brokers: int) -> None:
     with embedded_cluster(topics={"demo": SPEC}, brokers=brokers) as cluster, Producer(settings(cluster)) as producer:
         stored = send_all(producer, 6000)
     even = 6000 / (3 * brokers)
@@ -82,7 +82,7 @@ def test_messages_are_spread_evenly(brokers: int) -> None:
     assert max(abs(count - even) for count in stored.values()) < even / 2
 
 
-def test_a_slow_broker_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+def test_a_slow_broker_does_not_delay_others(cluster: EmbeddedCluster) -> None:
     """It takes nothing up until the other has 4000 of 5000 messages, with whatever the slow one could get."""
     slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(AGES)
     advance = cluster.tubemq.on("send_message", broker=2, nth=4000, times=1).run(
@@ -104,7 +104,7 @@ def fail_with(calls: Calls, kind: str) -> Fault:
 
 
 @pytest.mark.parametrize("kind", ["503", "419", "closed"])
-def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
+def test_a_failed_broker_is_avoided_then_half_open_then_used_again(
     cluster: EmbeddedCluster, clock: ManualClock, kind: str
 ) -> None:
     fault = fail_with(cluster.tubemq.on("send_message", broker=1), kind)
@@ -130,7 +130,7 @@ def test_a_failing_broker_is_avoided_and_tried_gently_and_used_again(
 
 
 @pytest.mark.parametrize("kind", ["503", "closed", "no answer"])
-def test_the_next_producer_knows_who_fails(cluster: EmbeddedCluster, kind: str) -> None:
+def test_producers_of_a_session_share_broker_failures(cluster: EmbeddedCluster, kind: str) -> None:
     """As long as the session is the same."""
     calls = cluster.tubemq.on("send_message", broker=1)
     fault = calls.silence() if kind == "no answer" else fail_with(calls, kind)
@@ -159,7 +159,7 @@ def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
         assert set(bodies_in(cluster).values()) == {1}
 
 
-def test_a_rest_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
+def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
     """What waits for the one goes on before the other says anything."""
     refusal = cluster.tubemq.on("send_message", broker=1, times=3).fail(503)
     with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
@@ -175,7 +175,7 @@ def test_a_rest_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) ->
     assert silent.fired == advance.fired == 1
 
 
-def test_a_wrong_token_is_not_shown_all_the_time(cluster: EmbeddedCluster) -> None:
+def test_a_rejected_token_is_retried_with_pauses(cluster: EmbeddedCluster) -> None:
     """While no master tells of another."""
     refusal = cluster.tubemq.on("send_message").fail(415)
     producer = Producer(settings(cluster, retry_for=2.0))
@@ -188,7 +188,7 @@ def test_a_wrong_token_is_not_shown_all_the_time(cluster: EmbeddedCluster) -> No
     producer.close()
 
 
-def test_an_idle_connection_that_its_broker_ends_is_no_trouble(cluster: EmbeddedCluster) -> None:
+def test_an_idle_connection_that_the_broker_closes_is_no_failure(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         send_all(producer, 300)
         cluster.stop_broker(1)
@@ -234,14 +234,14 @@ def unreachable(
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_a_broker_that_cannot_be_reached_holds_up_no_other(cluster: EmbeddedCluster) -> None:
+def test_an_unreachable_broker_does_not_delay_others(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         assert by_broker(send_all(producer, 2000)) == {1: 2000}
 
 
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("keyed", [True, False], ids=["keys", "targets"])
-def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster, keyed: bool) -> None:
+def test_records_for_an_unreachable_broker_do_not_delay_others(cluster: EmbeddedCluster, keyed: bool) -> None:
     """As far as memory goes, which is far."""
     producer = Producer(settings(cluster, retry_for=PATIENT))
     for row in range(8000):
@@ -252,7 +252,7 @@ def test_rows_that_must_go_to_it_hold_up_no_other(cluster: EmbeddedCluster, keye
     producer.close()
 
 
-def test_one_attempt_at_a_time_for_all_producers(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
+def test_producers_share_one_connect_attempt(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
     """Micro-batches that are shorter than an attempt do not pile them up; when it has failed, that is known."""
     same = settings(cluster)
     for _ in range(4):
@@ -267,7 +267,7 @@ def test_one_attempt_at_a_time_for_all_producers(cluster: EmbeddedCluster, unrea
     assert unreachable.attempts == 1
 
 
-def test_producers_that_wait_for_one_attempt_all_get_a_connection(
+def test_each_producer_gets_a_connection_after_a_shared_attempt(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_open = threading.Event()
@@ -284,7 +284,7 @@ def test_producers_that_wait_for_one_attempt_all_get_a_connection(
 
 
 @pytest.mark.parametrize("code", [500, 403])
-def test_a_broker_that_is_back_is_used_when_no_other_takes_anything(cluster: EmbeddedCluster, code: int) -> None:
+def test_a_restarted_broker_is_used_when_no_other_accepts_records(cluster: EmbeddedCluster, code: int) -> None:
     """Although it was away, and the other one stands."""
     same = settings(cluster, retry_for=PATIENT)
     with Producer(same) as producer:
@@ -301,7 +301,7 @@ def test_a_broker_that_is_back_is_used_when_no_other_takes_anything(cluster: Emb
         assert by_broker(stored) == {2: 1}
 
 
-def test_connections_are_made_ahead(cluster: EmbeddedCluster) -> None:
+def test_prepare_connects_before_the_first_record(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
         sends = cluster.tubemq.on("send_message").count()
@@ -313,7 +313,7 @@ def test_connections_are_made_ahead(cluster: EmbeddedCluster) -> None:
         assert [connections(cluster, n) for n in (1, 2)] == ahead
 
 
-def test_connections_that_nobody_wants_go_to_the_next(cluster: EmbeddedCluster) -> None:
+def test_unused_connections_go_to_the_next_producer(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
         producer.prepare("demo")
@@ -326,7 +326,7 @@ def test_connections_that_nobody_wants_go_to_the_next(cluster: EmbeddedCluster) 
 
 
 @pytest.mark.parametrize("idle", [True, False], ids=["for too long", "not for long"])
-def test_connections_are_used_again_unless_they_were_idle(cluster: EmbeddedCluster, idle: bool) -> None:
+def test_connections_are_reused_unless_idle_for_too_long(cluster: EmbeddedCluster, idle: bool) -> None:
     clock = SkippingClock()
     same = settings(cluster, idle_for=60.0, clock=clock)
     with Producer(same) as producer:
@@ -348,7 +348,9 @@ def test_connections_are_used_again_unless_they_were_idle(cluster: EmbeddedClust
     [(100_000, 2_000_000, 20), (100_000, 50_000, 1), (10, 2_000_000, 2_000_000 // OVERHEAD)],
     ids=["by bytes", "one that is longer than all", "by what surrounds small ones"],
 )
-def test_memory_is_bounded_while_nobody_answers(cluster: EmbeddedCluster, size: int, max_bytes: int, most: int) -> None:
+def test_memory_is_bounded_while_no_broker_answers(
+    cluster: EmbeddedCluster, size: int, max_bytes: int, most: int
+) -> None:
     """Rows are taken only as others are stored."""
     held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(AGES) for n in cluster.broker_ids]
     pulled, unstored = Counter[str](), list[int]()
@@ -385,7 +387,7 @@ def news(cluster: EmbeddedCluster) -> None:
         session.refresh_once()
 
 
-def test_partitions_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+def test_new_partitions_are_used(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         assert len(send_all(producer, 600)) == 6
         cluster.create("demo", TopicSpec(partitions=5))
@@ -397,7 +399,7 @@ def test_partitions_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
     }
 
 
-def test_brokers_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
+def test_new_brokers_are_used(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         send_all(producer, 60)
         third = cluster.tubemq.add_broker()
@@ -408,7 +410,7 @@ def test_brokers_that_are_added_are_used(cluster: EmbeddedCluster) -> None:
         assert set(by_broker(producer.flush())) == {1, 2, third}
 
 
-def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: ManualClock) -> None:
+def test_a_closed_partition_is_avoided_and_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
     closed = cluster.tubemq.on("send_message", broker=1, partition=2).fail(403, "closed")
     with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 30)
@@ -425,7 +427,7 @@ def test_a_closed_partition_is_left(cluster: EmbeddedCluster, clock: ManualClock
     assert stored[Partition(1, "demo", 2)] > 0
 
 
-def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
+def test_removed_partitions_are_not_tried_again(cluster: EmbeddedCluster, clock: ManualClock) -> None:
     with Producer(settings(cluster, clock=clock)) as producer:
         send_all(producer, 30)
         closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
@@ -441,7 +443,7 @@ def test_partitions_that_are_closed_for_good_are_not_tried_again(cluster: Embedd
 
 
 @pytest.mark.parametrize("code", [403, 500])
-def test_partitions_that_fail_are_tried_with_one_message_each(
+def test_failed_partitions_are_probed_with_one_record_each(
     cluster: EmbeddedCluster, clock: ManualClock, code: int
 ) -> None:
     fault = cluster.tubemq.on("send_message", broker=1).fail(code, "as the test wants it")
@@ -457,7 +459,7 @@ def test_partitions_that_fail_are_tried_with_one_message_each(
             assert set(by_broker(producer.flush())) == {2}
 
 
-def test_a_closed_partition_holds_up_no_other_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
+def test_a_closed_partition_does_not_delay_others_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
     """The question to it waits for longer than all rows need."""
     with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
         producer.limit("demo")
@@ -473,7 +475,7 @@ def test_a_closed_partition_holds_up_no_other_while_the_master_is_silent(cluster
         cluster.tubemq.clock.advance(AGES)
 
 
-def test_a_topic_that_is_taken_away_in_the_middle(cluster: EmbeddedCluster) -> None:
+def test_a_topic_that_is_removed_while_sending_is_an_error(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message", nth=101, times=1).run(lambda: cluster.tubemq.delete_topic("demo"))
     producer = Producer(settings(cluster, retry_for=0.3), max_in_flight=1, rows_of="of task partition 4")
     with pytest.raises(
@@ -487,7 +489,7 @@ def test_a_topic_that_is_taken_away_in_the_middle(cluster: EmbeddedCluster) -> N
 
 
 @pytest.mark.parametrize("code", [403, 419])
-def test_a_topic_that_takes_no_more(cluster: EmbeddedCluster, code: int) -> None:
+def test_a_topic_that_accepts_nothing_more_is_an_error(cluster: EmbeddedCluster, code: int) -> None:
     """It is closed, or its brokers' disks are full."""
     for broker_id in cluster.broker_ids:
         cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
@@ -504,7 +506,7 @@ def test_a_topic_that_takes_no_more(cluster: EmbeddedCluster, code: int) -> None
 # Sizes
 
 
-def test_a_topic_may_have_a_limit_of_its_own(cluster: EmbeddedCluster) -> None:
+def test_a_topic_may_have_its_own_size_limit(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.create_topic("small", 1, max_msg_size=2000)
     with ExitStack() as stack:
         producer = stack.enter_context(Producer(settings(cluster), rows_of="of task partition 4"))

@@ -143,7 +143,9 @@ SILENT = ("no answer", "stored without answer", "late", "silence")
 
 @pytest.mark.parametrize("way", ["anywhere", "keys", "target"])
 @pytest.mark.parametrize("kind", UNSURE)
-def test_what_was_perhaps_stored_is_looked_for_and_stands_once(cluster: EmbeddedCluster, kind: str, way: str) -> None:
+def test_a_record_with_unknown_outcome_is_looked_up_and_stored_once(
+    cluster: EmbeddedCluster, kind: str, way: str
+) -> None:
     faults = [UNSURE[kind](cluster.tubemq.on("send_message", nth=nth, times=1)) for nth in (5, 150)]
     look = Look(cluster)
     task = Task(cluster, look, rpc_timeout=SOON if kind in SILENT else 10.0)
@@ -154,7 +156,7 @@ def test_what_was_perhaps_stored_is_looked_for_and_stands_once(cluster: Embedded
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_what_stands_is_not_sent_again_and_what_does_not_is(single: EmbeddedCluster, stands: bool) -> None:
+def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster, stands: bool) -> None:
     sends = single.tubemq.on("send_message").count()
     calls = single.tubemq.on("send_message", nth=11, times=1)
     if stands:
@@ -170,7 +172,7 @@ def test_what_stands_is_not_sent_again_and_what_does_not_is(single: EmbeddedClus
 
 
 @pytest.mark.parametrize("kind", ["503", "419", "403", "stopping"])
-def test_what_was_certainly_not_stored_is_not_looked_for(cluster: EmbeddedCluster, kind: str) -> None:
+def test_a_record_that_was_certainly_not_stored_is_not_looked_up(cluster: EmbeddedCluster, kind: str) -> None:
     calls = cluster.tubemq.on("send_message", nth=5, times=5)
     if kind == "stopping":
         calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException")
@@ -183,7 +185,7 @@ def test_what_was_certainly_not_stored_is_not_looked_for(cluster: EmbeddedCluste
     check_once(cluster, task, 300)
 
 
-def test_messages_without_a_mark_are_sent_again(single: EmbeddedCluster) -> None:
+def test_a_record_without_an_id_is_sent_again(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=1, times=1).close_mid_frame()
     look = Look(single)
     with Producer(settings(single), lookup=look) as producer:
@@ -193,7 +195,7 @@ def test_messages_without_a_mark_are_sent_again(single: EmbeddedCluster) -> None
 
 
 @pytest.mark.parametrize("kind", ["closed", "stored and closed"])
-def test_a_ledger_that_cannot_tell_is_asked_again(cluster: EmbeddedCluster, kind: str) -> None:
+def test_a_look_up_that_fails_is_repeated(cluster: EmbeddedCluster, kind: str) -> None:
     UNSURE[kind](cluster.tubemq.on("send_message", nth=5, times=1))
     look = Look(cluster, trouble=4, deaf=3)
     task = Task(cluster, look)
@@ -203,7 +205,7 @@ def test_a_ledger_that_cannot_tell_is_asked_again(cluster: EmbeddedCluster, kind
     check_once(cluster, task, 300)
 
 
-def test_a_ledger_that_never_can_tell_is_an_error(single: EmbeddedCluster) -> None:
+def test_a_look_up_that_always_fails_is_an_error(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
     look = Look(single, trouble=10**6)
     task = Task(single, look, max_in_flight=1, retry_for=2.0)
@@ -217,7 +219,7 @@ def test_a_ledger_that_never_can_tell_is_an_error(single: EmbeddedCluster) -> No
     assert max(bodies_in(single).values()) == 1
 
 
-def test_a_broker_that_gives_no_sign_of_life_is_an_error(single: EmbeddedCluster) -> None:
+def test_a_broker_that_never_answers_a_ping_is_an_error(single: EmbeddedCluster) -> None:
     """It may be stuck, with the message before it: whether that stands is not asked."""
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
     look = Look(single, deaf=10**6)
@@ -230,7 +232,7 @@ def test_a_broker_that_gives_no_sign_of_life_is_an_error(single: EmbeddedCluster
     assert max(bodies_in(single).values()) == 1
 
 
-def test_an_error_of_the_ledger_ends_the_task(single: EmbeddedCluster) -> None:
+def test_another_error_of_the_look_up_ends_the_producer(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
     look = Look(single)
 
@@ -249,7 +251,7 @@ def test_an_error_of_the_ledger_ends_the_task(single: EmbeddedCluster) -> None:
 @pytest.mark.parametrize(
     ("keys", "target", "max_in_flight"), [(1, None, 1000), (7, None, 1000), (0, (1, 0), 3), (5, (1, 0), 1000)]
 )
-def test_successors_wait_until_it_is_known(
+def test_successors_wait_for_an_unresolved_record(
     cluster: EmbeddedCluster, kind: str, keys: int, target: tuple[int, int] | None, max_in_flight: int
 ) -> None:
     """Of the same key; or of the same partition, but for those that left before the failure was noticed."""
@@ -276,7 +278,7 @@ def test_successors_wait_until_it_is_known(
         assert all(found == sorted(found) for found in rows.values())
 
 
-def test_others_go_on_meanwhile(cluster: EmbeddedCluster) -> None:
+def test_other_records_do_not_wait_for_an_unresolved_one(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message", broker=1, nth=1, times=1).close_connection()
     look = Look(cluster)
 
@@ -293,7 +295,7 @@ def test_others_go_on_meanwhile(cluster: EmbeddedCluster) -> None:
 # Where it is looked for
 
 
-def test_it_is_looked_for_behind_what_was_acknowledged(single: EmbeddedCluster) -> None:
+def test_the_look_up_starts_behind_acknowledged_records(single: EmbeddedCluster) -> None:
     for nth in (1, 11):  # the second does not see the call that the first one meets
         single.tubemq.on("send_message", nth=nth, times=1).close_mid_frame()
     look = Look(single)
@@ -304,7 +306,7 @@ def test_it_is_looked_for_behind_what_was_acknowledged(single: EmbeddedCluster) 
     check_once(single, task, 20)
 
 
-def test_many_are_looked_for_together_behind_the_first_of_them(single: EmbeddedCluster) -> None:
+def test_unresolved_records_of_a_partition_are_looked_up_together(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=101, times=1).close_connection()
     look = Look(single)
     task = Task(single, look)
@@ -316,7 +318,7 @@ def test_many_are_looked_for_together_behind_the_first_of_them(single: EmbeddedC
     check_once(single, task, 300)
 
 
-def test_after_a_crash_nothing_is_known_of_where_messages_will_stand(single: EmbeddedCluster) -> None:
+def test_a_crash_resets_where_the_look_up_starts(single: EmbeddedCluster) -> None:
     """The broker lost what it had acknowledged, and begins anew before that."""
 
     def crash() -> None:

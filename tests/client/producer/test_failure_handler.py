@@ -35,7 +35,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_broker_that_is_down_is_told_once_for_all_tasks(
+def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = [Producer(settings(cluster, retry_for=PATIENCE), rows_of=f"of task partition {n}") for n in range(3)]
@@ -74,7 +74,7 @@ def test_a_broker_that_is_down_is_told_once_for_all_tasks(
     ],
     ids=["full", "not in service", "connections break", "storage"],
 )
-def test_sends_that_fail_are_told_with_what_they_are_for(
+def test_failed_sends_are_logged_with_their_rows(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, befall: Callable[[EmbeddedTubeMQ], object], what: str
 ) -> None:
     befall(cluster.tubemq)
@@ -87,7 +87,7 @@ def test_sends_that_fail_are_told_with_what_they_are_for(
     assert " works again, after " in more[0]
 
 
-def test_rows_that_go_elsewhere_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_broker_is_logged_if_records_go_to_others(caplog: pytest.LogCaptureFixture) -> None:
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=2) as cluster:
         with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
             producer.send("demo", b"a")
@@ -99,7 +99,7 @@ def test_rows_that_go_elsewhere_are_not_waited_for(caplog: pytest.LogCaptureFixt
         assert "broker 2 at " in warnings(caplog)[0]
 
 
-def test_with_the_whole_cluster_down_the_master_is_not_waited_for_before_the_brokers(
+def test_the_delivery_timeout_starts_without_waiting_for_a_master(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So the time that the docs promise is spent once."""

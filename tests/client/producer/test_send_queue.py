@@ -118,7 +118,7 @@ def test_keys_keep_their_order_through_failures(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_keys_keep_their_order_whatever_happens(seed: int) -> None:
+def test_keys_keep_their_order_under_random_failures(seed: int) -> None:
     dice = random.Random(seed)
     with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:
         for broker_id in cluster.broker_ids:
@@ -138,7 +138,7 @@ def test_keys_keep_their_order_whatever_happens(seed: int) -> None:
         assert sum(len(keys) for keys in found.values()) == len(sent), "no key is in two partitions"
 
 
-def test_a_key_has_the_partition_that_its_hash_says(cluster: EmbeddedCluster) -> None:
+def test_a_key_goes_to_the_partition_of_its_hash(cluster: EmbeddedCluster) -> None:
     """In all tasks, and whatever else is sent."""
     owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_any_bytes_are_a_key(cluster: EmbeddedCluster, key: bytes) -> None:
     check_order(cluster, {"key": list(range(50))})
 
 
-def test_keys_of_a_broker_that_is_down_wait_for_it_and_others_go_on(cluster: EmbeddedCluster) -> None:
+def test_keys_of_a_broker_that_is_down_wait_and_others_do_not(cluster: EmbeddedCluster) -> None:
     owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
     at_one = [key for key in range(100) if owners.partition(b"key %d" % key).broker_id == 1]
     back = cluster.tubemq.on("send_message", broker=1, nth=3 * len(at_one), times=1).run(
@@ -173,7 +173,7 @@ def test_keys_of_a_broker_that_is_down_wait_for_it_and_others_go_on(cluster: Emb
     check_order(cluster, {f"key {key}": [key, key + 100, key + 200] for key in range(100)})
 
 
-def test_keys_of_a_partition_that_was_taken_away_go_to_another(cluster: EmbeddedCluster) -> None:
+def test_keys_of_a_removed_partition_go_to_others(cluster: EmbeddedCluster) -> None:
     """Only those. The broker says that it is closed, and the master lists it no more."""
     owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
     left = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
@@ -196,7 +196,7 @@ def test_keys_of_a_partition_that_was_taken_away_go_to_another(cluster: Embedded
 
 
 @every_failure
-def test_rows_go_where_they_say_and_only_there(cluster: EmbeddedCluster, kind: str) -> None:
+def test_records_with_an_explicit_partition_go_only_there(cluster: EmbeddedCluster, kind: str) -> None:
     faults = befall(cluster, kind, 7, 130)
     targets = [(1, 0), (2, 1), (2, 2)]
     with Producer(settings(cluster, rpc_timeout=SOON if kind in SILENT else 10.0)) as producer:
@@ -212,7 +212,7 @@ def test_rows_go_where_they_say_and_only_there(cluster: EmbeddedCluster, kind: s
 
 
 @pytest.mark.parametrize("kind", ["419", "500", "503", "closed", "stored and closed"])
-def test_one_at_a_time_they_keep_their_order_too(cluster: EmbeddedCluster, kind: str) -> None:
+def test_explicit_partitions_keep_the_order_with_one_in_flight(cluster: EmbeddedCluster, kind: str) -> None:
     befall(cluster, kind, 1, 2, 10)
     with Producer(settings(cluster), max_in_flight=1) as producer:
         for row in range(40):
@@ -220,14 +220,14 @@ def test_one_at_a_time_they_keep_their_order_too(cluster: EmbeddedCluster, kind:
     check_order(cluster, {"target": list(range(40))})
 
 
-def test_without_failures_they_keep_their_order(cluster: EmbeddedCluster) -> None:
+def test_explicit_partitions_keep_the_order_without_failures(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         for row in range(2000):
             producer.send("demo", body(f"target {row % 2}", row), target=(1, row % 2))
     check_order(cluster, {"target 0": list(range(0, 2000, 2)), "target 1": list(range(1, 2000, 2))})
 
 
-def test_rows_wait_for_their_broker_while_others_go_on(cluster: EmbeddedCluster) -> None:
+def test_records_wait_for_their_broker_and_others_do_not(cluster: EmbeddedCluster) -> None:
     """It is down when the first comes, and comes back when all others are stored."""
     back = cluster.tubemq.on("send_message", broker=1, nth=200, times=1).run(
         lambda: cluster.start_broker(2), after=True
@@ -247,7 +247,7 @@ def test_rows_wait_for_their_broker_while_others_go_on(cluster: EmbeddedCluster)
     assert sum(len(keys.get("any", ())) for partition, keys in found.items() if partition.broker_id == 1) == 100
 
 
-def test_rows_wait_for_a_broker_that_goes_in_between(cluster: EmbeddedCluster) -> None:
+def test_records_wait_for_a_broker_that_stops_while_sending(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message", broker=2, nth=50, times=1).run(lambda: cluster.stop_broker(2))
     back = cluster.tubemq.on("send_message", broker=1, nth=200, times=1).run(
         lambda: cluster.start_broker(2), after=True
@@ -263,7 +263,7 @@ def test_rows_wait_for_a_broker_that_goes_in_between(cluster: EmbeddedCluster) -
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_failing_partition_holds_up_no_other(cluster: EmbeddedCluster, keyed: bool) -> None:
+def test_a_failing_partition_does_not_delay_others(cluster: EmbeddedCluster, keyed: bool) -> None:
     """Not even on its broker: it fails until all messages of the others are stored."""
     sends = cluster.tubemq.on("send_message").count()
     failing = cluster.tubemq.on("send_message", broker=1, partition=0).fail(500)
@@ -283,7 +283,7 @@ def test_a_failing_partition_holds_up_no_other(cluster: EmbeddedCluster, keyed: 
 
 
 @every_failure
-def test_a_key_with_a_partition_goes_there_in_order(cluster: EmbeddedCluster, kind: str) -> None:
+def test_keys_with_an_explicit_partition_keep_their_order(cluster: EmbeddedCluster, kind: str) -> None:
     befall(cluster, kind, 3, 90)
     sent: dict[str, list[int]] = defaultdict(list)
     with Producer(settings(cluster, rpc_timeout=SOON if kind in SILENT else 10.0)) as producer:
@@ -298,7 +298,7 @@ def test_a_key_with_a_partition_goes_there_in_order(cluster: EmbeddedCluster, ki
 
 @pytest.mark.parametrize("key", [None, b"key"])
 @pytest.mark.parametrize("target", [(1, 3), (3, 0), (1, 10_000), (-1, -1)], ids=str)
-def test_an_unknown_target_is_told_and_the_rest_goes_on(
+def test_an_unknown_explicit_partition_does_not_end_the_producer(
     cluster: EmbeddedCluster, target: tuple[int, int], key: bytes | None
 ) -> None:
     with Producer(settings(cluster), rows_of="of task partition 4") as producer:
@@ -312,7 +312,7 @@ def test_an_unknown_target_is_told_and_the_rest_goes_on(
     assert set(bodies_in(cluster)) == {b"before 0", b"after 2"}
 
 
-def test_a_target_whose_broker_is_down_from_the_beginning_is_no_wrong_one(cluster: EmbeddedCluster) -> None:
+def test_an_explicit_partition_of_a_broker_that_is_down_is_not_unknown(cluster: EmbeddedCluster) -> None:
     """Whoever drops wrong rows must not drop it."""
     cluster.stop_broker(2)
     with Producer(settings(cluster, retry_for=0.3)) as producer:
@@ -326,7 +326,7 @@ def test_a_target_whose_broker_is_down_from_the_beginning_is_no_wrong_one(cluste
     assert set(bodies_in(cluster)) == {b"two 4"}
 
 
-def test_a_target_that_has_just_come_is_found(cluster: EmbeddedCluster) -> None:
+def test_a_new_explicit_partition_is_found(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.send("demo", b"old 0")
         producer.flush()  # or it may go to the new partition too
@@ -336,7 +336,9 @@ def test_a_target_that_has_just_come_is_found(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["target", "key"])
-def test_patience_with_one_partition_ends(cluster: EmbeddedCluster, how: str, use_timings: UseTimings) -> None:
+def test_the_delivery_timeout_ends_for_one_partition(
+    cluster: EmbeddedCluster, how: str, use_timings: UseTimings
+) -> None:
     use_timings(first_contact_timeout=0.2)
     for broker_id in (1, 2):
         for partition in (0, 1, 2):
