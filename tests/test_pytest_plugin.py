@@ -1,4 +1,4 @@
-"""The pytest plugin as a user meets it: other runs of pytest, in folders of their own, on the user's own test files."""
+"""The pytest plugin in a user's project: each test runs pytest on test files in a folder of its own."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from pyspark.sql import SparkSession
 @pytest.fixture(scope="session")
 def spark():
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "1")
     session = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
     yield session
     session.stop()
@@ -44,7 +45,7 @@ def spark():
 def run_pytest(
     folder: Path, *options: str, python: str = sys.executable, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """pytest on all test files in `folder`, by a user who makes errors of warnings."""
+    """Run pytest on all test files in `folder`, with warnings as errors."""
     command = [python, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *options]
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
@@ -52,7 +53,7 @@ def run_pytest(
 
 
 def passed(done: subprocess.CompletedProcess[str]) -> int:
-    """How many tests passed, none having failed."""
+    """Return how many tests passed; fail if one did not."""
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
@@ -60,21 +61,21 @@ def passed(done: subprocess.CompletedProcess[str]) -> int:
 
 
 def readme_examples() -> str:
-    """The Python code of the README's section for those who test."""
+    """Return the Python code of the README's section about tests."""
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Test your pipeline\n")[1].split("\n## ")[0]
     return "\n\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
 
 
-def test_the_readme_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_readme_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text(SPARK)
     (tmp_path / "test_readme.py").write_text(readme_examples())
-    # The virtual environment is not active, and the `python3` of the PATH would not do.
+    # The virtual environment is not active, and the `python3` on the PATH does not work.
     monkeypatch.delenv("PYSPARK_PYTHON")
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    # Spark's own warnings are not the example's.
+    # Spark's own warnings are not errors.
     done = run_pytest(tmp_path, "-W", "default", PATH=f"{python.parent}:{os.environ['PATH']}")
     assert passed(done) == readme_examples().count("def test_") == 2
 
@@ -83,8 +84,8 @@ def test_the_readme_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("options", "environment"),
     [
         pytest.param([], {}, id="found"),
-        pytest.param(["-p", PLUGIN], {}, id="found-and-named"),
-        pytest.param(["-p", PLUGIN], {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, id="named"),
+        pytest.param(["-p", PLUGIN], {}, id="found-and-named", marks=pytest.mark.thorough),
+        pytest.param(["-p", PLUGIN], {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, id="named", marks=pytest.mark.thorough),
     ],
 )
 def test_the_fixture_is_found(tmp_path: Path, options: list[str], environment: dict[str, str]) -> None:
@@ -92,13 +93,14 @@ def test_the_fixture_is_found(tmp_path: Path, options: list[str], environment: d
     assert passed(run_pytest(tmp_path, *options, **environment)) == 2
 
 
+@pytest.mark.thorough
 def test_a_conftest_may_name_the_plugin_too(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(f"pytest_plugins = [{PLUGIN!r}]")
     (tmp_path / "test_it.py").write_text(USERS_TEST)
     assert passed(run_pytest(tmp_path)) == 2
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(USERS_TEST)
     done = run_pytest(tmp_path, "-p", f"no:{PLUGIN}")
     assert done.returncode == 1
@@ -111,7 +113,7 @@ def test_a_users_own_fixture_of_the_name_wins(tmp_path: Path) -> None:
     assert passed(run_pytest(tmp_path)) == 1
 
 
-def test_who_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_slow_when_it_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n"
         "def test_it():\n"
@@ -143,14 +145,14 @@ def use(cluster):
     assert cluster.master in repr(POOL)
     masters.extend(settings.masters)
 
-def test_nobody_beats_for_servers_that_are_gone():
+def test_no_heartbeats_go_to_stopped_servers():
     assert (repr(SESSIONS), repr(POOL)) == ("<ProducerSessions []>", "<ConnectionPool idle: {}>")
     for thread in threading.enumerate():
         if thread.name.endswith(("tubemq", "tubemq-heartbeat")):
             thread.join(30)
             assert not thread.is_alive()
 
-def test_the_port_may_be_another_releases_next():
+def test_another_release_may_use_the_port_next():
     (address,) = masters
     with EmbeddedTubeMQ(port=address.port, release="1.2") as other:
         connection = connect(address, None, 30.0)
@@ -169,13 +171,13 @@ def test_the_port_may_be_another_releases_next():
         ),
     ],
 )
-def test_the_client_keeps_nothing_of_a_server_that_is_gone(tmp_path: Path, first: str) -> None:
+def test_the_client_forgets_a_stopped_server(tmp_path: Path, first: str) -> None:
     head, tests = USES_THE_CLIENT.split("def test_", 1)
     (tmp_path / "test_it.py").write_text(f"{head}{first}\ndef test_{tests}")
     assert passed(run_pytest(tmp_path)) == 3
 
 
-def test_a_client_that_nobody_uses_is_not_imported(tmp_path: Path) -> None:
+def test_the_fixture_does_not_import_the_client(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n"
         "def test_one(tubemq):\n    pass\n\n"
@@ -185,26 +187,27 @@ def test_a_client_that_nobody_uses_is_not_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "given", "seen"),
+    ("test", "given", "expected"),
     [
         pytest.param("def test_it(first, tubemq):", {}, sys.executable, id="ours"),
         pytest.param("def test_it(first, tubemq):", {"PYSPARK_PYTHON": "mine"}, "mine", id="the-users-own"),
         pytest.param("def test_it(first):", {}, None, id="not-used"),
     ],
 )
-def test_spark_is_told_this_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, given: dict[str, str], seen: str | None
+def test_spark_workers_use_this_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, given: dict[str, str], expected: str | None
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON")
     (tmp_path / "test_it.py").write_text(
         "import os, pytest\n\n"
         "@pytest.fixture(scope='session')\ndef first():\n    return os.environ.get('PYSPARK_PYTHON')\n\n"
-        f"{test}\n    assert first == {seen!r}\n"
+        f"{test}\n    assert first == {expected!r}\n"
     )
     assert passed(run_pytest(tmp_path, **given)) == 1
 
 
-def test_the_wheel_and_pytest_are_enough(tmp_path: Path) -> None:
+@pytest.mark.thorough  # tests/test_architecture.py shows that `testing` imports no pyspark
+def test_the_fixture_needs_only_the_wheel_and_pytest(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path / "dist")
     python = str(tmp_path / "venv" / "bin" / "python")
     run([sys.executable, "-m", "venv", str(tmp_path / "venv")])
@@ -223,7 +226,7 @@ NO_SPARK = """
 """
 
 
-def test_the_wheel_has_what_it_should(tmp_path: Path) -> None:
+def test_the_wheel_contains_packages_and_entry_points(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
