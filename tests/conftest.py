@@ -1,4 +1,4 @@
-"""What all tests share: servers, Spark, and groups that no other test uses."""
+"""Fixtures for all tests: servers, Spark, and a consumer group of the test's own."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.real.jars import MissingTool, tool
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.timings import Timings
 
-# Workers must run on this interpreter, whatever `python3` is on the PATH.
+# Spark's workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-# What hypothesis tries: the same examples every time in CI, others elsewhere. That a machine is slow is no fault.
+# Hypothesis tries the same examples every time in CI, random ones elsewhere. A slow machine is no failure.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
 
-START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time, and enough for tests
+START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 
 
 @pytest.fixture(scope="session")
 def _clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Cluster]]:
-    """The shared clusters by the names of `tests.clusters.servers`, each started when it is asked for first."""
+    """Return the shared cluster of a name in `tests.clusters.servers`; it starts when a test first needs it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # that all workers of this run have in common
@@ -52,14 +52,14 @@ def _clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[st
 
 @pytest.fixture(scope="session", params=BOTH)
 def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Iterator[Cluster]:
-    """Shared by all tests, so nobody stops anything here. Two brokers, or one that speaks the prefixed framing."""
+    """A cluster that all tests share, so no test may stop its servers. See `tests.clusters.servers.shared`."""
     yield _clusters(request.param)
     forget_servers()
 
 
 @pytest.fixture
 def group() -> str:
-    """A consumer group of this test alone."""
+    """A consumer group that no other test uses."""
     return f"g_{uuid.uuid4().hex[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""One door to TubeMQ for the tests, whichever server is behind it: the embedded one or a real one."""
+"""One interface to the TubeMQ of a test, which is the embedded server or a real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tubemq_spark.protocol.metadata import Partition
 
-SEGMENT = 20_000  # index entries of a segment: far fewer than the default, so that tests reach across the ends of some
+SEGMENT = 20_000  # index entries of a segment: far fewer than the default, so that tests cross segment boundaries
 
 Layout = Literal["one", "three", "stores"]
 LAYOUTS: Mapping[Layout, TopicSpec] = {
@@ -19,7 +19,7 @@ LAYOUTS: Mapping[Layout, TopicSpec] = {
 
 
 class Members(NamedTuple):
-    """What the master tells of a group."""
+    """A group as the master reports it."""
 
     topics: list[str]
     balance: str
@@ -27,7 +27,7 @@ class Members(NamedTuple):
 
 
 class Cluster(Protocol):
-    """A master and brokers that are numbered from 1. Positions are bytes of the index."""
+    """A master and brokers, which are numbered from 1. Positions are bytes of the index."""
 
     @property
     def master(self) -> str: ...
@@ -42,21 +42,21 @@ class Cluster(Protocol):
     def topics(self) -> Mapping[str, TopicSpec]: ...
 
     def new_topic(self, layout: Layout) -> str:
-        """The name of a topic of that layout, on all brokers, which nobody else has used."""
+        """Return the name of an unused topic of that layout, on all brokers."""
         ...
 
     def broker_address(self, broker_id: int) -> str: ...
 
     def kill_broker(self, broker_id: int) -> None:
-        """What was acknowledged and not flushed is lost."""
+        """Kill the broker: acknowledged messages that were not flushed are lost."""
         ...
 
     def stop_broker(self, broker_id: int) -> None:
-        """Nothing is lost, and what is in flight on held claims becomes confirmed."""
+        """Stop the broker in order: nothing is lost, and what is in flight on held claims becomes confirmed."""
         ...
 
     def start_broker(self, broker_id: int) -> None:
-        """Starts one that has ended; its topics can be read and written afterwards."""
+        """Start a stopped broker; return when its topics can be read and written."""
         ...
 
     def kill_master(self) -> None: ...
@@ -64,28 +64,30 @@ class Cluster(Protocol):
     def start_master(self) -> None: ...
 
     def wait_flushed(self, topic: str) -> None:
-        """All messages of the topic, whose settings are `FLUSH_SOON`, are in the brokers' files afterwards."""
+        """Return when all messages of the topic, whose settings are `FLUSH_SOON`, are in the brokers' files."""
         ...
 
     def segments(self, partition: Partition) -> tuple[int, ...]:
-        """Where the index segments of the partition's store begin."""
+        """Return the positions at which the index segments of the partition's store begin."""
         ...
 
     def wait_for_expiry(self, is_over: Callable[[], bool], beating: Collection[str]) -> None:
-        """Until claims that nobody keeps alive have expired so that `is_over`; `beating` are clients that do keep
-        theirs, by heartbeats."""
+        """Wait until claims without heartbeats have expired, so that `is_over` returns True.
+
+        `beating` are the clients whose heartbeats keep their claims.
+        """
         ...
 
     def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
-        """A group's confirmed position; None when the broker tells of none, as release 2.5 does for the first 7 s."""
+        """Return a group's confirmed position; None when the broker shows none, as release 2.5 for the first 7 s."""
         ...
 
     def move_group(self, group: str, partition: Partition, position: int) -> None:
-        """An administrator sets the group's position, whoever reads there."""
+        """Set the group's position as an administrator, whichever client reads there."""
         ...
 
     def remove_group(self, group: str, broker_id: int) -> None:
-        """An administrator deletes the group's positions on a broker."""
+        """Delete the group's positions on a broker, as an administrator."""
         ...
 
     def members(self, group: str) -> Members: ...

@@ -1,4 +1,4 @@
-"""The embedded TubeMQ behind the tests' door. Its timers run when its clock is advanced, so nothing is waited for."""
+"""The embedded TubeMQ with the interface that all tests use. Tests advance its clock instead of waiting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 
-_FLUSH_INTERVAL = 4.0  # as FLUSH_SOON has it
-_FLUSHED_AFTER = 14.0  # for the broker looks every 10 s
-_PATIENCE = 30.0
+_FLUSH_INTERVAL = 4.0  # that of FLUSH_SOON
+_FLUSHED_AFTER = 14.0  # the broker checks every 10 s
+_HEARTBEAT_TIMEOUT = 30.0
 
 
 class EmbeddedCluster:
-    """`tubemq` is the server itself, for faults and its clock."""
+    """`tubemq` is the server itself, for fault injection and its clock."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ, config: ServerConfig) -> None:
         self.tubemq = tubemq
@@ -79,12 +79,14 @@ class EmbeddedCluster:
         return tuple(self.tubemq._on_thread(lambda: store.segments if store else []))
 
     def wait_for_expiry(self, is_over: Callable[[], bool], beating: Collection[str]) -> None:
-        """Time goes on by a part of the timeout, and only when all who keep their claims alive did so."""
+        """Advance the clock by parts of the timeout, each time until all `beating` clients have sent a heartbeat."""
         while not is_over():
             with ExitStack() as stack:
-                heard = [stack.enter_context(self._heartbeat(client)) for client in beating]
+                heartbeats = [stack.enter_context(self._heartbeat(client)) for client in beating]
                 self.tubemq.clock.advance(self._config.consumer_reg_timeout / 3)
-                assert all(event.wait(_PATIENCE) for event in heard), f"not all of {beating} send heartbeats"
+                assert all(event.wait(_HEARTBEAT_TIMEOUT) for event in heartbeats), (
+                    f"not all of {beating} send heartbeats"
+                )
 
     def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
         return self.tubemq.group_offset(group, topic, broker_id, partition)
@@ -108,14 +110,14 @@ class EmbeddedCluster:
 
     @contextmanager
     def _heartbeat(self, client: str) -> Iterator[threading.Event]:
-        """Set by the client's next heartbeat to a broker."""
-        heard = threading.Event()
-        with self.tubemq.on("partition_heartbeat", client=client).run(heard.set):
-            yield heard
+        """Yield an event that the client's next heartbeat to a broker sets."""
+        event = threading.Event()
+        with self.tubemq.on("partition_heartbeat", client=client).run(event.set):
+            yield event
 
 
 def _flush_interval(topics: Mapping[str, TopicSpec] | None) -> float:
-    """The shortest that the topics' settings say, for these brokers have one for all; in seconds."""
+    """Return the shortest interval of the topics' settings in seconds; the embedded brokers have one for all topics."""
     given = [spec.settings.get("memCacheFlushIntvl") for spec in (topics or {}).values()]
     return min((float(interval) / 1000 for interval in given if interval is not None), default=_FLUSH_INTERVAL)
 
@@ -129,7 +131,7 @@ def embedded_cluster(
     framing: Literal["standard", "prefixed"] = "standard",
     config: ServerConfig | None = None,
 ) -> Iterator[EmbeddedCluster]:
-    """As the release that speaks this framing by itself, with segments and flushes as the tests have them."""
+    """Yield a cluster of the release with this framing, with the segment size and flush interval of the tests."""
     config = replace(
         config or ServerConfig(), max_index_segment_entries=SEGMENT, mem_cache_flush_interval=_flush_interval(topics)
     )

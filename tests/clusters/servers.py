@@ -1,7 +1,7 @@
-"""Which servers a test runs on. Its id says so: `embedded`, `real`, and either with `-prefixed` for the older framing.
+"""Parameters for the servers of a test: `embedded`, `real`, and either with `-prefixed` for the older framing.
 
-The many tests run on the embedded server; on a real one those that show that both are the same. The real one is the
-published release 1.2.0, or the one whose jars are in the folder that TUBEMQ_SERVER_JARS names.
+Most tests run on the embedded server. Tests that show that both servers behave alike also run on a real one: the
+published release 1.2.0, or the one whose jars are in the folder TUBEMQ_SERVER_JARS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REAL = pytest.param("real", id="real", marks=pytest.mark.real)
 REAL_THOROUGHLY = pytest.param("real", id="real", marks=[pytest.mark.real, pytest.mark.thorough])
 BOTH = [EMBEDDED, REAL]
 EACH_FRAMING = [*BOTH, pytest.param("embedded-prefixed", id="embedded-prefixed")]
-if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release speaks its own framing only
+if not os.environ.get("TUBEMQ_SERVER_JARS"):  # another release has its own framing only
     EACH_FRAMING.append(pytest.param("real-prefixed", id="real-prefixed", marks=pytest.mark.real))
 
 
@@ -39,9 +39,9 @@ def running(
     brokers: int = 2,
     claim_timeout: int | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster for a fixture. Without Java or Maven the tests on a real one are skipped, on CI they fail.
+    """Yield a cluster for a test or module. Without Java or Maven a real one skips the test; on CI it fails.
 
-    `topics` are by default those that `new_topic` gives; `claim_timeout` is in seconds.
+    The default `topics` are those that `new_topic` returns; `claim_timeout` is in seconds.
     """
     kind, framing = _parsed(server)
     if kind == "embedded":
@@ -58,9 +58,9 @@ def running(
 
 @contextmanager
 def shared(server: str, folder: Path) -> Iterator[Cluster]:
-    """A cluster whose servers nobody stops. All processes with the same `folder` share the real ones.
+    """Yield a cluster whose servers no test may stop. All processes with the same `folder` share the real ones.
 
-    It has two brokers, or one that speaks the prefixed framing.
+    It has two brokers, or one with the prefixed framing.
     """
     kind, framing = _parsed(server)
     brokers = 2 if framing == "standard" else 1

@@ -1,8 +1,7 @@
-"""When the message ids of a real server tell old messages from new ones.
+"""Wait until the message ids of a real server distinguish old messages from new ones.
 
-Where their wave turns (see `tubemq_spark.protocol.log_fingerprint`) they do not, and a query leaves out what it cannot
-tell; tests/source/test_truncation_check.py plays that with the clock of an embedded server. Tests of crashes keep away
-from it.
+Where their wave turns (see `tubemq_spark.protocol.log_fingerprint`) they do not, and a query cannot detect lost
+messages. tests/source/test_truncation_check.py shows that with the clock of an embedded server; crash tests avoid it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from tests.waiting import wait_until
 from tubemq_spark.protocol.log_fingerprint import ID_SECOND
 
 _HALF_A_WAVE = (1 << 41) / 1e9  # seconds in which ids rise, or fall
-_AROUND_A_TURN = 75.0  # seconds in which they do not tell, and some more
+_AROUND_A_TURN = 75.0  # seconds in which they do not distinguish them, with a margin
 
 
 def wait_until_ids_tell(cluster: Cluster, topic: str, seconds: float) -> None:
-    """And will tell for so many `seconds`. `topic` is sent two messages, to look at their ids."""
+    """Wait until ids distinguish messages for the next `seconds`. Sends two messages to `topic` to see their ids."""
     moment = time.monotonic() + _seconds_until_then(cluster, topic, seconds)
     wait_until(lambda: time.monotonic() >= moment, patience=_HALF_A_WAVE)
 

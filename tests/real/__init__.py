@@ -1,1 +1,1 @@
-"""A real TubeMQ for tests, the demo and benchmarks: ZooKeeper, one master and brokers from published jars."""
+"""A real TubeMQ for tests and benchmarks: ZooKeeper, one master and brokers from published jars."""

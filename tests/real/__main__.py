@@ -1,4 +1,4 @@
-"""``python -m tests.real``: bring up a real TubeMQ by hand and keep it until Ctrl-C or SIGTERM.
+"""``python -m tests.real``: run a real TubeMQ until Ctrl-C or SIGTERM.
 
 The release is 1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS.
 """
@@ -21,7 +21,7 @@ TubeMQ {release} is ready.
 In PySpark:
   df = spark.readStream.format("tubemq").option("tubemq.master", "{master}")\
 .option("subscribe", "{topic}").option("tubemq.group", "my_group").load()
-Ctrl-C ends it.
+Ctrl-C stops it.
 """
 
 
@@ -51,16 +51,19 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.real", description=__doc__)
-    parser.add_argument("--brokers", type=int, default=1, help="how many (1)")
+    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default: 1)")
     parser.add_argument(
         "--topic",
         type=_topic,
         action="append",
         metavar="NAME:PARTITIONS:STORES",
-        help="partitions in each store, and stores, on each broker; may be repeated (demo:3:1)",
+        help="partitions in each store, and stores, on each broker; may be repeated (default: demo:3:1)",
     )
     parser.add_argument(
-        "--framing", choices=["standard", "prefixed"], default="standard", help="prefixed: as 1.2.0 was published"
+        "--framing",
+        choices=["standard", "prefixed"],
+        default="standard",
+        help="prefixed is the framing of 1.2.0 as published",
     )
     return parser.parse_args()
 

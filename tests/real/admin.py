@@ -15,11 +15,11 @@ _TIMEOUT = 30.0
 
 
 class AdminError(RuntimeError):
-    """The server refused a call, or its answer is no JSON."""
+    """The server refused a call, or answered without JSON."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A master that is not the active one redirects, on one machine perhaps to itself: better an error than a loop."""
+    """Turns redirects into errors: a standby master on this machine might redirect to itself."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
@@ -29,16 +29,16 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 
 def call(url: str, params: dict[str, object]) -> dict[str, Any]:
-    """Make one call and return the answer, whose ``result`` is true.
+    """Make one call and return its answer, whose ``result`` is true.
 
-    ``params`` holds ``method`` and its parameters; booleans become ``true`` and ``false``. Calls that change something
-    get the user names and the token they need.
+    ``params`` holds ``method`` and its parameters; booleans become ``true`` and ``false``. The user names and the token
+    are added to calls that change something.
 
     Raises:
         AdminError: the call was refused.
         OSError: the server was not reached, or answered with an HTTP error.
     """
-    if not str(params["method"]).startswith(_QUERIES):  # in a query the user names would select records
+    if not str(params["method"]).startswith(_QUERIES):  # user names in a query would select records
         params = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": AUTH_TOKEN, **params}
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
     with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:

@@ -22,9 +22,9 @@ __all__ = ["FLUSH_SOON", "RealTubeMQ", "TopicSpec"]
 START_TIMEOUT = 120.0
 
 _JVM = (
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",  # else a changed memory block of a live topic loses its messages
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",  # or a resized memory block of a live topic loses its messages
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "-XX:MaxDirectMemorySize=2g",  # every store that is opened takes some 7 MB of it
+    "-XX:MaxDirectMemorySize=2g",  # each open store takes about 7 MB of it
     "-XX:-UsePerfData",
     "-Dorg.apache.logging.log4j.level=WARN",
     "-Dtubemq.home=.",
@@ -39,25 +39,25 @@ class RealTubeMQ:
 
     A pickled copy in another process can use the servers, and cannot start or stop them.
 
-    Brokers are numbered from 1; broker n is 127.0.0.n, because a master refuses two brokers with one address.
+    Brokers are numbered from 1. Broker n listens on 127.0.0.n, because a master refuses two brokers with one address.
 
     Args:
-        topics: name to shape. They are declared before the brokers start, which is many times faster than afterwards.
+        topics: shapes by name. They are declared before the brokers start, which is many times faster than afterwards.
         brokers: how many.
-        framing: how the published release 1.2.0 is to speak: as published (``prefixed``) or as 1.3.0 and later do.
-        server_jars: a folder with the jars of another release, by default what TUBEMQ_SERVER_JARS names. It speaks the
-            framing of that release, so only ``standard`` may be asked for.
-        broker_options, master_options: further lines of ``[broker]`` and ``[master]`` in the configuration files.
+        framing: of the published release 1.2.0: as published (``prefixed``) or as 1.3.0 and later.
+        server_jars: a folder with the jars of another release, by default TUBEMQ_SERVER_JARS. That release has its own
+            framing, so only ``standard`` is allowed.
+        broker_options, master_options: additional lines of ``[broker]`` and ``[master]`` in the configuration files.
         quick_start: use a JVM that starts quickly and runs long work more slowly.
-        folder: where data and logs go; it is kept. Without it a temporary folder is used and removed.
+        folder: for data and logs, kept afterwards. By default a temporary folder, which is removed.
 
     Raises:
         MissingTool: Java 17 or Maven is missing.
-        RuntimeError, TimeoutError: a process ended or was not ready in time; the text ends with its log.
+        RuntimeError, TimeoutError: a process ended or was not ready in time; the message ends with its log.
     """
 
     release: str
-    """Of the server, as its jar is named, without ``-incubating``."""
+    """The server's release, from the name of its jar, without ``-incubating``."""
     master: str
     """The master's ``host:port``."""
     broker_ids: tuple[int, ...]
@@ -103,7 +103,7 @@ class RealTubeMQ:
         self.close()
 
     def start(self) -> None:
-        """Start everything and wait until every topic can be read and written; a failure leaves nothing behind."""
+        """Start all servers and wait until every topic can be read and written; after a failure none is left."""
         self._folder = (self._kept_folder or Path(tempfile.mkdtemp(prefix="tubemq-"))).resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._processes = Processes(self._folder, remove=self._kept_folder is None)
@@ -139,34 +139,34 @@ class RealTubeMQ:
         return self._brokers[broker_id].address
 
     def kill_broker(self, broker_id: int) -> None:
-        """SIGKILL: what was acknowledged but not flushed is lost."""
+        """Send SIGKILL: acknowledged messages that were not flushed are lost."""
         self._running.end(_name(broker_id), signal.SIGKILL)
 
     def stop_broker(self, broker_id: int) -> None:
-        """SIGTERM: everything is flushed, and what is in flight on held claims becomes confirmed."""
+        """Send SIGTERM: all messages are flushed, and what is in flight on held claims becomes confirmed."""
         self._running.end(_name(broker_id), signal.SIGTERM)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker that has ended, and wait until its topics can be read and written again.
+        """Start a stopped broker, and wait until its topics can be read and written again.
 
-        That takes 2 to 3 s; release 2.5 needs over 30 s for a broker that took its leave, as ``stop_broker`` lets it.
+        That takes 2 to 3 s. Release 2.5 needs over 30 s for a broker that ``stop_broker`` has stopped.
         """
         self._start_broker(broker_id)
         self.wait_ready()
 
     def pause_broker(self, broker_id: int) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Send SIGSTOP: connections stay open, and the broker does not answer."""
         self._running.send(_name(broker_id), signal.SIGSTOP)
 
     def resume_broker(self, broker_id: int) -> None:
         self._running.send(_name(broker_id), signal.SIGCONT)
 
     def kill_master(self) -> None:
-        """SIGKILL. Brokers go on serving the clients they have."""
+        """Send SIGKILL. Brokers still serve the clients that they have."""
         self._running.end("master", signal.SIGKILL)
 
     def start_master(self) -> None:
-        """Start a master that has ended, and wait until brokers and topics are registered there again."""
+        """Start a stopped master, and wait until brokers and topics are registered there again."""
         self._start_master()
         self._last_registration.clear()
         self.wait_ready()
@@ -185,11 +185,11 @@ class RealTubeMQ:
         return admin.call(f"http://{self._brokers[broker_id].web_address}/broker.htm", params)
 
     def group_offset(self, group: str, topic: str, broker_id: int, partition: int) -> int | None:
-        """A group's confirmed position, or None if the broker has no record of it.
+        """Return a group's confirmed position, or None if the broker has no record of it.
 
-        Asks ``admin_query_offset``, which changes nothing; ``admin_query_group_offset`` with ``requireRealOffset``
-        would create the record it does not find. Release 2.x shows a new group only some 7 s after its first register,
-        and a broker that was restarted shows, of a group that has registered again, only the partitions it registered.
+        ``admin_query_offset`` changes nothing; ``admin_query_group_offset`` with ``requireRealOffset`` would create a
+        missing record. Release 2.x shows a new group only about 7 s after its first register. After a restart, a broker
+        shows only the partitions that the group has registered again.
         """
         answer = self.broker_admin(broker_id, method="admin_query_offset", groupName=group, topicName=topic)
         for info in (info for row in answer["dataSet"] for info in row["subInfo"] if info["topicName"] == topic):
@@ -199,11 +199,11 @@ class RealTubeMQ:
         return None
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until all running brokers have registered since they were started and their topics are open to clients.
+        """Wait until all running brokers have registered since their start and their topics are open to clients.
 
         Raises:
-            RuntimeError: a process ended meanwhile.
-            TimeoutError: with the ends of the logs.
+            RuntimeError: a process has ended.
+            TimeoutError: not ready in time; the message ends with the logs.
         """
         brokers = [id_ for id_ in self.broker_ids if self._running.is_running(_name(id_))]
 
@@ -215,8 +215,8 @@ class RealTubeMQ:
     def wait_flushed(self, topic: str, timeout: float = 60.0) -> None:
         """Wait until all messages of ``topic`` are in the brokers' files, where a SIGKILL does not lose them.
 
-        Takes as long as the topic's settings say, see ``FLUSH_SOON``. The block flushed last can still be read from
-        memory; a broker that was stopped and started again reads from files alone.
+        The topic's settings determine how long that takes, see ``FLUSH_SOON``. Clients can still read the last block
+        from memory; after a stop and start, a broker reads from files only.
         """
         brokers = self.topics[topic].on(self.broker_ids)
 
@@ -282,23 +282,23 @@ class RealTubeMQ:
         topics.declare(self.admin, self.topics, self.broker_ids)
 
     def _registration(self, broker_id: int) -> dict[str, Any]:
-        """The master's BrokerRunStatusInfo, empty until the broker registers."""
+        """Return the master's BrokerRunStatusInfo, empty until the broker registers."""
         answer = self.admin(method="admin_query_broker_run_status", brokerId=broker_id, withDetail=True)
         (row,) = answer["data"]
         status: dict[str, Any] = row.get("BrokerRunStatusInfo", {})
         return status
 
     def _is_registered(self, broker_id: int) -> bool:
-        """Whether the master has published what the broker registered, and that was after its last start.
+        """Return True if the broker has registered since its last start, and the master has published that.
 
-        A broker that was killed stays online at the master until its heartbeat is overdue, so the age matters.
+        The master lists a killed broker as online until it misses a heartbeat, so the age of the registration matters.
         """
         status = self._registration(broker_id)
         is_new = status.get("createId") not in (None, self._last_registration.get(broker_id))
         return is_new and all(status[step] for step in ("isOnline", "isDoneDataSub", "isDoneDataPub"))
 
     def _wait(self, names: list[str], is_done: Callable[[], bool], timeout: float) -> None:
-        """Poll until ``is_done``; an error of the HTTP calls in it means not yet."""
+        """Poll until ``is_done`` returns True; an error of its HTTP calls counts as False."""
         deadline = time.monotonic() + timeout
         problem: Exception | None = None
         while True:

@@ -1,7 +1,7 @@
-"""Ends the servers of a parent that died, and removes its folder. Run as a script, one beside each cluster.
+"""A script that kills the servers of a dead parent and removes its folder; one runs beside each cluster.
 
-Each line on standard input is ``+PID``, a process was started, or ``-PID``, it has ended. The input ends when the
-parent closes it or dies in whatever way: then all that is left is killed and the folder in the argument is removed.
+Each line on standard input is ``+PID`` for a started process or ``-PID`` for one that has ended. The input ends when
+the parent closes it or dies in any way. Then the script kills the remaining processes and removes the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Try for a while, because a killed process may still write for a moment."""
+    """Retry for a while, because a killed process may still write for a moment."""
     for _ in range(50):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.exists(folder):

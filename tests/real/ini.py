@@ -1,4 +1,4 @@
-"""Configuration files of ZooKeeper, a master and brokers, with periods short enough for tests."""
+"""Configuration files of ZooKeeper, a master and brokers, with short periods for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 AUTH_TOKEN = "abc"
 
 _ZK_ROOT = "/tubemq"
-_WEB_RESOURCES = {  # read by the master at start; without them its HTTP API acts on a call but answers 500
+_WEB_RESOURCES = {  # the master reads them at start; without them its HTTP API executes calls but answers 500
     "templates/screen/webapi.vm": "$sb",
     "templates/layout/webapi.vm": "$screen_placeholder",
     "templates/layout/default.vm": "$screen_placeholder",
@@ -21,7 +21,7 @@ _WEB_RESOURCES = {  # read by the master at start; without them its HTTP API act
 
 @dataclass(frozen=True)
 class Node:
-    """Where a master or a broker listens. TubeMQ announces ``host`` but binds its ports on all addresses."""
+    """The address of a master or broker. TubeMQ announces ``host`` but binds its ports on all addresses."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class Node:
 
 
 def write_zookeeper(folder: Path, host: str, port: int) -> str:
-    """Write the file and return its name. The admin server is off, for it would take port 8080."""
+    """Write the file and return its name. The admin server is off, because it would take port 8080."""
     lines = [
         f"clientPortAddress={host}",
         f"clientPort={port}",
@@ -50,9 +50,9 @@ def write_zookeeper(folder: Path, host: str, port: int) -> str:
 
 
 def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str, str]) -> str:
-    """Write the file, and what the master's HTTP server reads; return the file's name.
+    """Write the file and the resources of the master's HTTP server; return the file's name.
 
-    ``options`` are lines of ``[master]`` that win over those given here.
+    ``options`` are lines of ``[master]`` that override the defaults here.
     """
     master: dict[str, object] = {
         "hostName": node.host,
@@ -78,7 +78,7 @@ def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str,
 def write_broker(
     folder: Path, broker_id: int, node: Node, data: Path, master: str, zookeeper: str, options: Mapping[str, str]
 ) -> str:
-    """Write the file and return its name; ``options`` are lines of ``[broker]`` that win over those given here."""
+    """Write the file and return its name; ``options`` are lines of ``[broker]`` that override the defaults here."""
     broker: dict[str, object] = {
         "brokerId": broker_id,
         "hostName": node.host,

@@ -1,8 +1,7 @@
-"""Jars and compiled Java classes, fetched or made once and kept in a cache outside the work tree.
+"""Jars and compiled Java classes, in a cache outside the work tree.
 
-A cache entry is a folder whose name ends with a hash of what it was made from. It is built beside its place and renamed
-into it, so a folder that exists is complete: it is never built again and needs no network. A lock file lets several
-processes ask at once.
+A cache entry is a folder whose name ends with a hash of its input. It is built under another name and then renamed, so
+an existing folder is complete: it needs neither a build nor the network. A lock file serves concurrent processes.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _INSTALL = "on Debian: apt-get install openjdk-17-jdk-headless maven"
 
 
 class MissingTool(RuntimeError):  # noqa: N818 - it names what is missing
-    """Java, its compiler or Maven is not installed; the text says what to install."""
+    """Java, its compiler or Maven is not installed; the message says what to install."""
 
 
 def tool(name: str) -> str:
-    """Path of ``java``, ``javac`` or ``mvn``; the first two from JAVA_HOME when that is set.
+    """Return the path of ``java``, ``javac`` or ``mvn``; the first two from JAVA_HOME when that is set.
 
     Raises:
-        MissingTool: it is not there, or Java is older than 17.
+        MissingTool: it is not installed, or Java is older than 17.
     """
     home = os.environ.get("JAVA_HOME")
     in_home = Path(home, "bin", name) if home and name != "mvn" else None
@@ -49,11 +48,11 @@ def tool(name: str) -> str:
 
 
 def server(folder: Path | None, framing: Framing) -> tuple[str, str]:
-    """Release and class path of the server whose jars are in ``folder``, of the published 1.2.0 if None.
+    """Return release and class path of the server whose jars are in ``folder``; None means the published 1.2.0.
 
     Raises:
-        FileNotFoundError: no server jar is in ``folder``.
-        ValueError: a framing other than ``standard`` for a folder, which has the framing of its release.
+        FileNotFoundError: ``folder`` has no server jar.
+        ValueError: a framing other than ``standard`` for a folder, whose release has its own framing.
     """
     if folder is None:
         own = _jars(_from_pom("tubemq-server-1.2.0", "copy"))
@@ -69,7 +68,7 @@ def server(folder: Path | None, framing: Framing) -> tuple[str, str]:
 
 
 def client_class_path() -> str:
-    """Class path of the official Java client 1.13.0, which speaks the standard framing."""
+    """Return the class path of the official Java client 1.13.0, which uses the standard framing."""
     return _class_path([*_client_jars(), *_third_party()])
 
 
@@ -78,7 +77,7 @@ def compile_java(source: Path) -> str:
 
     Raises:
         MissingTool: there is no Java compiler.
-        RuntimeError: the file does not compile; the text holds what javac says.
+        RuntimeError: the file does not compile; the message has the output of javac.
     """
     libraries = client_class_path()
 
@@ -98,12 +97,12 @@ def _client_jars() -> list[Path]:
 
 
 def _third_party() -> list[Path]:
-    """What the servers and the Java client need besides TubeMQ's own jars."""
+    """Return the jars that the servers and the Java client need besides TubeMQ's own."""
     return _jars(_from_pom("third-party", "copy-dependencies"))
 
 
 def _standard_framing() -> Path:
-    """Folder of the RPC classes of 1.13.0; in front of release 1.2.0 they give it the framing of 1.3.0 and later."""
+    """Return the folder of 1.13.0's RPC classes; before release 1.2.0 on the class path they give it the newer framing."""
     (core,) = (jar for jar in _client_jars() if jar.name.startswith("tubemq-core-"))
 
     def extract(folder: Path) -> None:
@@ -136,8 +135,8 @@ def _cached(name: str, made_from: bytes, build: Callable[[Path], None]) -> Path:
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(place.parent / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one for all entries, because two Mavens must not share a repository
-        if not place.is_dir():  # another process may have built it while this one waited
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one lock for all entries, because two Mavens must not share a repository
+        if not place.is_dir():  # another process may have built it meanwhile
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as unfinished:
                 entry = Path(unfinished, "entry")
                 entry.mkdir()
@@ -156,6 +155,6 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def _java_version(java: str) -> int:
-    said = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else 0

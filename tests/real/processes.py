@@ -17,10 +17,10 @@ _TAIL = 3000
 
 
 class Processes:
-    """Starts named processes; a guard process ends them if this one dies.
+    """Starts named processes; a guard process kills them if this one dies.
 
-    The kernel's parent-death signal would not do: it comes when the *thread* ends that started the process, and needs
-    code between fork and exec, which Python discourages in a program with threads.
+    The kernel's parent-death signal is no alternative: it also comes when the *thread* that started the process ends,
+    and needs code between fork and exec, which Python discourages in a program with threads.
     """
 
     def __init__(self, folder: Path, *, remove: bool) -> None:
@@ -34,7 +34,7 @@ class Processes:
         )
 
     def start(self, name: str, command: list[str]) -> None:
-        """Run ``command`` in the cluster's folder, its output added to ``<name>.log`` there."""
+        """Run ``command`` in the cluster's folder and append its output to ``<name>.log`` there."""
         if self.is_running(name):
             raise RuntimeError(f"{name} is running already")
         with open(self.log(name), "ab") as log:
@@ -44,11 +44,11 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in a terminal is for the parent alone
+                start_new_session=True,  # Ctrl-C in a terminal must reach the parent only
             )
-        self._tell_guard(f"+{process.pid}")
+        self._notify_guard(f"+{process.pid}")
         if name in self._running:
-            self._tell_guard(f"-{self._running[name].pid}")  # it had ended by itself
+            self._notify_guard(f"-{self._running[name].pid}")  # the old one has ended by itself
         self._running[name] = process
 
     def is_running(self, name: str) -> bool:
@@ -62,28 +62,28 @@ class Processes:
         self._known(name).send_signal(number)
 
     def end(self, name: str, number: signal.Signals, timeout: float = 60.0) -> None:
-        """Send SIGTERM or SIGKILL, also to a stopped process, and wait until it is gone.
+        """Send SIGTERM or SIGKILL, also to a paused process, and wait until it has ended.
 
         Raises:
-            TimeoutError: it is still there after ``timeout`` seconds.
+            TimeoutError: it still runs after ``timeout`` seconds.
         """
         process = self._known(name)
         process.send_signal(number)
-        process.send_signal(signal.SIGCONT)  # a paused process would see SIGTERM only when it goes on
+        process.send_signal(signal.SIGCONT)  # a paused process handles SIGTERM only after SIGCONT
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{name} did not end within {timeout:.0f} s\n{self.tail(name)}") from None
-        self._tell_guard(f"-{process.pid}")
+        self._notify_guard(f"-{process.pid}")
         del self._running[name]
 
     def close(self) -> None:
-        """Kill what runs, let the guard clean up and wait for it."""
+        """Kill all processes and wait until the guard has cleaned up."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
             process.wait()
-            self._tell_guard(f"-{process.pid}")
+            self._notify_guard(f"-{process.pid}")
         self._running.clear()
         if self._guard.stdin and not self._guard.stdin.closed:
             self._guard.stdin.close()
@@ -93,7 +93,7 @@ class Processes:
         return self._folder / f"{name}.log"
 
     def tail(self, name: str) -> str:
-        """End of a process's log, for error texts."""
+        """Return the end of a process's log, for error messages."""
         text = self.log(name).read_text(errors="replace")[-_TAIL:] if self.log(name).exists() else ""
         return f"--- end of {name}.log ---\n{text}"
 
@@ -102,7 +102,7 @@ class Processes:
             raise RuntimeError(f"{name} is not running")
         return self._running[name]
 
-    def _tell_guard(self, line: str) -> None:
+    def _notify_guard(self, line: str) -> None:
         assert self._guard.stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._guard.stdin.write(f"{line}\n".encode())
@@ -110,21 +110,21 @@ class Processes:
 
 
 class Ports:
-    """Gives ports that are free now, and keeps them until it is closed: for servers that start later, or again."""
+    """Reserves free ports until it is closed, for servers that start later or again."""
 
     def __init__(self) -> None:
-        self._kept: list[socket.socket] = []
+        self._reserved: list[socket.socket] = []
 
     def free(self) -> int:
         for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-            if (kept := _bound(port)) is not None:
-                self._kept.append(kept)
+            if (bound := _bound(port)) is not None:
+                self._reserved.append(bound)
                 return port
         raise RuntimeError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free")
 
     def close(self) -> None:
-        while self._kept:
-            self._kept.pop().close()
+        while self._reserved:
+            self._reserved.pop().close()
 
 
 def is_listening(host: str, port: int) -> bool:
@@ -134,8 +134,10 @@ def is_listening(host: str, port: int) -> bool:
 
 
 def _bound(port: int) -> socket.socket | None:
-    """A socket that does not listen, on a port that nobody has. Others get the port if they ask for a used one, as Java
-    does for its servers, and the probes of other processes do not."""
+    """Return a socket that holds the port without listening; None if the port is in use.
+
+    Java's servers can bind the port nevertheless, because they set SO_REUSEADDR; probes for a free port cannot.
+    """
     bound = socket.socket()
     try:
         bound.bind(("", port))  # as TubeMQ does

@@ -1,4 +1,4 @@
-"""Topics of a test cluster: how they are declared at a master, and whether they are ready."""
+"""Topics of a real cluster: declare them at the master, and check whether they are ready."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 FLUSH_SOON: Mapping[str, str] = {"memCacheFlushIntvl": "4000", "unflushThreshold": "1", "unflushInterval": "1"}
-"""Settings under which messages reach a broker's files as soon as TubeMQ permits: 14 s, or when a block is full."""
+"""Settings with which messages reach a broker's files as soon as possible: after 14 s, or when a block is full."""
 
 FLUSH_NEVER: Mapping[str, str] = {"memCacheFlushIntvl": "2000000000"}
-"""Settings under which time alone brings no message into a broker's files: its stop does, and a block that is full."""
+"""Settings with which messages reach a broker's files only when it stops, or when a block is full."""
 
 _TOPICS_PER_CALL = 50  # a master limits the number
 
@@ -31,7 +31,7 @@ class TopicSpec:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, brokers: tuple[int, ...]) -> tuple[int, ...]:
-        """Ids of the brokers that have this topic in a cluster of ``brokers``."""
+        """Return the ids of the brokers with this topic in a cluster of ``brokers``."""
         return brokers if self.brokers is None else self.brokers
 
 
@@ -62,7 +62,7 @@ def declare(master: Admin, topics: Mapping[str, TopicSpec], brokers: tuple[int, 
 
 
 def are_open(master: Admin, topics: Mapping[str, TopicSpec], brokers: Collection[int]) -> bool:
-    """Whether the master tells clients to read and write all partitions of ``topics`` on ``brokers``."""
+    """Return True if clients may read and write all partitions of ``topics`` on ``brokers``."""
     rows = {row["topicName"]: row["topicInfo"] for row in master(method="admin_query_topic_info")["data"]}
     return all(
         _is_open(row["runInfo"], spec)
@@ -73,7 +73,7 @@ def are_open(master: Admin, topics: Mapping[str, TopicSpec], brokers: Collection
 
 
 def are_flushed(broker: Admin, data: Path, topic: str) -> bool:
-    """Whether the index files in a broker's folder ``data`` reach as far as its stores of ``topic`` do."""
+    """Return True if the index files in a broker's folder ``data`` reach the end of its stores of ``topic``."""
     for row in broker(method="admin_query_broker_all_store_info", topicName=topic)["dataSet"]:
         for store in row["storeInfo"]:
             end = max(partition["maxOffset"] for partition in store["partitionInfo"])
@@ -84,7 +84,7 @@ def are_flushed(broker: Admin, data: Path, topic: str) -> bool:
 
 
 def _is_open(run: Mapping[str, Any], spec: TopicSpec) -> bool:
-    """``run`` holds only dashes while a broker has not registered."""
+    """Return True if a broker has opened the topic; ``run`` has only dashes before it registers."""
     return (
         run["acceptPublish"] is True
         and run["acceptSubscribe"] is True
