@@ -17,7 +17,7 @@ _EXPIRY_TIMEOUT = 180.0
 
 
 class RealCluster(RealTubeMQ):
-    """`topics` are by default those that `new_topic` returns; `claim_timeout` is in seconds, by default TubeMQ's own."""
+    """The default `topics` are those of `new_topic`. `claim_timeout` is in seconds, by default TubeMQ's own."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ def _third_party() -> list[Path]:
 
 
 def _standard_framing() -> Path:
-    """Return the folder of 1.13.0's RPC classes; before release 1.2.0 on the class path they give it the newer framing."""
+    """Return the folder of 1.13.0's RPC classes; before those of 1.2.0 they give it the newer framing."""
     (core,) = (jar for jar in _client_jars() if jar.name.startswith("tubemq-core-"))
 
     def extract(folder: Path) -> None:
