@@ -1,11 +1,13 @@
-"""A process of its own that reads from a peer, and prints what came of it and how much memory it took.
+"""A process that reads from peers and prints how much memory that took.
 
-usage: python -m tests.client.net.hungry master|broker PORT
+usage: python -m tests.client.net.memory_of_reading, with a line `master PORT` or `broker PORT` on standard input for
+each peer. A forked child reads from it, so that the imports are done once, and prints the result as a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from tubemq_spark.source.input_partition import TubeMQInputPartition
 
 
 def most_memory() -> int:
-    """The most that this process had in memory so far, in bytes."""
+    """Return the most bytes that this process ever had in memory."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) << 10
 
@@ -46,14 +48,20 @@ def read_from_a_broker(address: Address) -> str:
     return f"{sum(batch.num_rows for batch in task.read())} rows"
 
 
-def main(do: Callable[[Address], str], port: int) -> None:
-    before = most_memory()
-    try:
-        outcome = do(Address("127.0.0.1", port))
-    except TubeMQError as error:
-        outcome = f"{type(error).__name__}: {error}"
-    print(json.dumps({"outcome": outcome, "memory": most_memory() - before}))
+def read_in_child(read: Callable[[Address], str], port: int) -> None:
+    child = os.fork()
+    if child == 0:
+        before = most_memory()  # a new process begins with what it has now
+        try:
+            outcome = read(Address("127.0.0.1", port))
+        except TubeMQError as error:
+            outcome = f"{type(error).__name__}: {error}"
+        print(json.dumps({"outcome": outcome, "memory": most_memory() - before}), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 if __name__ == "__main__":
-    main({"master": ask_a_master, "broker": read_from_a_broker}[sys.argv[1]], int(sys.argv[2]))
+    for line in sys.stdin:
+        server, port = line.split()
+        read_in_child({"master": ask_a_master, "broker": read_from_a_broker}[server], int(port))
