@@ -1,4 +1,4 @@
-"""A broker with one partition, whose store is simulated, and one consumer group."""
+"""A scripted broker: one partition with a simulated store, and one consumer group."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _TEXTS = {
 
 @dataclass
 class FakeBroker:
-    """One partition of a simulated store, with one group. `log` tells what was handled, and `script` hears of each such
-    step before: it may break the connection by an error, or change things. A number it gives is the code of the answer.
+    """One partition of a simulated store, and one group.
+
+    `log` lists the requests that it has handled. `script` is called before each of them: it may raise an error to break
+    the connection, or change the broker. If it returns a number, that is the error code of the reply.
     """
 
     store: SimulatedStore
@@ -117,7 +119,7 @@ class FakeBroker:
 
 
 class Break:
-    """A script: breaks the connection at the n-th `step`, counted from 0."""
+    """A script that breaks the connection at the n-th `step`, counted from 0."""
 
     def __init__(self, step: str, number: int = 0) -> None:
         self.step, self.left = step, number

@@ -1,4 +1,4 @@
-"""Scripted peers: what a test wants at the other end of a connection, byte by byte or request by request."""
+"""Scripted servers: they answer as a test says, byte by byte or request by request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from tubemq_spark.protocol.metadata import Address
 
 Serve = Callable[[socket.socket], None]
 Answer = Callable[[Request], Response | Failure | None]
-"""What a server says to a request; None is silence."""
+"""The reply to a request; None means no reply."""
 
 
 class Peer:
-    """Listens on the loopback and hands each connection to `serve`, in a thread of its own.
+    """Listens on the loopback interface and passes each connection to `serve`, in a thread of its own.
 
-    A context manager: at its end all connections are broken, the threads have ended, and what went wrong in one of them
-    is raised.
+    A context manager. At its end it breaks all connections, waits for the threads, and raises the first error of one.
     """
 
     def __init__(self, serve: Serve) -> None:
@@ -37,7 +36,7 @@ class Peer:
 
     @property
     def connections(self) -> int:
-        """How many there have been."""
+        """How many connections clients have made."""
         return len(self._sockets)
 
     def __enter__(self) -> Peer:
@@ -56,7 +55,7 @@ class Peer:
             raise self._problems[0]
 
     def hang_up(self) -> None:
-        """Breaks all connections and refuses new ones."""
+        """Break all connections and refuse new ones."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
@@ -89,7 +88,7 @@ class Peer:
 
 
 def requests(connection: socket.socket, framing: Framing = Framing.STANDARD) -> Iterator[tuple[int, Request]]:
-    """The requests that come in, with their serial numbers, until the other end closes."""
+    """Yield the serial number and the request of each frame that comes in, until the client closes."""
     decoder = FrameDecoder(framing)
     while data := connection.recv(1 << 16):
         for frame in decoder.feed(data):
@@ -101,7 +100,7 @@ def reply_bytes(serial_no: int, reply: Response | Failure, framing: Framing = Fr
 
 
 def answering(answer: Answer, framing: Framing = Framing.STANDARD) -> Serve:
-    """A server that answers each request in turn."""
+    """Return a server that replies to one request after the other."""
 
     def serve(connection: socket.socket) -> None:
         for serial_no, request in requests(connection, framing):
@@ -113,7 +112,7 @@ def answering(answer: Answer, framing: Framing = Framing.STANDARD) -> Serve:
 
 
 def silent(connection: socket.socket) -> None:
-    """Takes everything and says nothing."""
+    """Read everything and send nothing."""
     while connection.recv(1 << 16):
         pass
 
@@ -127,5 +126,5 @@ def message_reply(request: Request, message: Message) -> Response:
 
 
 def refused_address() -> Address:
-    """Where nobody listens: systems give so low a port to nobody who did not ask for it."""
+    """Return an address where nobody listens, because the system does not choose such a low port."""
     return Address("127.0.0.1", 1)

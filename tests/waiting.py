@@ -1,4 +1,4 @@
-"""Waiting for conditions that other threads and processes bring about."""
+"""Waiting for a condition that another thread or process fulfils."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(is_so: Callable[[], object], what: str = "what the test waits for", patience: float = 60.0) -> None:
-    """Looks again and again; fails when it is not so within `patience` seconds."""
+    """Call `is_so` until it returns something true. Fail after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not is_so():
         assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"

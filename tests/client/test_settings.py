@@ -1,4 +1,4 @@
-"""The options that source and sink share, and what becomes of them."""
+"""The options that source and sink share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_missing_masters_are_an_error(raw: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", ["ca", "cert", "key", "keyPassword", "verifyHostname"])
 def test_tls_options_need_tls_enabled(name: str, enabled: dict[str, str]) -> None:
     assert refusal({**MASTER, **enabled, f"tubemq.tls.{name}": "true"}) == (
-        f"option 'tubemq.tls.{name}' is of TLS: set option 'tubemq.tls.enabled' to true, or leave it out"
+        f"option 'tubemq.tls.{name}' needs TLS: set option 'tubemq.tls.enabled' to true, or remove it"
     )
 
 

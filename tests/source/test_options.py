@@ -313,8 +313,8 @@ MISFITS: list[tuple[str, dict[str, str | None], str]] = [
     ),
     ("tubemq.password", {"tubemq.user": "u"}, "option 'tubemq.user' needs 'tubemq.password' or 'tubemq.passwordFile'"),
     ("tubemq.password", {"tubemq.user": "u", "tubemq.password": ""}, "option 'tubemq.user' needs 'tubemq.password'"),
-    ("tubemq.user", {"tubemq.password": PASSWORD}, "option 'tubemq.user' is required where a password is given"),
-    ("tubemq.user", {"tubemq.passwordFile": "f"}, "option 'tubemq.user' is required where a password is given"),
+    ("tubemq.user", {"tubemq.password": PASSWORD}, "option 'tubemq.user' is required with a password"),
+    ("tubemq.user", {"tubemq.passwordFile": "f"}, "option 'tubemq.user' is required with a password"),
     (
         "tubemq.password",
         {"tubemq.user": "u", "tubemq.password": PASSWORD, "tubemq.passwordFile": "f"},
@@ -330,7 +330,7 @@ MISFITS: list[tuple[str, dict[str, str | None], str]] = [
         {"tubemq.user": "u", "tubemq.passwordFile": "/dev/null"},
         "option 'tubemq.passwordFile': /dev/null gives no password",
     ),
-    ("tubemq.tls.ca", {"tubemq.tls.ca": "ca.pem"}, "option 'tubemq.tls.ca' is of TLS: set option 'tubemq.tls.enabled'"),
+    ("tubemq.tls.ca", {"tubemq.tls.ca": "ca.pem"}, "option 'tubemq.tls.ca' needs TLS: set option 'tubemq.tls.enabled'"),
     (
         "tubemq.tls.keyPassword",
         {"tubemq.tls.enabled": "true", "tubemq.tls.keyPassword": PASSWORD},

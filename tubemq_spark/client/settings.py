@@ -1,4 +1,4 @@
-"""What configures the client: the `tubemq.*` options that source and sink share."""
+"""The client's configuration: the `tubemq.*` options that source and sink share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import BROKER_PORT, Framing
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses
 
-_MASTER_TLS_PORT = 8716  # as servers are configured unless told otherwise
+_MASTER_TLS_PORT = 8716  # the servers' default
 _BROKER_TLS_PORT = 8124
 
 MASTER = Option(
     "tubemq.master",
     parse_master_addresses,
     "host:port[,host:port…]",
-    "the masters, port 8715 when left out, or 8716 with TLS",
+    "the masters; the default port is 8715, or 8716 with TLS",
     required=True,
 )
 USER = Option("tubemq.user", not_blank, "a user name", "the user of the simple authenticator")
@@ -32,14 +32,14 @@ PASSWORD_FILE = Option(
     "tubemq.passwordFile", not_blank, "the path of a file", "a file with the password in its first line"
 )
 RPC_TIMEOUT_MS = Option(
-    "tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", "how long one request may take",
+    "tubemq.rpc.timeoutMs", whole_number(100, 600_000), "milliseconds, 100 to 600000", "timeout of one request",
     10_000,
 )  # fmt: skip
 RPC_FRAMING = Option(
     "tubemq.rpc.framing",
     one_of("auto", "standard", "prefixed"),
     "auto, standard or prefixed",
-    "how requests are framed: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others, `auto` finds out",
+    "the framing of requests: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others; `auto` detects it",
     "auto",
 )
 RETRY_MAX_ELAPSED_MS = Option(
@@ -53,7 +53,7 @@ CONNECTIONS_IDLE_MS = Option(
     "tubemq.connections.idleMs",
     whole_number(1000),
     "milliseconds, at least 1000",
-    "an unused connection is closed after that time",
+    "an idle connection is closed after this time",
     180_000,
 )
 
@@ -61,50 +61,50 @@ CONNECTIONS_SHARED = Option(
     "tubemq.connections.shared",
     boolean,
     "true or false",
-    "true: the tasks of a worker process use one another's connections again; false: each task opens its own, and "
-    "closes them at its end",
+    "true: the tasks of a worker process reuse each other's connections; false: each task opens connections of its own "
+    "and closes them at its end",
     True,
 )
 TLS_ENABLED = Option(
     "tubemq.tls.enabled",
     boolean,
     "true or false",
-    "whether to use TLS, at least 1.2, to the masters and all brokers; they have ports of their own for it",
+    "true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it",
     False,
 )
 TLS_CA = Option(
     "tubemq.tls.ca",
     not_blank,
     "the path of a PEM file",
-    "the certificates of the authorities that may sign a server's, on the driver and every executor; without it those "
+    "the certificates of the authorities that may sign a server's, on the driver and every executor; by default those "
     "that the system trusts",
 )
 TLS_CERT = Option(
     "tubemq.tls.cert",
     not_blank,
     "the path of a PEM file",
-    "this client's certificate and those between it and its authority, for servers that ask for one (two-way TLS)",
+    "this client's certificate and its intermediate certificates, for servers that ask for one (two-way TLS)",
 )
 TLS_KEY = Option(
     "tubemq.tls.key",
     not_blank,
     "the path of a PEM file",
-    "the private key of `tubemq.tls.cert`; it may stand in the same file",
+    "the private key of `tubemq.tls.cert`; it may be in the same file",
 )
 TLS_KEY_PASSWORD = Option(
     "tubemq.tls.keyPassword",
     str,
     "the key's password",
-    "the password of `tubemq.tls.key`, where the key is encrypted",
+    "the password of `tubemq.tls.key`, if the key is encrypted",
     secret=True,
 )
 TLS_VERIFY_HOSTNAME = Option(
     "tubemq.tls.verifyHostname",
     boolean,
     "true or false",
-    "whether a server's certificate must name the host that was connected to; an authority must have signed it either "
-    "way",
-    shown_default="true",  # it must be known whether it was given
+    "true: a server's certificate must name the host that the client connects to; an authority must have signed it in "
+    "either case",
+    shown_default="true",  # no real default, because `_tls` must know whether the option is set
 )
 
 CLIENT_OPTIONS: tuple[Option[Any], ...] = (
@@ -128,9 +128,11 @@ CLIENT_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Plain values, for they travel to the executors. Times are in seconds; `framing` None means: find out; `tls` None
-    means: do without. `are_proven` when a master has answered to them before, in whatever process: who asks the masters
-    for the first time is then as patient as later. `timings` and `clock` are no options; tests replace them.
+    """Plain values, because they travel to the executors. Times are in seconds.
+
+    With `framing` None the client detects it. With `tls` None it does without. `are_proven` means that a master has
+    answered to these settings before, in any process: the first request to the masters is then retried as long as later
+    ones. `timings` and `clock` are no options; tests replace them.
     """
 
     masters: tuple[Address, ...]
@@ -147,8 +149,8 @@ class ClientSettings:
 
     @property
     def default_broker_port(self) -> int:
-        """Of brokers whose port the master leaves out. Over TLS that is 8124 by release 2.5, and 8123 by release 1.2,
-        which cannot be told apart: 2.5 is assumed (wire: BrokerConfEntity).
+        """The port of brokers that the master lists without one. With TLS it is 8124 in release 2.5 and 8123 in release
+        1.2. The client cannot tell the releases apart and assumes 2.5 (wire: BrokerConfEntity).
         """
         return BROKER_PORT if self.tls is None else _BROKER_TLS_PORT
 
@@ -181,7 +183,7 @@ def _credentials(raw: Mapping[str, str]) -> Credentials | None:
         raise ConfigError("give option 'tubemq.password' or 'tubemq.passwordFile', not both")
     if user is None:
         if password is not None or file is not None:
-            raise ConfigError("option 'tubemq.user' is required where a password is given")
+            raise ConfigError("option 'tubemq.user' is required with a password")
         return None
     if file is not None:
         try:
@@ -198,9 +200,7 @@ def _tls(raw: Mapping[str, str]) -> TlsSettings | None:
     given = [option.name for option in others if option.read(raw) is not None]
     if not TLS_ENABLED.get(raw):
         if given:
-            raise ConfigError(
-                f"option '{given[0]}' is of TLS: set option 'tubemq.tls.enabled' to true, or leave it out"
-            )
+            raise ConfigError(f"option '{given[0]}' needs TLS: set option 'tubemq.tls.enabled' to true, or remove it")
         return None
     for option, needed in ((TLS_CERT, TLS_KEY), (TLS_KEY, TLS_CERT), (TLS_KEY_PASSWORD, TLS_KEY)):
         if option.name in given and needed.name not in given:
@@ -212,5 +212,5 @@ def _tls(raw: Mapping[str, str]) -> TlsSettings | None:
         key_password=TLS_KEY_PASSWORD.read(raw),
         verify_hostname=TLS_VERIFY_HOSTNAME.read(raw) is not False,
     )
-    tls_context(tls)  # what is wrong with a file is said here, on the driver
+    tls_context(tls)  # reports a wrong file here, on the driver
     return tls

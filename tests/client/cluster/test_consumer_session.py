@@ -70,9 +70,8 @@ class Master:
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[None]:
-    use_timings(slow_peer_grace=0.05)
-    use_timings(topic_lists_fill_up=0.2)
+def in_a_hurry(use_timings: UseTimings) -> Iterator[None]:
+    use_timings(slow_peer_grace=0.05, topic_lists_fill_up=0.2)
     yield
     POOL.close()
 

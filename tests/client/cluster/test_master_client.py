@@ -35,15 +35,13 @@ PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
-    use_timings(slow_peer_grace=0.05)
-    use_timings(first_contact_timeout=PATIENCE)
-    use_timings(topic_lists_fill_up=0.2)
+def in_a_hurry(use_timings: UseTimings) -> None:
+    use_timings(slow_peer_grace=0.05, first_contact_timeout=PATIENCE, topic_lists_fill_up=0.2)
 
 
 @pytest.fixture
 def beating(use_timings: UseTimings) -> None:
-    """Sessions send heartbeats all the time."""
+    """Sessions send a heartbeat every 10 ms."""
     use_timings(heartbeat_period=0.01)
 
 
@@ -77,15 +75,15 @@ def session(
         made.close()
 
 
-class Heard:
-    """Calls of a method, at whatever master or at one."""
+class Requests:
+    """Requests of a method, at all masters or at one."""
 
     def __init__(self, cluster: EmbeddedCluster, method: str, master: int | None = None) -> None:
         self._called = threading.Condition()
         self.fault = cluster.tubemq.on(method, master=master).run(self._notify)
 
     def wait_for_more(self, count: int) -> None:
-        """Until `count` came after this moment; all but the last of them are answered then."""
+        """Wait for `count` requests from now on. All but the last of them are answered then."""
         with self._called:
             enough = self.fault.fired + count
             assert self._called.wait_for(lambda: self.fault.fired >= enough, timeout=PATIENCE), self.fault
@@ -121,7 +119,7 @@ def test_registering_lists_the_partitions(cluster: EmbeddedCluster) -> None:
 def test_requests_to_brokers_carry_the_last_visit_token() -> None:
     config = ServerConfig(visit_token_valid_period=100.0, consumer_heartbeat_timeout=10_000.0)
     with embedded_cluster(topics=TOPICS, brokers=1, config=config) as cluster, session(cluster) as consumer:
-        beats = Heard(cluster, BEAT)
+        beats = Requests(cluster, BEAT)
         consumer.register()
         token = consumer.broker_authorization().visitAuthorizedToken
         cluster.tubemq.clock.advance(1000.0)
@@ -244,7 +242,7 @@ def test_the_next_master_is_asked_if_the_first_fails(pair: EmbeddedCluster, reas
     if reason == "refuses":
         pair.tubemq.stop_master(1)
     metas = counted(pair, META)
-    with session(pair, rpc_timeout=2.0 if reason == "is silent" else 10.0) as consumer:
+    with session(pair, rpc_timeout=0.3 if reason == "is silent" else 10.0) as consumer:
         consumer.register()
         consumer.refresh()
         assert clients(pair) == [consumer.client_id]
@@ -292,7 +290,7 @@ def test_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
 
 
 def test_a_registered_session_waits_long_for_a_master(cluster: EmbeddedCluster) -> None:
-    """For long, once a session was registered: a failover takes its time."""
+    """A failover takes some time."""
     standing_by = cluster.tubemq.on(META, nth=2, times=3).throw(STANDBY)
     with session(cluster) as consumer:
         consumer.register()
@@ -305,7 +303,7 @@ def test_a_registered_session_waits_long_for_a_master(cluster: EmbeddedCluster) 
 
 @pytest.mark.usefixtures("beating")
 def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: EmbeddedCluster) -> None:
-    beats = Heard(cluster, BEAT)
+    beats = Requests(cluster, BEAT)
     with session(cluster) as consumer:
         consumer.register()
         for _ in range(5):
@@ -320,7 +318,7 @@ def test_a_registered_session_sends_heartbeats_until_it_is_closed(cluster: Embed
 
 @pytest.mark.usefixtures("beating")
 def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedCluster) -> None:
-    beats, registers = Heard(cluster, BEAT), counted(cluster, REGISTER)
+    beats, registers = Requests(cluster, BEAT), counted(cluster, REGISTER)
     with session(cluster) as consumer:
         consumer.register()
         beats.wait_for_more(1)
@@ -332,7 +330,7 @@ def test_a_heartbeat_of_a_forgotten_session_registers_again(cluster: EmbeddedClu
 
 @pytest.mark.usefixtures("beating")
 def test_heartbeats_go_to_the_next_master_after_a_failover(pair: EmbeddedCluster) -> None:
-    first, second = Heard(pair, BEAT, master=1), Heard(pair, BEAT, master=2)
+    first, second = Requests(pair, BEAT, master=1), Requests(pair, BEAT, master=2)
     with session(pair) as consumer:
         consumer.register()
         first.wait_for_more(1)

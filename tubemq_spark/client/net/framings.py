@@ -1,4 +1,4 @@
-"""The framing of each server, as this process has found out."""
+"""The cache of the framing that each server speaks."""
 
 from __future__ import annotations
 
