@@ -30,6 +30,14 @@ settings.register_profile("local", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis try fewer examples in `make test` than in `make test-all`."""
+    if "not thorough" in config.getoption("markexpr"):
+        settings.register_profile("quick", parent=settings(), max_examples=40)
+        settings.load_profile("quick")
+
+
 START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 
 

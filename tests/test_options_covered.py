@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,16 @@ COLUMNS_OF_THE_SINK = """
 """
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def marked(file: Path, mark: str, fixture: str | None = None) -> Iterator[str]:
     """Yield the arguments of a marker in `file`: the options or columns whose effect the tests prove. With `fixture`,
     count only tests that use it.
     """
-    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+    for statement in parsed(file).body:
         marks: list[ast.expr] = []
         if isinstance(statement, ast.FunctionDef) and statement.name.startswith("test_"):
             if fixture is None or fixture in (argument.arg for argument in statement.args.args):

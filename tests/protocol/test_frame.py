@@ -188,7 +188,7 @@ def fed(decoder: FrameDecoder, pieces: list[bytes]) -> list[list[Frame] | str]:
     return results
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(framings, st.data())
 def test_the_fast_path_for_one_block_decodes_the_same(framing: Framing, data: st.DataObject) -> None:
     """For any bytes in any cuts: the same frames and errors at the same time."""
