@@ -1,4 +1,4 @@
-"""A thousand micro-batches in one process leave no more behind than a few: Spark's workers live as long."""
+"""Hundreds of micro-batches leak nothing in one process, because Spark's workers live as long."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 
-BATCHES = 1000
-WARM = 20  # batches after which there is all that there ever will be
-# A heartbeat that meets a task at the pool has a connection made, which stays: one for each server, here with a file at
+WARM = 20  # batches after which a process has all that it needs
+# A heartbeat that finds no idle connection in the pool opens one, which stays: one for each server, here with a file at
 # either end and one for the thread.
 BEATS = 4
 
@@ -39,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTim
 
 
 class Kept(NamedTuple):
-    """What a process and the servers have of a query."""
+    """The resources of a query in this process and at the servers."""
 
     threads: int
     files: int
@@ -63,14 +62,15 @@ def kept(cluster: EmbeddedCluster, registered: Any, closed: Any) -> Kept:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 @pytest.mark.parametrize("once", [False, True], ids=["stamped", "once"])
-def test_nothing_grows(cluster: EmbeddedCluster, tmp_path: Path, once: bool) -> None:
-    """Each tenth task fails, in the middle of its rows or at a bad one, and is tried again."""
+@pytest.mark.parametrize("batches", [150, pytest.param(1000, marks=pytest.mark.thorough)])
+def test_nothing_grows(cluster: EmbeddedCluster, tmp_path: Path, once: bool, batches: int) -> None:
+    """Each tenth task fails at a bad row, and Spark attempts it again."""
     registered, closed = counted(cluster, "producer_register"), counted(cluster, "producer_close")
     given = {"effectivelyOnce": True, "checkpointLocation": str(tmp_path)} if once else {"stampRows": True}
     task = Task()
     written: Counter[bytes] = Counter()
     early: Kept | None = None
-    for batch in range(BATCHES):
+    for batch in range(batches):
         rows = [{"value": b"%d %d" % (batch, row), "key": b"k" if row else None} for row in range(3)]
         writing = Writing(cluster, schema(rows), "demo", streaming=True, **given)
         if batch % 10 == 9:
@@ -90,7 +90,7 @@ def test_nothing_grows(cluster: EmbeddedCluster, tmp_path: Path, once: bool) -> 
     allowed = early._replace(files=early.files + 3 * BEATS, connections=early.connections + BEATS)
 
     def is_over() -> bool:
-        """A reader's heartbeat ends after it, and servers hear late of connections that were closed."""
+        """A reader's heartbeat ends after the reader, and servers notice closed connections late."""
         late = kept(cluster, registered, closed)
         print(late)
         return all(getattr(late, what) <= getattr(allowed, what) for what in ("threads", "files", "connections"))

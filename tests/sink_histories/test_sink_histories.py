@@ -1,4 +1,4 @@
-"""Histories that are played on each run; `python -m tests.sink_histories` plays others."""
+"""Random histories of the sink, which each test run plays; `python -m tests.sink_histories` plays others."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.sink.receipts import Receipts, write_receipts
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-EMBEDDED, REAL = 30, 3
+REAL = 3  # histories on real servers
 
 
 def seed(default: str) -> str:
-    """TUBEMQ_HISTORIES_SEED plays others than usual."""
+    """Return the seed of all histories; TUBEMQ_HISTORIES_SEED replaces the default."""
     return os.environ.get("TUBEMQ_HISTORIES_SEED", default)
 
 
-def test_random_histories_on_embedded_servers() -> None:
-    histories = [generate(f"{seed('usual')}:{number}") for number in range(EMBEDDED)]
+@pytest.mark.parametrize("numbers", [range(8), pytest.param(range(8, 40), marks=pytest.mark.thorough)], ids=str)
+def test_random_histories_on_embedded_servers(numbers: range) -> None:
+    histories = [generate(f"{seed('usual')}:{number}") for number in numbers]
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         for outcome in pool.map(partial(play_alone, shrinks=True), histories):
             assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
@@ -60,7 +61,7 @@ def test_histories_that_failed_once(stage: Stage, history: History) -> None:
     assert outcome.problem is None, outcome
 
 
-@pytest.mark.xfail(strict=True, reason="Spark does not tell Python which try of a stage it is")
+@pytest.mark.xfail(strict=True, reason="Spark does not tell Python which attempt of a stage it is")
 def test_another_attempt_of_a_stage_is_unknown(stage: Stage) -> None:
     outcome = stage.play(NOT_TOLD)
     assert outcome.problem is None, outcome
@@ -104,6 +105,7 @@ def test_a_sink_without_a_search_is_detected(stage: Stage) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.thorough
 def test_random_histories_on_real_servers() -> None:
     with Stage("real") as stage:
         try:
@@ -161,7 +163,7 @@ NEXT = stored(HERE, 84, b"next", 0, batch=1)
 
 @pytest.fixture
 def case() -> Case:
-    """Of two batches of one task each, as they must be."""
+    """A correct outcome of two batches of one task each."""
     committed = {
         0: [Committed(ROWS, [0, 1, 2, 3], Written({"1:a:0": 3, "1:a:1": 1}, QUERY))],
         1: [Committed([OutRow("a", b"next")], [0], Written({"1:a:0": 1}, QUERY))],

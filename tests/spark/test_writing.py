@@ -32,7 +32,7 @@ from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import plan_write
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
-ROWS, TASKS = 5000, 2  # of each task of the retried write
+ROWS, TASKS = 1500, 2  # of each task of the retried write
 
 
 def options(cluster: Cluster, topic: str | None = None, **others: str) -> dict[str, str]:
@@ -227,6 +227,11 @@ def name_of(row: Row) -> str:
     return " ".join(bytes(row.value).decode().split(" ")[:2])
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    ["embedded", pytest.param("real", marks=[pytest.mark.real, pytest.mark.thorough])],
+    indirect=True,
+)
 def test_copies_of_stamped_rows_are_left_out_by_the_reader(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Those of a task that was tried again, and of a batch that was repeated. The rows of a key keep their order."""
     cluster = source.cluster
