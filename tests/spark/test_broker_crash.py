@@ -43,6 +43,7 @@ TOPICS = {
     "masterless": TopicSpec(partitions=1, settings=FLUSH_NEVER),
 }
 SIZES = {"midway": 4096}
+COUNTS = {"midway": 12_000}  # more than the pipes between Spark's processes hold
 
 
 @pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
@@ -55,7 +56,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def flushed(cluster: Cluster) -> dict[str, Stored]:
     """Messages of each topic that are in broker 1's files, for it was stopped in peace; what comes later is not."""
     stored = {
-        topic: send(cluster, numbered(partitions(cluster, topic), 3_000, SIZES.get(topic, 40))) for topic in TOPICS
+        topic: send(cluster, numbered(partitions(cluster, topic), COUNTS.get(topic, 3_000), SIZES.get(topic, 40)))
+        for topic in TOPICS
     }
     cluster.stop_broker(1)
     cluster.start_broker(1)
@@ -116,7 +118,7 @@ def test_a_broker_is_killed_under_a_task(
         cluster.start_broker(1)
     finally:
         gate.touch()
-    wait_for_rows(query, batches, 3_000)
+    wait_for_rows(query, batches, 12_000)
     assert [tuple(row) for row in batches.rows] == [
         (message.position, message.message_id) for message in flushed["midway"][partition]
     ]
