@@ -53,7 +53,7 @@ def microseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_messages_are_those_that_inlongs_class_reads(name: str) -> None:
+def test_messages_equal_those_that_inlongs_own_class_reads(name: str) -> None:
     """Its order is that of the pack, but for messages with attributes of their own between others: none is here."""
     lines = [line.split(" ") for line in (GOLDEN / f"{name}.txt").read_text().splitlines()]
     theirs = [(attributes_of(base64.b64decode(text).decode()), base64.b64decode(body)) for text, body in lines]
@@ -67,7 +67,7 @@ def test_all_forms_were_captured() -> None:
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if name[:2] in ("v0", "v1", "v2") and name.endswith(("plain", "snappy"))]
 )
-def test_what_the_packs_tell_of_their_messages(name: str) -> None:
+def test_heads_of_captured_packs(name: str) -> None:
     (one, bodies), (other, others) = unpack(golden(name), ZoneInfo("Asia/Shanghai"))
     assert (bodies, others) == ([b"first", b"", b"again " * 200], [b"another"])
     assert (one.group, one.stream) == ("g_one", "s_one")
@@ -79,7 +79,7 @@ def test_what_the_packs_tell_of_their_messages(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "snappy"])
-def test_what_binary_packs_tell(form: str) -> None:
+def test_heads_of_binary_packs(form: str) -> None:
     time = microseconds("2024-02-29T23:59:00+00:00")
     (named, _), *_ = messages(golden(f"v4-named-{form}"))
     assert (named.group, named.stream, named.time) == ("g_bin", "s_bin", time)
@@ -103,18 +103,22 @@ def taken_apart(pack: bytes) -> list[tuple[dict[str, str], bytes]]:
 
 
 @given(some, st.sampled_from([0, 1, 2]), st.booleans())
-def test_any_pack_of_groups(sent: Messages, version: int, compressed: bool) -> None:
+def test_any_pack_of_groups_is_unpacked(sent: Messages, version: int, compressed: bool) -> None:
     assert taken_apart(pack_grouped(version, sent, compressed)) == [(attributes_of(text), body) for text, body in sent]
 
 
 @given(texts, st.lists(some, max_size=3), st.booleans())
-def test_any_pack_of_messages_with_attributes(common: str, blocks: list[Messages], compressed: bool) -> None:
+def test_any_pack_of_messages_with_attributes_is_unpacked(
+    common: str, blocks: list[Messages], compressed: bool
+) -> None:
     expected = [(attributes_of(common) | attributes_of(text), body) for sent in blocks for text, body in sent]
     assert taken_apart(pack_3(common, blocks, compressed)) == expected
 
 
 @given(texts, some, st.booleans(), st.tuples(*[st.integers(0, 2**16 - 1)] * 2), st.integers(0, 2**32 - 1))
-def test_any_binary_pack(common: str, sent: Messages, compressed: bool, ids: tuple[int, int], seconds: int) -> None:
+def test_any_binary_pack_is_unpacked(
+    common: str, sent: Messages, compressed: bool, ids: tuple[int, int], seconds: int
+) -> None:
     told = {"cnt": "3", "dt": str(seconds * 1000)}
     given: dict[str, Any] = {"ids": ids, "seconds": seconds, "count": 3, "compressed": compressed}
     named = pack_4(sized(body for _, body in sent), common, flags=4, **given)
@@ -190,7 +194,7 @@ def test_lone_surrogates_and_damaged_texts_of_messages_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pack_that_ends_early_is_damaged(name: str) -> None:
+def test_truncated_pack_is_refused(name: str) -> None:
     pack = golden(name)
     for end in range(len(pack)):
         with pytest.raises(ProtocolError):
@@ -201,7 +205,7 @@ def test_a_pack_that_ends_early_is_damaged(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
-def test_a_changed_byte_is_told_or_harmless(name: str, change: int) -> None:
+def test_changed_byte_gives_a_protocol_error_or_messages(name: str, change: int) -> None:
     """Any other error would end a query that is to skip what is corrupt."""
     pack = golden(name)
 
@@ -218,7 +222,7 @@ def test_a_changed_byte_is_told_or_harmless(name: str, change: int) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 5))
-def test_any_bytes(inside: bytes, version: int) -> None:
+def test_any_bytes_give_messages_or_a_protocol_error(inside: bytes, version: int) -> None:
     try:
         unpack(frame(version, inside))
     except ProtocolError:
@@ -271,7 +275,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize(("pack", "says"), DAMAGED.values(), ids=DAMAGED)
-def test_damage_is_described(pack: bytes, says: str) -> None:
+def test_error_describes_the_damage(pack: bytes, says: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         unpack(pack)
     assert says in str(caught.value)
@@ -291,13 +295,13 @@ def test_damage_is_described(pack: bytes, says: str) -> None:
     ],
     ids=["snappy", "groups", "attributes", "entries", "messages", "repeated", "own", "binary"],
 )
-def test_a_pack_that_becomes_too_large_is_damaged(pack: bytes) -> None:
+def test_pack_that_takes_too_much_memory_is_refused(pack: bytes) -> None:
     assert list(unpack(pack)) != []
     with pytest.raises(ProtocolError, match="its InLongMsg takes more than 1000 bytes"):
         unpack(pack, most=1000)
 
 
-def test_the_numbers_of_messages_that_packs_tell_do_not_count() -> None:
+def test_message_counts_in_packs_are_ignored() -> None:
     """Neither do they in InLong's own reader."""
     for told in (0, 1, 2**31):
         inside = struct.pack(">qII", 7, told, 1) + b"\0\0" + struct.pack(">I", told) + sized([b"\0" + sized([b"body"])])

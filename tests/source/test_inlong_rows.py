@@ -42,7 +42,7 @@ def test_columns(corrupt: str) -> None:
         assert batch_of(maker(corrupt=corrupt), HERE, messages, None).schema == arrow_schema(corrupt, "inlongmsg")
 
 
-def test_each_message_inside_is_a_row_of_its_pack() -> None:
+def test_each_message_of_a_pack_is_a_row() -> None:
     packs = [
         message(pack_grouped(1, [(ONE, b"a"), (OTHER, b"b")], compressed=True), b"$msgType$=x,k=v", message_id=5),
         message(pack_3("", []), message_id=6),
@@ -75,7 +75,7 @@ def test_each_message_inside_is_a_row_of_its_pack() -> None:
     assert len(set(keys)) == 5
 
 
-def test_rows_do_not_depend_on_what_was_read_together() -> None:
+def test_rows_do_not_depend_on_batching() -> None:
     packs = [message(pack_grouped(1, [(ONE, b"%d" % n)] * n), message_id=n) for n in range(5)]
     one_by_one = [row for pack in packs for row in rows(maker(), [pack])]
     assert rows(maker(), packs) == one_by_one
@@ -95,21 +95,21 @@ def good_and_bad() -> list[Any]:
     ]
 
 
-def test_what_is_no_pack_fails() -> None:
+def test_message_that_is_not_a_pack_fails() -> None:
     with pytest.raises(
         ProtocolError, match=r"^3:clicks:10001: message 2: its body of 7 bytes is not an InLongMsg.*'corruptMessages'"
     ):
         batch_of(maker(), HERE, good_and_bad()[:2], None)
 
 
-def test_what_is_no_pack_is_skipped_and_counted() -> None:
+def test_message_that_is_not_a_pack_is_skipped_and_counted() -> None:
     reader = maker(corrupt="skip")
     assert [row["value"] for row in rows(reader, good_and_bad(), [0, 28, 56, 84, 112])] == [b"a", b"b", b"c"]
     (told,) = reader.corrupt()
     assert told.startswith("3:clicks:10001: 3 corrupt messages were skipped; the first: message ")
 
 
-def test_what_is_no_pack_is_kept_as_it_came() -> None:
+def test_message_that_is_not_a_pack_is_kept_unchanged() -> None:
     """In one row, with what is known of the message."""
     bad = good_and_bad()[1:4]
     found = rows(maker(corrupt="keep"), good_and_bad())
@@ -122,7 +122,7 @@ def test_what_is_no_pack_is_kept_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
-def test_packs_of_other_types_are_not_even_opened(corrupt: str) -> None:
+def test_packs_of_unwanted_types_are_not_unpacked(corrupt: str) -> None:
     reader = maker(corrupt=corrupt, msg_types={"clicks": frozenset({"y"})})
     packs = [message(b"no pack", b"$msgType$=x"), message(pack_grouped(1, [(ONE, b"a")] * 2), b"$msgType$=y")]
     assert [row["value"] for row in rows(reader, packs, [0, 28])] == [b"a", b"a"]
@@ -148,7 +148,7 @@ def long_pack(count: int, body: bytes) -> bytes:
     ],
     ids=["bodies", "empty bodies", "long attributes", "many attributes", "own attributes"],
 )
-def test_rows_come_in_batches_of_a_bounded_size(pack: bytes, count: int) -> None:
+def test_batches_have_a_bounded_size(pack: bytes, count: int) -> None:
     """However short the message is on the wire."""
     assert len(pack) < 3 << 20
     batches = 0
@@ -162,7 +162,7 @@ def test_rows_come_in_batches_of_a_bounded_size(pack: bytes, count: int) -> None
     assert batches > 2
 
 
-def test_rows_that_repeat_long_attributes_of_the_message_are_counted() -> None:
+def test_repeated_attributes_count_towards_the_size() -> None:
     outer = b"k=" + bytes(100_000)
     batches = list(maker().batches(HERE, [message(pack_4(sized([b"x"] * 300)), outer)], None))
     assert sum(batch.num_rows for batch in batches) == 300
@@ -172,7 +172,7 @@ def test_rows_that_repeat_long_attributes_of_the_message_are_counted() -> None:
 
 
 @pytest.mark.parametrize("corrupt", ["skip", "keep"])
-def test_no_row_comes_of_a_pack_whose_end_is_damaged(corrupt: str) -> None:
+def test_damaged_pack_gives_no_row_at_all(corrupt: str) -> None:
     """Also when the rows of its beginning would fill batches."""
     half = group(1, ONE, sized([bytes(1000)] * 30_000), compressed=True)
     damaged = frame(1, header(1, 2) + half + half[:-1])

@@ -54,7 +54,7 @@ from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
         ("password", "tubemq.password"),
     ],
 )
-def test_an_unknown_option_names_the_nearest(given: str, meant: str) -> None:
+def test_unknown_option_suggests_the_nearest_name(given: str, meant: str) -> None:
     problem = refusal(REQUIRED | {given: "x"})
     assert problem == f"option '{given}' is unknown; did you mean '{meant}'?"
     with pytest.raises(ConfigError, match=re.escape(problem)):
@@ -78,14 +78,14 @@ def test_an_unknown_option_names_the_nearest(given: str, meant: str) -> None:
         ("kafka.fetch.min.bytes", "TubeMQ's client has options 'tubemq.…'"),
     ],
 )
-def test_options_of_sparks_kafka_source_say_what_to_do_here(given: str, instead: str) -> None:
+def test_kafka_options_name_the_tubemq_option(given: str, instead: str) -> None:
     for key in (given, given.lower()):
         problem = refusal(REQUIRED | {key: "x"})
         assert problem.startswith(f"option '{key}' belongs to Spark's Kafka source")
         assert instead in problem
 
 
-def test_what_is_to_be_used_instead_is_there() -> None:
+def test_suggested_options_exist() -> None:
     known = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
     for hint in _KAFKAS.values():
         assert set(re.findall(r"option '([^']*)'|options '([^']*)'", hint)) <= {(name, "") for name in known} | {
@@ -104,7 +104,7 @@ def test_what_is_to_be_used_instead_is_there() -> None:
         "receipts",
     ],
 )  # fmt: skip
-def test_other_names_are_not_ours_to_refuse(name: str) -> None:
+def test_options_of_other_namespaces_are_accepted(name: str) -> None:
     for key in (name, name.lower()):
         assert SourceOptions.read(REQUIRED | {key: "x"}, streaming=True) == read()
         TubeMQDataSource(REQUIRED | {key: "x"}).schema()

@@ -84,11 +84,11 @@ def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda o: o.max_unpacked, 64 << 20),
     ],
 )
-def test_defaults_are_the_contracts(value_of: Callable[[SourceOptions], object], expected: object) -> None:
+def test_defaults_are_those_of_the_contract(value_of: Callable[[SourceOptions], object], expected: object) -> None:
     assert value_of(read()) == expected
 
 
-def test_a_batch_begins_at_the_earliest() -> None:
+def test_batch_begins_at_the_earliest_by_default() -> None:
     assert read(False).starting == "earliest"
 
 
@@ -144,7 +144,7 @@ def test_a_batch_begins_at_the_earliest() -> None:
         ("maxUnpackedBytes", "1073741824", lambda o: o.max_unpacked, 1 << 30),
     ],
 )
-def test_values_in_any_form(
+def test_values_are_parsed_in_any_form(
     name: str, text: str, value_of: Callable[[SourceOptions], object], expected: object
 ) -> None:
     assert value_of(SourceOptions.read(REQUIRED | {name: text}, streaming=True)) == expected
@@ -153,22 +153,22 @@ def test_values_in_any_form(
 @pytest.mark.parametrize(
     ("text", "expected"), [("latest", "latest"), ('{"t":{"1:0":-1}}', {Partition(1, "t", 0): LATEST})]
 )
-def test_a_batch_may_end_anywhere(text: str, expected: object) -> None:
+def test_ending_offsets_of_a_batch(text: str, expected: object) -> None:
     assert read(False, endingOffsets=text).ending == expected
 
 
-def test_a_batch_may_end_at_a_time() -> None:
+def test_ending_timestamp_of_a_batch() -> None:
     assert read(False, endingTimestamp="1769857200000").ending_at == datetime(2026, 1, 31, 11, tzinfo=timezone.utc)
 
 
-def test_partitions_are_assigned() -> None:
+def test_assign_names_partitions() -> None:
     raw = with_options({"subscribe": None, "assign": '{"u":["2:0"],"t":["1:0","1:10001"]}'})
     found = SourceOptions.read(raw, streaming=True)
     assert found.assigned == frozenset({Partition(2, "u", 0), Partition(1, "t", 0), Partition(1, "t", 10001)})
     assert found.topics == ("t", "u")
 
 
-def test_a_time_without_a_zone_is_in_the_producers() -> None:
+def test_time_without_a_zone_is_in_the_producers_zone() -> None:
     raw = {"startingTimestamp": "2026-01-31T12:00", "endingTimestamp": "2026-01-31T12:00Z", "msgTimeZone": "Asia/Tokyo"}
     found = SourceOptions.read(REQUIRED | raw, streaming=False)
     assert found.starting_at == datetime(2026, 1, 31, 3, tzinfo=timezone.utc)
@@ -179,7 +179,7 @@ def test_a_time_without_a_zone_is_in_the_producers() -> None:
     ("filters", "expected"),
     [("a", {"t": ("a",), "u": ("a",)}), ('{"u":["b"]}', {"u": ("b",)}), ("{}", None)],
 )
-def test_filters_are_of_all_topics_or_of_some(filters: str, expected: object) -> None:
+def test_filters_apply_to_all_or_named_topics(filters: str, expected: object) -> None:
     raw = REQUIRED | {"subscribe": "t,u", "filters": filters}
     if expected is None:
         assert refusal(raw).startswith("option 'filters' is '{}'; expected")
@@ -187,7 +187,7 @@ def test_filters_are_of_all_topics_or_of_some(filters: str, expected: object) ->
         assert SourceOptions.read(raw, streaming=True).filters == expected
 
 
-def test_keys_come_in_lower_case() -> None:
+def test_keys_in_lower_case_are_accepted() -> None:
     raw = {name.lower(): value for name, value in REQUIRED.items()}
     spelled = {"tubemq.rpc.timeoutMs": "7000", "startingOffsets": "group", "headsIntervalMs": "5"}
     lowered = {name.lower(): value for name, value in spelled.items()}
@@ -403,7 +403,7 @@ LIMITS = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "1", "maxTrigger
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_spark_without_limits_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_older_spark_refuses_read_limits(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(source_options, "_has_read_limits", lambda: False)
     raw = REQUIRED | {name: LIMITS[name]}
     expected = f"option '{name}' needs Spark 4.2 or later, for this Spark has no read limits: leave it out"
@@ -414,7 +414,7 @@ def test_a_spark_without_limits_says_so(monkeypatch: pytest.MonkeyPatch, name: s
     assert not read().has_limits
 
 
-def test_a_spark_that_pushes_no_filters_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_spark_refuses_push_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_options, "datasource", SimpleNamespace())
     raw = REQUIRED | {"pushFilters": "true"}
     assert refusal(raw, streaming=False) == "option 'pushFilters' needs Spark 4.1 or later: leave it out"
@@ -422,7 +422,7 @@ def test_a_spark_that_pushes_no_filters_says_so(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_batch_says_that_it_takes_no_notice_of_limits(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_warns_that_it_ignores_limits(name: str, caplog: pytest.LogCaptureFixture) -> None:
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=True)
     assert not caplog.records
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=False)
@@ -440,7 +440,7 @@ def password_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_password_comes_from_an_option_or_a_file(password_file: Path) -> None:
+def test_password_comes_from_an_option_or_a_file(password_file: Path) -> None:
     by_option = read(tubemq_user="u", tubemq_password=PASSWORD).client
     by_file = read(tubemq_user="u", tubemq_passwordFile=str(password_file)).client
     assert by_option == by_file
@@ -462,5 +462,5 @@ def test_the_password_is_in_no_text(password_file: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [{"tubemq.rpc.timeoutMs": "x"}, {"tubemq.pasword": PASSWORD}, {"assign": "x"}])
-def test_the_password_is_in_no_refusal(broken: dict[str, str]) -> None:
+def test_password_is_not_in_error_texts(broken: dict[str, str]) -> None:
     assert PASSWORD not in refusal(REQUIRED | {"tubemq.user": "u", "tubemq.password": PASSWORD} | broken)

@@ -59,30 +59,30 @@ def rows(messages: Sequence[Any], positions: Sequence[int] | None = None) -> lis
     return found
 
 
-def test_columns_are_the_contracts() -> None:
+def test_columns_are_those_of_the_contract() -> None:
     assert SPARK_SCHEMA.simpleString() == (
         "struct<value:binary,attributes:map<string,string>,msg_type:string,msg_time:timestamp,topic:string,"
         "broker_id:int,partition:int,offset:bigint,message_id:bigint>"
     )
 
 
-def test_arrow_columns_are_what_spark_checks_for() -> None:
+def test_arrow_columns_match_the_spark_schema() -> None:
     """Spark refuses a first batch whose names, order, types or nullability differ from these."""
     assert to_arrow_schema(SPARK_SCHEMA, timezone="UTC") == ARROW_SCHEMA
 
 
 @pytest.mark.parametrize("positions", [None, [0, 28]])
 @pytest.mark.parametrize("attributes", [b"", b"k=v"])
-def test_every_batch_has_these_columns(attributes: bytes, positions: list[int] | None) -> None:
+def test_every_batch_has_the_schema(attributes: bytes, positions: list[int] | None) -> None:
     rows([message(b"a"), message(b"b", attributes)], positions)
 
 
 @pytest.mark.parametrize("positions", [None, []])
-def test_so_has_an_empty_one(positions: list[int] | None) -> None:
+def test_empty_batch_has_the_schema(positions: list[int] | None) -> None:
     assert rows([], positions) == []
 
 
-def test_a_row() -> None:
+def test_row_has_all_columns() -> None:
     attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
     first, second = rows([message(b"a", attributes, message_id=5), message(b"b", message_id=6)], [56, 84])
     assert first == {
@@ -100,7 +100,7 @@ def test_a_row() -> None:
     assert second == first | plain
 
 
-def test_without_positions_the_offset_is_null() -> None:
+def test_offset_is_null_without_positions() -> None:
     assert [row["offset"] for row in rows([message(b"a"), message(b"b", b"k=v")])] == [None, None]
 
 
@@ -131,7 +131,7 @@ def test_attributes(
         assert (row["attributes"], row["msg_type"], row["msg_time"]) == (own, msg_type, msg_time)
 
 
-def test_a_body_may_be_empty_and_look_like_a_header() -> None:
+def test_body_may_be_empty_or_look_like_a_header() -> None:
     header_like = (4).to_bytes(4, "big") + b"a=b,body"
     bodies = [b"", header_like]
     assert [row["value"] for row in rows([message(body) for body in bodies])] == bodies
@@ -142,7 +142,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=",=$
 
 
 @given(st.lists(st.tuples(st.binary(max_size=20), st.dictionaries(texts, texts, max_size=3)), max_size=6))
-def test_any_mix_of_messages(contents: list[tuple[bytes, dict[str, str]]]) -> None:
+def test_any_mix_of_messages_becomes_rows(contents: list[tuple[bytes, dict[str, str]]]) -> None:
     messages = [
         message(body, ",".join(f"{key}={value}" for key, value in own.items()).encode(), message_id=number)
         for number, (body, own) in enumerate(contents)
@@ -152,7 +152,7 @@ def test_any_mix_of_messages(contents: list[tuple[bytes, dict[str, str]]]) -> No
 
 
 @pytest.mark.parametrize("attributes", [b"", b"k=v"])
-def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
+def test_error_about_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
     bad = message(b"body", attributes, message_id=41)
     bad.checkSum ^= 1
     with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 41: its check sum is \d+, .*'corruptMessages'"):
@@ -162,7 +162,7 @@ def test_a_wrong_check_sum_names_the_message(attributes: bytes) -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"abc", b"\x00\x00\x00\x05abcd", b"\x7f\xff\xff\xffabcd", b"\x7f\xff\xff\xff"]
 )
-def test_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
+def test_error_about_a_wrong_attribute_header_names_the_message(payload: bytes) -> None:
     bad = message(payload, message_id=42, flag=1)
     with pytest.raises(ProtocolError, match=r"^3:clicks:10001: message 42: .*'corruptMessages'"):
         batch_of(RowMaker(RowFormat()), HERE, [message(b"fine", b"k=v"), bad], None)
@@ -195,7 +195,7 @@ def test_corrupt_messages_are_skipped_and_counted() -> None:
     assert told.startswith("3:clicks:10001: 3 corrupt messages were skipped; the first: message 2: its check sum is")
 
 
-def test_corrupt_messages_are_kept_as_they_came() -> None:
+def test_corrupt_messages_are_kept_unchanged() -> None:
     maker = RowMaker(RowFormat(corrupt="keep"))
     bad = corrupt_pair()
     batch = batch_of(maker, HERE, [message(b"fine", b"k=v", message_id=1), *bad], None)
@@ -209,13 +209,13 @@ def test_corrupt_messages_are_kept_as_they_came() -> None:
     assert "2 corrupt messages were kept" in told
 
 
-def test_the_column_corrupt_is_there_when_corrupt_messages_are_kept() -> None:
+def test_column_corrupt_exists_if_corrupt_messages_are_kept() -> None:
     assert to_arrow_schema(spark_schema("keep"), timezone="UTC") == arrow_schema("keep")
     assert spark_schema("skip") == spark_schema("fail") == SPARK_SCHEMA
 
 
 @pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
-def test_only_wanted_types(positions: list[int] | None) -> None:
+def test_messages_of_unwanted_types_are_left_out(positions: list[int] | None) -> None:
     """The broker compares hashes; `Aa` and `BB` have the same."""
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
     messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
@@ -226,7 +226,7 @@ def test_only_wanted_types(positions: list[int] | None) -> None:
 
 
 @pytest.mark.parametrize(("mode", "ids"), [("skip", []), ("keep", [2, 3])])
-def test_the_type_of_a_corrupt_message_is_unknown(mode: str, ids: list[int]) -> None:
+def test_corrupt_message_has_no_type(mode: str, ids: list[int]) -> None:
     maker = RowMaker(RowFormat(corrupt=mode, msg_types={"clicks": frozenset({"b"})}))
     batch = batch_of(maker, HERE, [message(b"", b"$msgType$=a", message_id=1), *corrupt_pair()], None)
     assert batch.column("message_id").to_pylist() == ids
@@ -247,7 +247,7 @@ def test_times_are_in_the_producers_zone() -> None:
     ],
 )
 @pytest.mark.parametrize("reader", ["reader", "streamReader"])
-def test_columns_of_the_users_own_are_refused(asked: StructType, reader: str) -> None:
+def test_user_defined_columns_are_refused(asked: StructType, reader: str) -> None:
     check_schema(SPARK_SCHEMA, spark_schema("fail"))
     source = TubeMQDataSource({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"})
     with pytest.raises(ConfigError, match=r"has fixed columns .*: leave out \.schema"):
@@ -264,19 +264,19 @@ def compressed(codec: str, body: bytes, attributes: bytes = b"", **given: Any) -
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("body", [b"", b"body " * 50], ids=len)
-def test_compressed_bodies_are_given_as_they_were(codec: str, body: bytes) -> None:
+def test_compressed_bodies_are_decompressed(codec: str, body: bytes) -> None:
     attributes = b"$msgType$=order,$msgTime$=202402292359,k=v"
     (found,) = rows([compressed(codec, body, attributes)])
     assert [found] == rows([message(body, attributes)])
 
 
-def test_nobody_sees_the_attribute_of_the_compression() -> None:
+def test_compression_attribute_is_removed() -> None:
     found = rows([compressed("gzip", b"a"), compressed("gzip", b"b", b"$msgType$=t"), compressed("gzip", b"c", b"k=v")])
     assert [row["attributes"] for row in found] == [None, None, [("k", "v")]]
     assert [row["msg_type"] for row in found] == [None, "t", None]
 
 
-def test_compressed_and_plain_ones_mix() -> None:
+def test_compressed_and_plain_messages_mix() -> None:
     mixed = [compressed("lz4", b"a"), message(b"b", b"k=v"), compressed("zstd", b"c"), message(b"d")]
     assert [row["value"] for row in rows(mixed)] == [b"a", b"b", b"c", b"d"]
 
@@ -296,14 +296,14 @@ def bad_body(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_bodies_that_cannot_be_undone_fail(name: str) -> None:
+def test_body_that_cannot_be_decompressed_fails(name: str) -> None:
     bad = bad_body(name)
     with pytest.raises(ProtocolError, match=f"^3:clicks:10001: message 5: {BAD_BODIES[name][1]}.*'corruptMessages'"):
         batch_of(RowMaker(RowFormat(max_unpacked=1000)), HERE, [message(b"fine"), bad], None)
 
 
 @pytest.mark.parametrize("name", BAD_BODIES)
-def test_or_are_skipped(name: str) -> None:
+def test_body_that_cannot_be_decompressed_is_skipped(name: str) -> None:
     maker = RowMaker(RowFormat(corrupt="skip", max_unpacked=1000))
     sent = [compressed("gzip", b"a"), bad_body(name), message(b"b")]
     batch = batch_of(maker, HERE, sent, [0, 28, 56])
@@ -315,7 +315,7 @@ def test_or_are_skipped(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD_BODIES)
 @pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
-def test_or_are_kept_as_received(name: str, message_format: str) -> None:
+def test_body_that_cannot_be_decompressed_is_kept_as_received(name: str, message_format: str) -> None:
     """With the header of their attributes, which says how they were compressed."""
     bad = bad_body(name)
     maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
@@ -323,14 +323,14 @@ def test_or_are_kept_as_received(name: str, message_format: str) -> None:
     assert (row["value"], row["attributes"], row["corrupt"]) == (bad.payLoadData, None, True)
 
 
-def test_what_is_not_wanted_is_not_undone() -> None:
+def test_unwanted_message_is_not_decompressed() -> None:
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"BB"})}))
     damaged = message(b"no gzip", b"$msgType$=Aa,spark_compression=gzip")
     batch = batch_of(maker, HERE, [damaged, compressed("gzip", b"body", b"$msgType$=BB")], None)
     assert batch.column("value").to_pylist() == [b"body"]
 
 
-def test_a_codec_that_is_missing_here_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = compressed("zstd", b"body")
     monkeypatch.setattr(compression, "is_available", lambda codec: False)
     with pytest.raises(ConfigError, match="was built without zstd"):
@@ -338,7 +338,7 @@ def test_a_codec_that_is_missing_here_is_no_damage(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("positions", [None, [28 * n for n in range(7)]])
-def test_bodies_that_become_long_together_come_in_several_batches(
+def test_long_decompressed_bodies_come_in_several_batches(
     positions: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_rows, "_MAX_BYTES", 1000)
@@ -368,13 +368,13 @@ def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch
     assert [batch.num_rows for batch in batches] == [2, 2, 2]
 
 
-def test_one_body_may_be_longer_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_body_may_exceed_the_batch_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_rows, "_MAX_BYTES", 1000)
     batches = RowMaker(RowFormat()).batches(HERE, [compressed("zstd", bytes(5000))] * 2, None)
     assert [batch.num_rows for batch in batches] == [1, 1]
 
 
-def test_long_headers_are_not_kept() -> None:
+def test_long_headers_are_not_cached() -> None:
     """A process reads for days: what it keeps must not grow with what producers write."""
     source_rows._decode_short.cache_clear()
     batch_of(RowMaker(RowFormat()), HERE, [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)

@@ -44,7 +44,9 @@ def numbers(rows: list[dict[str, object]], topic: str) -> list[int]:
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_where_a_read_begins(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range, streaming: bool) -> None:
+def test_read_begins_at_starting_offsets(
+    tubemq: EmbeddedTubeMQ, given: object, a: range, b: range, streaming: bool
+) -> None:
     stream = Stream(tubemq, "a", "b", startingOffsets=given)
     rows = stream.run()[0] if streaming else read_batch(tubemq, "a", "b", startingOffsets=given)
     assert (numbers(rows, "a"), numbers(rows, "b")) == (list(a), list(b))
@@ -55,7 +57,7 @@ def test_where_a_read_begins(tubemq: EmbeddedTubeMQ, given: object, a: range, b:
     ("given", "a"),
     [("latest", []), (None, []), ({"a": {"1:0": -2}, "b": {"1:0": -1}}, list(range(2, 10)))],
 )
-def test_a_stream_may_begin_at_the_latest(tubemq: EmbeddedTubeMQ, given: object, a: list[int]) -> None:
+def test_stream_begins_at_the_latest_by_default(tubemq: EmbeddedTubeMQ, given: object, a: list[int]) -> None:
     """Which it does by itself; what is sent after that comes."""
     stream = Stream(tubemq, "a", "b", startingOffsets=given)
     stream.run()
@@ -65,7 +67,7 @@ def test_a_stream_may_begin_at_the_latest(tubemq: EmbeddedTubeMQ, given: object,
 
 
 @pytest.mark.option("startingOffsets")
-def test_a_batch_begins_at_the_earliest_by_itself(tubemq: EmbeddedTubeMQ) -> None:
+def test_batch_reads_from_the_earliest_by_default(tubemq: EmbeddedTubeMQ) -> None:
     assert numbers(read_batch(tubemq, "a", startingOffsets=None), "a") == list(range(2, 10))
 
 
@@ -78,7 +80,9 @@ def test_a_batch_begins_at_the_earliest_by_itself(tubemq: EmbeddedTubeMQ) -> Non
         ({"a": {"1:0": 11 * UNIT}, "b": {"1:0": 0}}, r"has 308 for 1:a:0, which lies beyond the end of the store: 280"),
     ],
 )
-def test_positions_that_do_not_fit_the_cluster(tubemq: EmbeddedTubeMQ, given: object, problem: str) -> None:
+def test_starting_offsets_that_do_not_fit_the_cluster_are_refused(
+    tubemq: EmbeddedTubeMQ, given: object, problem: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^option 'startingOffsets' {problem}"):
         Stream(tubemq, "a", "b", startingOffsets=given).run()
 
@@ -92,7 +96,7 @@ def test_positions_that_do_not_fit_the_cluster(tubemq: EmbeddedTubeMQ, given: ob
         ({"a": {"1:0": 4 * UNIT}, "b": {"1:0": -1}}, range(2, 4), range(2, 10)),
     ],
 )
-def test_where_a_batch_ends(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range) -> None:
+def test_batch_ends_at_ending_offsets(tubemq: EmbeddedTubeMQ, given: object, a: range, b: range) -> None:
     rows = read_batch(tubemq, "a", "b", endingOffsets=given)
     assert (numbers(rows, "a"), numbers(rows, "b")) == (list(a), list(b))
 
@@ -105,7 +109,9 @@ def test_where_a_batch_ends(tubemq: EmbeddedTubeMQ, given: object, a: range, b: 
         ({"a": {"1:0": 28}}, "has 28 for 1:a:0, which lies before the start 56"),
     ],
 )
-def test_ends_that_do_not_fit_the_cluster(tubemq: EmbeddedTubeMQ, given: object, problem: str) -> None:
+def test_ending_offsets_that_do_not_fit_the_cluster_are_refused(
+    tubemq: EmbeddedTubeMQ, given: object, problem: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^option 'endingOffsets' {problem}"):
         read_batch(tubemq, "a", endingOffsets=given)
 
@@ -153,7 +159,7 @@ def milliseconds(minute: int) -> int:
     ],
 )
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_read_begins_at_a_time(timed: EmbeddedTubeMQ, given: object, first: int, streaming: bool) -> None:
+def test_read_begins_at_starting_timestamp(timed: EmbeddedTubeMQ, given: object, first: int, streaming: bool) -> None:
     """To the minute, as messages know it; whatever `startingOffsets` say. In each partition alike."""
     options = {"startingTimestamp": given, "startingOffsets": "latest"}
     rows = Stream(timed, "t", **options).run()[0] if streaming else read_batch(timed, "t", **options)
@@ -162,7 +168,7 @@ def test_a_read_begins_at_a_time(timed: EmbeddedTubeMQ, given: object, first: in
 
 
 @pytest.mark.option("startingTimestamp")
-def test_where_no_message_is_late_enough_a_stream_begins_at_the_latest(timed: EmbeddedTubeMQ) -> None:
+def test_stream_begins_at_the_latest_if_no_message_is_late_enough(timed: EmbeddedTubeMQ) -> None:
     stream = Stream(timed, "t", startingTimestamp="2026-01-01T13:00:00Z")
     stream.run()
     timed.send("t", b"later", msg_time="202601011259")
@@ -172,7 +178,7 @@ def test_where_no_message_is_late_enough_a_stream_begins_at_the_latest(timed: Em
 
 @pytest.mark.option("startingTimestamp")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_time_is_not_looked_for_in_a_whole_topic_without_times(
+def test_search_for_a_time_gives_up_in_a_topic_without_times(
     start: Start, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic of a week would be read twice inside Spark's first question."""
@@ -187,7 +193,7 @@ def test_a_time_is_not_looked_for_in_a_whole_topic_without_times(
 
 
 @pytest.mark.option("startingTimestamp")
-def test_a_small_partition_without_times_begins_at_its_end(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_small_partition_without_times_begins_at_its_end(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 20)
     assert read_batch(tubemq, "t", startingTimestamp="2026-01-01T12:00:00Z") == []
@@ -204,7 +210,9 @@ def test_a_small_partition_without_times_begins_at_its_end(start: Start, caplog:
         ({"endingTimestamp": "2026-01-01T13:00:00Z"}, 0, MINUTES),
     ],
 )
-def test_a_batch_ends_at_a_time(timed: EmbeddedTubeMQ, given: dict[str, object], first: int, behind: int) -> None:
+def test_batch_ends_at_ending_timestamp(
+    timed: EmbeddedTubeMQ, given: dict[str, object], first: int, behind: int
+) -> None:
     """An end before the start leaves nothing to read."""
     rows = read_batch(timed, "t", **given)
     for broker in (1, 2):
@@ -213,7 +221,7 @@ def test_a_batch_ends_at_a_time(timed: EmbeddedTubeMQ, given: dict[str, object],
 
 @pytest.mark.option("msgTimeZone")
 @pytest.mark.parametrize(("zone", "hour"), [(None, 12), ("UTC", 12), ("Asia/Shanghai", 4), ("+05:30", None)])
-def test_times_are_of_the_producers_zone(start: Start, zone: str | None, hour: int | None) -> None:
+def test_msg_time_zone_is_the_producers_zone(start: Start, zone: str | None, hour: int | None) -> None:
     """What rows hold, what times without a zone mean, and what is looked for."""
     tubemq = start({"t": 1})
     for minute in range(3):

@@ -31,7 +31,7 @@ from tubemq_spark.testing.master import access_check as gate
 
 
 @pytest.mark.option("tubemq.master")
-def test_any_master_that_answers_will_do(start: Start) -> None:
+def test_any_master_that_answers_is_used(start: Start) -> None:
     tubemq = start({"t": 1}, masters=2)
     sent = fill(tubemq, "t", 5)
     first, second = tubemq.master.split(",")
@@ -43,7 +43,7 @@ def test_any_master_that_answers_will_do(start: Start) -> None:
 
 
 @pytest.mark.option("tubemq.master")
-def test_a_plan_is_read_from_where_its_broker_is_now(start: Start, use_timings: UseTimings) -> None:
+def test_task_follows_a_broker_that_moved_after_the_plan(start: Start, use_timings: UseTimings) -> None:
     """A DataFrame may be used long after it was planned, and the broker may run on another host by then."""
     use_timings(broker_lookup_after=0.0)
     tubemq = start({"t": 2})
@@ -85,7 +85,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
 
 @pytest.mark.option("tubemq.user", "tubemq.password", "tubemq.passwordFile")
 @pytest.mark.parametrize("by_file", [False, True])
-def test_who_asks(
+def test_credentials_are_sent_to_the_master(
     strict: EmbeddedTubeMQ, shown: list[master_pb.AuthenticateInfo], tmp_path: Path, by_file: bool
 ) -> None:
     """The user's name, and what only who has the password can make of it."""
@@ -100,7 +100,7 @@ def test_who_asks(
 
 
 @pytest.mark.option("tubemq.user")
-def test_without_a_user_a_strict_master_refuses(strict: EmbeddedTubeMQ) -> None:
+def test_strict_master_refuses_a_client_without_a_user(strict: EmbeddedTubeMQ) -> None:
     with pytest.raises(AuthError, match="415"):
         read_batch(strict, "t")
 
@@ -123,7 +123,9 @@ def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
 
 
 @pytest.mark.option("tubemq.tls.enabled", "tubemq.tls.ca", "tubemq.tls.cert", "tubemq.tls.key")
-def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate) -> None:
+def test_two_way_tls_needs_all_certificates(
+    secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
+) -> None:
     """Without any one of these it does not go."""
     whole = {
         "tubemq_tls_ca": authority.own.cert,
@@ -139,7 +141,7 @@ def test_both_sides_show_who_they_are(secure: EmbeddedTubeMQ, authority: Authori
 
 
 @pytest.mark.option("tubemq.tls.keyPassword")
-def test_a_key_may_be_encrypted(
+def test_key_may_be_encrypted(
     secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked.key"
@@ -154,7 +156,7 @@ def test_a_key_may_be_encrypted(
 
 
 @pytest.mark.option("tubemq.tls.verifyHostname")
-def test_a_certificate_names_the_host_unless_that_is_not_wanted(
+def test_verify_hostname_checks_the_certificates_host(
     secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
     """The server's is made for 127.0.0.1, and the same server answers as localhost."""
@@ -175,7 +177,7 @@ def test_a_certificate_names_the_host_unless_that_is_not_wanted(
 
 
 @pytest.mark.option("tubemq.rpc.timeoutMs")
-def test_a_request_is_given_up_when_its_time_is_over(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_ends_at_its_timeout(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     tubemq = start({"t": 1})
     given = {"tubemq_rpc_timeoutMs": 200, "tubemq_retry_maxElapsedMs": 0}
     waits: list[float] = []
@@ -194,7 +196,7 @@ def test_a_request_is_given_up_when_its_time_is_over(start: Start, monkeypatch: 
 @pytest.mark.option("tubemq.rpc.framing")
 @pytest.mark.parametrize("spoken", ["standard", "prefixed"])
 @pytest.mark.parametrize("asked", ["standard", "prefixed", "auto", None])
-def test_frames_are_as_told_or_as_the_server_has_them(start: Start, spoken: str, asked: str | None) -> None:
+def test_framing_is_the_given_one_or_detected(start: Start, spoken: str, asked: str | None) -> None:
     tubemq = start({"t": 1}, release="1.2" if spoken == "prefixed" else "2.5")
     assert tubemq.framing.value == spoken
     sent = fill(tubemq, "t", 5)
@@ -207,7 +209,7 @@ def test_frames_are_as_told_or_as_the_server_has_them(start: Start, spoken: str,
 
 @pytest.mark.option("tubemq.retry.maxElapsedMs")
 @pytest.mark.parametrize(("given", "enough"), [(0, False), (30_000, True)])
-def test_an_operation_is_tried_again_for_so_long(start: Start, given: int, enough: bool) -> None:
+def test_operation_is_retried_up_to_the_maximum_time(start: Start, given: int, enough: bool) -> None:
     """Which counts from the last progress."""
     tubemq = start({"t": 1})
     sent = fill(tubemq, "t", 5)
@@ -238,7 +240,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
 
 @pytest.mark.option("tubemq.connections.shared")
 @pytest.mark.parametrize("given", [None, "true", "false"])
-def test_tasks_share_connections_or_have_their_own(
+def test_tasks_share_connections_or_open_their_own(
     start: Start, connections: list[Connection], given: str | None
 ) -> None:
     tubemq = start({"t": 6})
@@ -254,7 +256,7 @@ def test_tasks_share_connections_or_have_their_own(
 
 @pytest.mark.option("tubemq.connections.idleMs")
 @pytest.mark.parametrize(("given", "closed"), [(None, False), (60_000, True)])
-def test_a_connection_is_closed_when_it_was_idle_for_long(
+def test_idle_connection_is_closed(
     start: Start, connections: list[Connection], skipping_clock: SkippingClock, given: int | None, closed: bool
 ) -> None:
     tubemq = start({"t": 1})

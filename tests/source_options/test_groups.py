@@ -33,7 +33,7 @@ def clusters_door(tubemq: EmbeddedTubeMQ) -> EmbeddedCluster:
 
 @pytest.mark.option("commitOffsets")
 @pytest.mark.parametrize("given", [None, "true"])
-def test_the_group_follows_what_is_committed_and_is_never_ahead(start: Start, given: str | None) -> None:
+def test_group_follows_commits_and_is_never_ahead(start: Start, given: str | None) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     stream = Stream(tubemq, "t", commitOffsets=given, maxOffsetsPerTrigger=20)
@@ -46,7 +46,7 @@ def test_the_group_follows_what_is_committed_and_is_never_ahead(start: Start, gi
     assert stands(tubemq) == 50 * UNIT
 
 
-def test_after_a_run_of_one_batch_the_group_follows_with_the_next_run(start: Start) -> None:
+def test_next_run_commits_the_batch_of_trigger_once(start: Start) -> None:
     """Trigger `once`: Spark ends the run without a word that the batch is committed."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
@@ -62,7 +62,7 @@ def test_after_a_run_of_one_batch_the_group_follows_with_the_next_run(start: Sta
 
 @pytest.mark.option("commitOffsets")
 @pytest.mark.parametrize("begin", [0, 7])
-def test_the_group_may_stay_where_it_stands(start: Start, begin: int) -> None:
+def test_group_stays_with_commit_offsets_false(start: Start, begin: int) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     if begin:
@@ -81,7 +81,7 @@ def test_the_group_may_stay_where_it_stands(start: Start, begin: int) -> None:
 
 
 @pytest.mark.option("commitOffsets")
-def test_a_group_that_stays_is_where_a_new_query_begins(start: Start) -> None:
+def test_new_query_begins_where_the_group_stayed(start: Start) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     Stream(tubemq, "t", commitOffsets="false").run()
@@ -95,7 +95,7 @@ def test_a_group_that_stays_is_where_a_new_query_begins(start: Start) -> None:
 
 @pytest.mark.option("tubemq.claim.timeoutMs")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_partition_that_somebody_keeps_is_waited_for_so_long(
+def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
     start: Start, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
     """It is over when time has gone on, which it does after the second try."""
@@ -119,7 +119,7 @@ def test_a_partition_that_somebody_keeps_is_waited_for_so_long(
 
 
 @pytest.mark.option("tubemq.claim.timeoutMs")
-def test_who_lets_go_in_time_is_no_trouble(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_partition_released_in_time_is_taken(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 4)
     with foreign_claim(clusters_door(tubemq), GROUP, Partition(1, "t", 0)) as holder:
@@ -130,7 +130,7 @@ def test_who_lets_go_in_time_is_no_trouble(start: Start, caplog: pytest.LogCaptu
     assert f"another consumer of group {GROUP} holds the partition, {holder}; waiting for it up to 45 s" in caplog.text
 
 
-def test_two_queries_in_one_group(start: Start) -> None:
+def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -> None:
     """The second is told by whom its partitions are held; the first goes on."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 10)
@@ -148,7 +148,7 @@ def test_two_queries_in_one_group(start: Start) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_consumer_whose_partitions_the_master_deals_out(start: Start, streaming: bool) -> None:
+def test_group_of_server_balanced_consumers_is_refused(start: Start, streaming: bool) -> None:
     """As Java's are, unless told otherwise."""
     tubemq = start({"t": 2})
     rival = ServerBalanced(clusters_door(tubemq), GROUP, ["t"])
@@ -160,7 +160,7 @@ def test_a_consumer_whose_partitions_the_master_deals_out(start: Start, streamin
     Stream(tubemq, "t").run()
 
 
-def test_a_query_on_other_topics(start: Start) -> None:
+def test_second_query_on_other_topics_is_refused(start: Start) -> None:
     tubemq = start({"t": 1, "u": 1})
     with Stream(tubemq, "t").running() as run:
         run.next()
@@ -173,7 +173,7 @@ def test_a_query_on_other_topics(start: Start) -> None:
 
 @pytest.mark.option("filters")
 @pytest.mark.parametrize("other", [{"filters": "y"}, {}], ids=["others", "none"])
-def test_a_query_with_other_filters(start: Start, other: dict[str, str]) -> None:
+def test_second_query_with_other_filters_is_refused(start: Start, other: dict[str, str]) -> None:
     tubemq = start({"t": 1})
     with Stream(tubemq, "t", filters="x").running() as run:
         run.next()

@@ -34,7 +34,7 @@ def all_came(tubemq: EmbeddedTubeMQ, stream: Stream, run: StreamRun) -> bool:
 
 @pytest.mark.option("metadataIntervalMs")
 @growing
-def test_what_is_new_is_found_while_the_query_runs(start: Start, grow: Grow) -> None:
+def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow) -> None:
     """With all that was sent before it was seen; even if the query begins at the latest."""
     tubemq = start({"t": 2})
     stream = Stream(tubemq, "t", metadataIntervalMs=100, startingOffsets="latest")
@@ -49,7 +49,7 @@ def test_what_is_new_is_found_while_the_query_runs(start: Start, grow: Grow) -> 
 
 
 @growing
-def test_what_is_new_is_found_when_the_query_starts_again(start: Start, grow: Grow) -> None:
+def test_new_partitions_are_found_after_a_restart(start: Start, grow: Grow) -> None:
     tubemq = start({"t": 2})
     fill(tubemq, "t", 10)
     stream = Stream(tubemq, "t")
@@ -62,7 +62,7 @@ def test_what_is_new_is_found_when_the_query_starts_again(start: Start, grow: Gr
 
 @pytest.mark.option("metadataIntervalMs")
 @pytest.mark.parametrize(("given", "asks"), [(100, True), (3_600_000, False)])
-def test_the_master_is_asked_at_most_so_often(start: Start, given: int, asks: bool) -> None:
+def test_master_is_asked_once_an_interval(start: Start, given: int, asks: bool) -> None:
     tubemq = start({"t": 1})
     with Stream(tubemq, "t", metadataIntervalMs=given).running() as run:
         run.next()
@@ -77,7 +77,7 @@ def test_the_master_is_asked_at_most_so_often(start: Start, given: int, asks: bo
 
 
 @pytest.mark.option("subscribe")
-def test_a_topic_that_is_added_is_read_from_its_beginning(start: Start) -> None:
+def test_added_topic_is_read_from_its_earliest_position(start: Start) -> None:
     tubemq = start({"t": 1, "more": 2})
     fill(tubemq, "t", 10), fill(tubemq, "more", 10)
     stream = Stream(tubemq, "t", startingOffsets="latest")

@@ -20,7 +20,7 @@ def sizes(batches: list[list[dict[str, Any]]]) -> list[int]:
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
-def test_a_batch_has_no_more_than_the_most(start: Start) -> None:
+def test_batch_reads_at_most_max_offsets(start: Start) -> None:
     """Index entries, which are messages where all partitions of a store are read."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 100)
@@ -33,7 +33,7 @@ def test_a_batch_has_no_more_than_the_most(start: Start) -> None:
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
-def test_entries_that_are_left_out_count(start: Start) -> None:
+def test_entries_of_other_messages_count_towards_the_limit(start: Start) -> None:
     """A store's index is what limits are counted in: of one partition of two, and with a filter, fewer rows come."""
     tubemq = start({"t": 2})
     for number in range(100):
@@ -42,7 +42,7 @@ def test_entries_that_are_left_out_count(start: Start) -> None:
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
-def test_stores_have_their_parts_by_what_waits_in_them(start: Start) -> None:
+def test_stores_share_the_limit_by_their_backlog(start: Start) -> None:
     """However little waits in one, it is not forgotten."""
     tubemq = start({"t": 1}, brokers=3)
     waiting = {1: 900, 2: 90, 3: 1}
@@ -57,7 +57,7 @@ def test_stores_have_their_parts_by_what_waits_in_them(start: Start) -> None:
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
-def test_the_available_is_what_was_there_at_the_start(start: Start) -> None:
+def test_available_now_reads_what_was_there_at_the_start(start: Start) -> None:
     """However much a producer sends meanwhile."""
     tubemq = start({"t": 1})
     sent = fill(tubemq, "t", 50)
@@ -72,7 +72,7 @@ def test_the_available_is_what_was_there_at_the_start(start: Start) -> None:
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
-def test_once_is_one_batch_of_everything(start: Start) -> None:
+def test_once_reads_everything_in_one_batch(start: Start) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     assert sizes(Stream(tubemq, "t", maxOffsetsPerTrigger=20, minOffsetsPerTrigger=5).run("once")) == [50]
@@ -88,13 +88,13 @@ def test_once_is_one_batch_of_everything(start: Start) -> None:
         ({"maxTriggerDelay": "5s"}, ReadAllAvailable),
     ],
 )
-def test_spark_is_told_that_there_are_limits(start: Start, given: dict[str, Any], limit: type) -> None:
+def test_default_read_limit_tells_spark_about_limits(start: Start, given: dict[str, Any], limit: type) -> None:
     with Stream(start({"t": 1}), "t", **given).running() as run:
         assert isinstance(run.reader.getDefaultReadLimit(), limit)
 
 
 @pytest.mark.option("minOffsetsPerTrigger")
-def test_a_batch_waits_until_the_least_is_there(start: Start) -> None:
+def test_batch_waits_for_min_offsets(start: Start) -> None:
     """But for the first of a run."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
@@ -109,7 +109,7 @@ def test_a_batch_waits_until_the_least_is_there(start: Start) -> None:
 
 
 @pytest.mark.option("minOffsetsPerTrigger")
-def test_what_is_available_now_does_not_wait_for_more(start: Start) -> None:
+def test_available_now_does_not_wait_for_min_offsets(start: Start) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 25)
     stream = Stream(tubemq, "t", minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20, maxTriggerDelay="1h")
@@ -117,7 +117,7 @@ def test_what_is_available_now_does_not_wait_for_more(start: Start) -> None:
 
 
 @pytest.mark.option("maxTriggerDelay")
-def test_the_least_is_not_waited_for_longer_than_the_delay(start: Start) -> None:
+def test_batch_waits_for_min_offsets_at_most_max_trigger_delay(start: Start) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
     with Stream(tubemq, "t", minOffsetsPerTrigger=10, maxTriggerDelay="100ms").running() as run:
@@ -150,7 +150,7 @@ def test_partitions_with_little_to_read_share_tasks(start: Start, given: int | N
 
 
 @pytest.mark.option("maxPartitionsPerTask")
-def test_a_partition_with_much_to_read_has_a_task_of_its_own(start: Start) -> None:
+def test_partition_with_much_to_read_has_its_own_task(start: Start) -> None:
     tubemq = start({"much": 1, "little": 3})
     fill(tubemq, "much", 4500)
     fill(tubemq, "little", 9)
@@ -161,7 +161,7 @@ def test_a_partition_with_much_to_read_has_a_task_of_its_own(start: Start) -> No
 
 
 @pytest.mark.option("maxPartitionsPerTask")
-def test_a_thousand_idle_partitions_make_no_thousand_tasks(start: Start) -> None:
+def test_thousand_idle_partitions_do_not_make_a_thousand_tasks(start: Start) -> None:
     """Those with nothing to read make none at all, those with a little share some, without being asked to."""
     tubemq = start({"t": 500}, brokers=2)
     stream = Stream(tubemq, "t")
@@ -181,7 +181,7 @@ def test_a_thousand_idle_partitions_make_no_thousand_tasks(start: Start) -> None
 
 @pytest.mark.option("headsIntervalMs")
 @pytest.mark.parametrize(("given", "each_time"), [(0, True), (3_600_000, False)])
-def test_the_brokers_are_asked_for_heads_at_most_so_often(start: Start, given: int, each_time: bool) -> None:
+def test_brokers_are_asked_for_log_ends_once_an_interval(start: Start, given: int, each_time: bool) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
     with Stream(tubemq, "t", headsIntervalMs=given).running() as run:
@@ -195,7 +195,7 @@ def test_the_brokers_are_asked_for_heads_at_most_so_often(start: Start, given: i
         assert (run.next() is not None) is each_time
 
 
-def test_the_lag_is_in_what_spark_reports(start: Start) -> None:
+def test_progress_report_shows_the_log_ends(start: Start) -> None:
     """The latest offset is where the stores end, however little a batch may take of it."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)

@@ -42,7 +42,7 @@ def test_each_message_of_a_pack_is_a_row(start: Start, streaming: bool) -> None:
 
 
 @pytest.mark.option("corruptMessages")
-def test_what_is_no_pack_is_corrupt(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_message_that_is_not_a_pack_is_corrupt(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     tubemq = start({"t": 1})
     tubemq.send("t", PACKS[0])
     (other,) = fill(tubemq, "t", 1)
@@ -61,7 +61,7 @@ def test_another_format_is_refused(start: Start) -> None:
 
 
 @pytest.mark.parametrize("corrupt", ["fail", "keep"])
-def test_packs_through_spark(spark: SparkSession, start: Start, corrupt: str) -> None:
+def test_spark_accepts_the_rows_of_packs(spark: SparkSession, start: Start, corrupt: str) -> None:
     """Spark compares what comes with the schema it was told."""
     tubemq = start({"t": 2})
     for number in range(40):

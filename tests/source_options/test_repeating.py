@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
-def test_a_repeated_batch_brings_the_same_rows(start: Start, given: dict[str, object]) -> None:
+def test_repeated_batch_brings_the_same_rows(start: Start, given: dict[str, object]) -> None:
     """In their order; the first batch and a later one, each by a new run."""
     tubemq = start({"t": 2, "sole": 1}, brokers=2)
 

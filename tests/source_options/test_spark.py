@@ -77,9 +77,7 @@ def test_limits_with_each_trigger(spark: SparkSession, queries: Queries, start: 
 
 @pytest.mark.option("maxPartitionsPerTask")
 @pytest.mark.parametrize(("given", "tasks"), [(None, 6), (3, 2)])
-def test_spark_makes_as_many_tasks_as_it_is_told(
-    spark: SparkSession, start: Start, given: int | None, tasks: int
-) -> None:
+def test_spark_runs_as_many_tasks_as_planned(spark: SparkSession, start: Start, given: int | None, tasks: int) -> None:
     tubemq = start({"t": 3}, brokers=2)
     fill(tubemq, "t", 60)
     frame = spark.read.format("tubemq").options(**options(tubemq, "t", maxPartitionsPerTask=given)).load()
@@ -89,7 +87,7 @@ def test_spark_makes_as_many_tasks_as_it_is_told(
 
 
 @pytest.mark.option("pushFilters")
-def test_conditions_narrow_what_the_brokers_serve(spark: SparkSession, start: Start, served: list[int]) -> None:
+def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: Start, served: list[int]) -> None:
     """The rows are those without it; what it costs is seen by what the brokers served."""
     tubemq = start({"a": 1, "b": 2}, brokers=2)
     fill(tubemq, "a", 400)
@@ -124,9 +122,7 @@ def test_conditions_narrow_what_the_brokers_serve(spark: SparkSession, start: St
 
 
 @pytest.mark.option("commitOffsets")
-def test_the_group_of_a_query_that_runs_follows_it(
-    spark: SparkSession, queries: Queries, start: Start, tmp_path: Path
-) -> None:
+def test_group_follows_a_running_query(spark: SparkSession, queries: Queries, start: Start, tmp_path: Path) -> None:
     """Also of one that has nothing to do; and not ahead of its commits: the sink holds up a batch meanwhile."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 30)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.option("maxUnpackedBytes")
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_compressed_body_may_become_so_long(start: Start, codec: str) -> None:
+def test_compressed_body_may_have_max_unpacked_bytes(start: Start, codec: str) -> None:
     tubemq = start({"t": 1})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(message, "COMPRESSION_KEY", "")  # or the embedded server's `send` would refuse the attribute
@@ -28,7 +28,7 @@ def test_a_compressed_body_may_become_so_long(start: Start, codec: str) -> None:
     assert bodies(read_batch(tubemq, "t", maxUnpackedBytes="1001")) == [bytes(1000), bytes(1001)]
 
 
-def test_a_pack_may_become_so_large(start: Start) -> None:
+def test_pack_may_have_max_unpacked_bytes(start: Start) -> None:
     tubemq = start({"t": 1})
     tubemq.send("t", pack_grouped(1, [("groupId=g", bytes(10_000))] * 3, compressed=True))
     with pytest.raises(
@@ -38,7 +38,7 @@ def test_a_pack_may_become_so_large(start: Start) -> None:
     assert bodies(read_batch(tubemq, "t", messageFormat="inlongmsg", maxUnpackedBytes="40000")) == [bytes(10_000)] * 3
 
 
-def test_what_is_not_packed_is_not_limited(start: Start) -> None:
+def test_plain_body_is_not_limited(start: Start) -> None:
     tubemq = start({"t": 1})
     tubemq.send("t", bytes(1000))
     assert bodies(read_batch(tubemq, "t", maxUnpackedBytes="1")) == [bytes(1000)]

@@ -23,7 +23,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 @pytest.mark.option("subscribe")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_the_topics_named_are_read_and_no_other(start: Start, streaming: bool) -> None:
+def test_only_subscribed_topics_are_read(start: Start, streaming: bool) -> None:
     tubemq = start({"a": 2, "b": 1, "c": 1}, brokers=2)
     for topic in ("a", "b", "c"):
         fill(tubemq, topic, 12)
@@ -36,7 +36,7 @@ def test_the_topics_named_are_read_and_no_other(start: Start, streaming: bool) -
 
 @pytest.mark.option("assign")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_just_the_partitions_assigned_are_read_and_claimed(start: Start, streaming: bool) -> None:
+def test_only_assigned_partitions_are_read_and_claimed(start: Start, streaming: bool) -> None:
     tubemq = start({"a": 3, "b": 1}, brokers=2)
     fill(tubemq, "a", 30), fill(tubemq, "b", 10)
     assign = {"a": ["1:0", "2:2"], "b": ["2:0"]}
@@ -55,14 +55,14 @@ def test_just_the_partitions_assigned_are_read_and_claimed(start: Start, streami
 
 
 @pytest.mark.option("assign")
-def test_an_assigned_partition_that_is_not_there_is_told_at_once(start: Start) -> None:
+def test_missing_assigned_partition_is_refused_at_once(start: Start) -> None:
     tubemq = start({"a": 2})
     with pytest.raises(ConfigError, match=r"option 'assign' names 1:a:2 .* it has 1:a:0, 1:a:1$"):
         Stream(tubemq, assign={"a": ["1:1", "1:2"]}).run()
 
 
 @pytest.mark.option("assign")
-def test_what_is_assigned_later_is_read_from_its_beginning(start: Start) -> None:
+def test_partition_assigned_later_is_read_from_its_earliest_position(start: Start) -> None:
     tubemq = start({"a": 3})
     fill(tubemq, "a", 30)
     stream = Stream(tubemq, assign={"a": ["1:0"]})
@@ -83,7 +83,7 @@ def types_of(tubemq: EmbeddedTubeMQ, topic: str, count: int, *types: str | None)
 
 @pytest.mark.option("filters")
 @pytest.mark.parametrize("streaming", [True, False])
-def test_the_broker_serves_only_the_types_asked_for(start: Start, served: list[int], streaming: bool) -> None:
+def test_broker_returns_only_wanted_message_types(start: Start, served: list[int], streaming: bool) -> None:
     """But for types whose hash is the same, which the brokers cannot tell from them: those are left out here."""
     assert filter_code("Aa") == filter_code("BB")
     tubemq = start({"t": 1})
@@ -107,7 +107,7 @@ def test_the_broker_serves_only_the_types_asked_for(start: Start, served: list[i
         ({"b": ["x"]}, {"a": ["x", "y", "z", None], "b": ["x"]}),
     ],
 )
-def test_each_topic_has_its_own(start: Start, filters: object, wanted: dict[str, list[str | None]]) -> None:
+def test_each_topic_has_its_own_filters(start: Start, filters: object, wanted: dict[str, list[str | None]]) -> None:
     tubemq = start({"a": 2, "b": 1})
     for topic in ("a", "b"):
         types_of(tubemq, topic, 80, "x", "y", "z", None)
@@ -117,7 +117,7 @@ def test_each_topic_has_its_own(start: Start, filters: object, wanted: dict[str,
 
 
 @pytest.mark.option("filters")
-def test_a_filtered_stream_goes_on_exactly_where_it_was(start: Start) -> None:
+def test_filtered_stream_goes_on_exactly_where_it_was(start: Start) -> None:
     tubemq = start({"t": 2})
     types_of(tubemq, "t", 300, "x", "y", None)
     stream = Stream(tubemq, "t", filters="x", maxOffsetsPerTrigger=70)
@@ -153,7 +153,7 @@ def send_raw(tubemq: EmbeddedTubeMQ, msg_type: str, partition: int) -> None:
         (LessThan(("msg_time",), datetime(2026, 1, 1, 12, 30, tzinfo=timezone.utc)), 3),
     ],
 )
-def test_conditions_on_times_narrow_what_is_read(start: Start, condition: Filter, count: int) -> None:
+def test_conditions_on_times_reduce_what_is_read(start: Start, condition: Filter, count: int) -> None:
     """By what surely lies outside: times may be out of order by a quarter of an hour. No time is too far away."""
     tubemq = start({"t": 1})
     for hour in (11, 11, 11, 14, 14, 14):
@@ -165,7 +165,7 @@ def test_conditions_on_times_narrow_what_is_read(start: Start, condition: Filter
 
 
 @pytest.mark.option("pushFilters")
-def test_conditions_on_times_narrow_nothing_where_messages_have_none(
+def test_conditions_on_times_reduce_nothing_without_times(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
@@ -246,7 +246,7 @@ def test_corrupt_messages_are_skipped(damaged: EmbeddedTubeMQ, caplog: pytest.Lo
 
 
 @pytest.mark.option("corruptMessages")
-def test_corrupt_messages_are_kept_as_they_came(damaged: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupt_messages_are_kept_unchanged(damaged: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     rows = Stream(damaged, "t", corruptMessages="keep").run()[0]
     assert bodies(rows) == stored(damaged, "t")
     assert [row["value"] for row in rows if row["corrupt"]] == [b"damaged 1", b"damaged 2"]
@@ -256,7 +256,7 @@ def test_corrupt_messages_are_kept_as_they_came(damaged: EmbeddedTubeMQ, caplog:
 
 @pytest.mark.option("corruptMessages")
 @pytest.mark.parametrize(("given", "there"), [("fail", False), ("skip", False), ("keep", True)])
-def test_the_column_corrupt_is_there_when_they_are_kept(start: Start, given: str, there: bool) -> None:
+def test_column_corrupt_exists_only_with_keep(start: Start, given: str, there: bool) -> None:
     source = TubeMQDataSource(options(start({"t": 1}), "t", corruptMessages=given))
     assert ("corrupt" in source.schema().fieldNames()) is there
 
@@ -265,7 +265,7 @@ def test_the_column_corrupt_is_there_when_they_are_kept(start: Start, given: str
 
 
 @pytest.mark.option("tubemq.group")
-def test_the_group_claims_and_is_moved(start: Start) -> None:
+def test_group_claims_partitions_and_is_moved(start: Start) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
     groups: set[str] = set()

@@ -119,9 +119,7 @@ on_one_server = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
         ({"tubemq.password": None, "tubemq.passwordFile": "/no/file"}, "/no/file gives no password"),
     ],
 )
-def test_options_are_refused_when_the_source_is_loaded(
-    failing: Failing, options: dict[str, object], sentence: str
-) -> None:
+def test_bad_options_are_refused_at_load(failing: Failing, options: dict[str, object], sentence: str) -> None:
     told = failing.load(**options)
     assert told.error == "ConfigError"
     assert sentence in told.sentence
@@ -134,7 +132,7 @@ def test_a_stream_has_no_end(failing_stream: Failing) -> None:
 
 
 @on_one_server
-def test_columns_are_the_sources_own(failing: Failing, spark: SparkSession) -> None:
+def test_user_schema_is_refused(failing: Failing, spark: SparkSession) -> None:
     reader = spark.readStream if failing._kind == "stream" else spark.read
     options = failing.source.options(failing.topic)
 
@@ -221,7 +219,7 @@ def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[W
     ],
     indirect=True,
 )
-def test_a_wrong_master(failing: Failing, wrong_master: WrongMaster) -> None:
+def test_wrong_master_address_is_explained(failing: Failing, wrong_master: WrongMaster) -> None:
     told = failing(
         **{
             "tubemq.master": wrong_master.address,
@@ -236,7 +234,7 @@ def test_a_wrong_master(failing: Failing, wrong_master: WrongMaster) -> None:
 
 
 @on_one_server
-def test_a_master_that_is_not_there_is_not_waited_for_for_long(failing_stream: Failing) -> None:
+def test_missing_master_fails_early(failing_stream: Failing) -> None:
     """Not as long as for one that was there before: the address may be wrong. (`failing` waits for two minutes.)"""
     with refused_address() as address:
         told = failing_stream(
@@ -245,14 +243,14 @@ def test_a_master_that_is_not_there_is_not_waited_for_for_long(failing_stream: F
     assert told.error == "TransportError"
 
 
-def test_the_wrong_framing(failing: Failing, cluster: Cluster) -> None:
+def test_wrong_framing_is_explained(failing: Failing, cluster: Cluster) -> None:
     wrong = "prefixed" if cluster.framing == "standard" else "standard"
     told = failing(**{"tubemq.rpc.framing": wrong, "tubemq.rpc.timeoutMs": 1000})
     assert told.error == "TransportError"
     assert f"is 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
 
 
-def test_an_unknown_topic(failing: Failing) -> None:
+def test_unknown_topic_is_explained(failing: Failing) -> None:
     told = failing(subscribe=f"{failing.topic},nothing")
     assert told.error == "ConfigError"
     assert "nothing" in told.sentence
@@ -262,7 +260,7 @@ def test_an_unknown_topic(failing: Failing) -> None:
 # The group
 
 
-def test_a_group_with_other_topics(failing: Failing, queries: Queries, tmp_path: Path) -> None:
+def test_group_with_other_topics_is_refused(failing: Failing, queries: Queries, tmp_path: Path) -> None:
     query = queries.start(failing.source.stream(failing.source.cluster.new_topic("one")), Batches(), tmp_path / "other")
     wait_for_progress(query)
     told = failing()
@@ -271,7 +269,7 @@ def test_a_group_with_other_topics(failing: Failing, queries: Queries, tmp_path:
     assert query.isActive
 
 
-def test_a_group_of_server_balanced_consumers(failing: Failing) -> None:
+def test_server_balanced_group_is_refused(failing: Failing) -> None:
     rival = ServerBalanced(failing.source.cluster, failing.source.group, [failing.topic])
     assert rival.register()[0] == 200
     try:
@@ -282,7 +280,7 @@ def test_a_group_of_server_balanced_consumers(failing: Failing) -> None:
     assert "consumers with server-side balance: stop them, or use another 'tubemq.group'" in told.sentence
 
 
-def test_a_partition_that_somebody_else_holds(failing: Failing) -> None:
+def test_partition_held_by_another_consumer_is_explained(failing: Failing) -> None:
     cluster, group = failing.source.cluster, failing.source.group
     partition = partitions(cluster, failing.topic)[-1]
     with foreign_claim(cluster, group, partition) as holder:
@@ -298,7 +296,7 @@ def test_a_partition_that_somebody_else_holds(failing: Failing) -> None:
 # Positions
 
 
-def test_positions_that_do_not_fit(failing: Failing) -> None:
+def test_starting_offsets_that_do_not_fit_are_refused(failing: Failing) -> None:
     cluster = failing.source.cluster
     targets = partitions(cluster, failing.topic)
     end = ends_of(send(cluster, numbered(targets, 6)))[targets[0]]
@@ -319,7 +317,9 @@ def test_positions_that_do_not_fit(failing: Failing) -> None:
     assert f"has {end + 28} for 1:{failing.topic}:0, which lies beyond the end of the store: {end}; use -1" in beyond
 
 
-def test_ends_that_do_not_fit(source: Source, queries: Queries, tmp_path: Path, topic: str) -> None:
+def test_ending_offsets_that_do_not_fit_are_refused(
+    source: Source, queries: Queries, tmp_path: Path, topic: str
+) -> None:
     failing = Failing(source, queries, tmp_path, topic, "batch")
     targets = partitions(source.cluster, topic)
     end = ends_of(send(source.cluster, numbered(targets, 60)))[targets[0]]
@@ -352,7 +352,7 @@ def logged(checkpoint: Path, offset: object) -> None:
         ({"logOffset": 3}, 'the checkpoint holds {"logOffset": 3}, which is not an offset of the tubemq source'),
     ],
 )
-def test_a_checkpoint_of_a_newer_release_or_another_source(
+def test_checkpoint_of_a_newer_release_or_another_source_is_refused(
     failing_stream: Failing, offset: object, sentence: str
 ) -> None:
     logged(failing_stream.checkpoint, offset)
@@ -361,7 +361,7 @@ def test_a_checkpoint_of_a_newer_release_or_another_source(
     assert sentence in told.sentence
 
 
-def test_a_checkpoint_of_other_topics(failing_stream: Failing) -> None:
+def test_checkpoint_of_other_topics_is_refused(failing_stream: Failing) -> None:
     offset = {"v": 1, "query": "0123456789abcdef", "offsets": {"gone": {"1:0": 28}}}
     logged(failing_stream.checkpoint, offset)
     told = failing_stream()
@@ -372,7 +372,7 @@ def test_a_checkpoint_of_other_topics(failing_stream: Failing) -> None:
     )
 
 
-def test_a_checkpoint_of_another_cluster(failing_stream: Failing) -> None:
+def test_checkpoint_of_another_cluster_is_data_loss(failing_stream: Failing) -> None:
     gone = Partition(77, failing_stream.topic, 0)
     offsets = {failing_stream.topic: {f"{gone.broker_id}:0": 28}}
     logged(failing_stream.checkpoint, {"v": 1, "query": "0123456789abcdef", "offsets": offsets})

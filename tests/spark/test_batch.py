@@ -15,7 +15,7 @@ on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
 
 @on_both_servers
-def test_all_there_is(source: Source) -> None:
+def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
     """From the earliest to the latest position by default; every read gives the same rows in the same order."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
@@ -29,7 +29,7 @@ def test_all_there_is(source: Source) -> None:
     assert_df_equality(source.batch(*topics), frame)
 
 
-def test_what_a_row_holds(source: Source) -> None:
+def test_row_values(source: Source) -> None:
     topic = source.cluster.new_topic("one")
     first, second = partitions(source.cluster, topic)
     plain = send(source.cluster, [(first, b"plain")])
@@ -52,7 +52,7 @@ def test_what_a_row_holds(source: Source) -> None:
     ]
 
 
-def test_between_positions(source: Source) -> None:
+def test_batch_between_positions(source: Source) -> None:
     """A number, -2 the earliest, -1 the latest; an empty range among them."""
     topic = source.cluster.new_topic("one")
     first, second = partitions(source.cluster, topic)
@@ -70,7 +70,7 @@ def test_between_positions(source: Source) -> None:
     assert to_json(ends_of(sent)) == {topic: {"1:0": 2800, "2:0": 2800}}
 
 
-def test_a_range_is_the_same_whatever_comes_after_it(source: Source) -> None:
+def test_range_is_the_same_after_more_messages(source: Source) -> None:
     """Cut anywhere, in partitions that share a store: counts and order do not change."""
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
@@ -87,7 +87,7 @@ def test_a_range_is_the_same_whatever_comes_after_it(source: Source) -> None:
 
 
 @on_both_servers
-def test_the_group_stays_where_it_stands(source: Source) -> None:
+def test_batch_read_leaves_the_group_where_it_was(source: Source) -> None:
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 300))
@@ -106,7 +106,7 @@ def test_the_group_stays_where_it_stands(source: Source) -> None:
     assert source.left_at(targets) == stands
 
 
-def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source) -> None:
+def test_batch_read_from_the_latest_does_not_move_a_new_group(source: Source) -> None:
     topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 20))
@@ -114,7 +114,7 @@ def test_a_new_group_is_not_moved_by_a_read_of_the_latest(source: Source) -> Non
     assert source.left_at(targets) == ends_of(sent)
 
 
-def test_the_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
+def test_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"tubemq.user": "u", "tubemq.password": "p4ssw0rd-of-nobody"}
     for read in (source.stream, source.batch):
         read(source.cluster.new_topic("one"), **options).explain(True)
@@ -123,7 +123,7 @@ def test_the_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixtur
         assert "p4ssw0rd" not in shown
 
 
-def test_what_else_plans_do_not_show_is_set(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redaction_setting_hides_options_in_plans(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
     """As the documentation says; Spark shows the options of streams."""
     frame = source.stream(source.cluster.new_topic("one"), **{"tubemq.user": "u-of-nobody", "tubemq.password": "p"})
     frame.explain(True)

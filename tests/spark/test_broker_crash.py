@@ -81,7 +81,7 @@ def start(source: Source, queries: Queries, topic: str, sink: Batches, checkpoin
     return queries.start(source.stream(topic, startingOffsets="earliest"), sink, checkpoint)
 
 
-def test_a_broker_is_killed_under_an_idle_query(
+def test_idle_query_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
     """The group's last moves, which the broker had not written down, are said again."""
@@ -100,7 +100,7 @@ def test_a_broker_is_killed_under_an_idle_query(
 
 
 @pytest.mark.usefixtures("small_arrow_batches")
-def test_a_broker_is_killed_under_a_task(
+def test_task_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
     """In the middle of its range: it goes on where it was, and what it gave out already is not given out again."""
@@ -125,7 +125,7 @@ def test_a_broker_is_killed_under_a_task(
     source.wait_for_positions(ends_of(flushed["midway"]))
 
 
-def test_what_was_lost_with_the_broker_before_it_was_read_does_no_harm(
+def test_unread_messages_lost_in_a_crash_do_no_harm(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
     cluster, batches = source.cluster, Batches()
@@ -145,7 +145,7 @@ def test_what_was_lost_with_the_broker_before_it_was_read_does_no_harm(
     assert by_partition(batches.rows) == expected(cluster, flushed["tail_not_read"], new)
 
 
-def test_a_lost_tail_that_was_read_ends_the_query_with_the_range(
+def test_lost_tail_fails_the_query_and_names_the_range(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
     """Those positions will be other messages': to go on would leave some out. Every restart says so again."""
@@ -174,7 +174,7 @@ def test_a_lost_tail_that_was_read_ends_the_query_with_the_range(
     assert by_partition(batches.rows) == expected(cluster, flushed["tail_read"], lost)
 
 
-def test_the_master_is_killed_under_a_query(
+def test_query_survives_a_master_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
     """The brokers are enough to go on; the group is there again when the master is."""

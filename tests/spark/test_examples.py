@@ -65,7 +65,7 @@ class Shell:
         test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
 
 
-def test_all_examples_one_after_the_other(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     shell = Shell(spark, tubemq, tmp_path)
     sent: Counter[str] = Counter()
 

@@ -31,7 +31,7 @@ names = [f"{folder.parent.name}-{folder.name}" for folder in KEPT]
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=names)
-def test_goes_on(kept: Path) -> None:
+def test_golden_checkpoint_goes_on(kept: Path) -> None:
     """The micro-batch that was logged but not committed comes once more, the same; then what came since, and no more.
 
     The server has forgotten the group.
@@ -62,7 +62,7 @@ sampled = [
 
 
 @pytest.mark.parametrize("kept", sampled)
-def test_goes_on_in_spark(kept: Path, spark: SparkSession, queries: Queries, tmp_path: Path) -> None:
+def test_golden_checkpoint_goes_on_in_spark(kept: Path, spark: SparkSession, queries: Queries, tmp_path: Path) -> None:
     def run(options: dict[str, str], end: Positions) -> Brought:
         checkpoint = tmp_path / "checkpoint"
         shutil.copytree(kept, checkpoint, ignore=shutil.ignore_patterns(FILE))
@@ -105,12 +105,12 @@ def logged_in(checkpoint: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=names)
-def test_tells_nothing_of_the_machine(kept: Path) -> None:
+def test_golden_checkpoints_have_no_paths(kept: Path) -> None:
     for file in kept.rglob("*"):
         assert file.is_dir() or "/" not in file.read_text(encoding="utf-8"), file
 
 
-def test_they_are_there() -> None:
+def test_golden_checkpoints_exist() -> None:
     assert len(KEPT) >= 8
 
 

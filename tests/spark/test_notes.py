@@ -39,7 +39,7 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
     return Telling
 
 
-def test_the_plan_of_a_batch_knows_of_the_last_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_of_a_batch_knows_the_last_commit(spark: SparkSession, tmp_path: Path) -> None:
     said, source = tmp_path / "said", tmp_path / "in"
     source.mkdir()
     for file in range(FILES):

@@ -80,14 +80,14 @@ def expected(cells: Cells, msg_time: str | None = None) -> dict[str, Any]:
     return {name: cell for name, cell in told.items() if name != "corrupt" and not name.startswith("inlong_")}
 
 
-def test_columns_are_the_sinks(spark: SparkSession) -> None:
+def test_restored_columns_are_the_sinks(spark: SparkSession) -> None:
     assert restore(as_read(spark, [])).schema.simpleString() == (
         "struct<value:binary,topic:string,attributes:map<string,string>,msg_type:string,msg_time:string,key:binary,"
         "broker_id:int,partition:int>"
     )
 
 
-def test_rows_of_all_shapes(spark: SparkSession) -> None:
+def test_rows_of_all_shapes_are_restored(spark: SparkSession) -> None:
     """Each piece is there twice, in any order."""
     sent = [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row)]
     sent += [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row, time=NOON + 60)]
@@ -97,7 +97,7 @@ def test_rows_of_all_shapes(spark: SparkSession) -> None:
     )
 
 
-def test_ten_pieces_and_more_keep_their_order(spark: SparkSession) -> None:
+def test_pieces_are_sorted_by_number(spark: SparkSession) -> None:
     """By number, not by text."""
     cells = Cells(bytes(number % 251 for number in range(20_000)))
     sent = messages(cells)
@@ -113,13 +113,13 @@ def test_equal_rows_are_not_copies(spark: SparkSession) -> None:
     assert Counter(row["value"] for row in rows) == {ROWS["cut"].value: 2, ROWS["plain"].value: 2}
 
 
-def test_letters_are_chosen_before(spark: SparkSession) -> None:
+def test_letters_may_be_filtered_before(spark: SparkSession) -> None:
     sent = messages(ROWS["cut"]) + messages(ROWS["null"], 1)
     chosen = as_read(spark, sent).where("attributes.dead_row = 1 AND attributes.dead_reason LIKE 'because: a%'")
     assert found(restore(chosen)) == [expected(ROWS["null"])]
 
 
-def test_missing_pieces_are_an_error(spark: SparkSession) -> None:
+def test_missing_pieces_raise_an_error(spark: SparkSession) -> None:
     sent = messages(ROWS["cut"])
     name = (decode_attributes(sent[0][1]).own or {})["dead_letter"]
     dead = as_read(spark, sent[1:] + messages(ROWS["plain"], 1))
@@ -132,7 +132,7 @@ def test_missing_pieces_are_an_error(spark: SparkSession) -> None:
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
 
-def test_other_messages_are_an_error(spark: SparkSession) -> None:
+def test_other_messages_raise_an_error(spark: SparkSession) -> None:
     sent = messages(ROWS["plain"])
     dead = as_read(spark, [*sent, (b"another", b"city=Rome")])
     with pytest.raises(SparkRuntimeException, match="message 1 of broker 1, topic dead, partition 0 is no") as caught:
@@ -142,7 +142,7 @@ def test_other_messages_are_an_error(spark: SparkSession) -> None:
     assert found(restore(dead.where(hint))) == [expected(ROWS["plain"])]
 
 
-def test_messages_without_attributes_are_an_error(spark: SparkSession) -> None:
+def test_messages_without_attributes_raise_an_error(spark: SparkSession) -> None:
     with pytest.raises(SparkRuntimeException, match="is no dead letter"):
         restore(as_read(spark, [(b"plain", b"")])).count()
 
@@ -150,7 +150,7 @@ def test_messages_without_attributes_are_an_error(spark: SparkSession) -> None:
 INLONG = Cells(b"v", inlong_group="g,1", inlong_time=NOON * 1000 + 250, inlong_attributes={"a": None})
 
 
-def test_rows_that_were_to_be_packs(spark: SparkSession) -> None:
+def test_rows_of_packs_are_restored(spark: SparkSession) -> None:
     dead = as_read(spark, messages(INLONG) + messages(ROWS["plain"], 1))
     rows = restore(dead, message_format="inlongmsg").selectExpr("* EXCEPT (inlong_time)", "unix_millis(inlong_time) ms")
     none = dict.fromkeys(("inlong_group", "inlong_stream", "inlong_attributes", "ms"))
@@ -160,12 +160,12 @@ def test_rows_that_were_to_be_packs(spark: SparkSession) -> None:
     ]
 
 
-def test_rows_that_were_to_be_packs_are_not_taken_for_others(spark: SparkSession) -> None:
+def test_rows_of_packs_are_not_mistaken_for_others(spark: SparkSession) -> None:
     with pytest.raises(SparkRuntimeException, match=r'inlongmsg\. Give restore\(\) message_format="inlongmsg"'):
         restore(as_read(spark, messages(INLONG))).count()
 
 
-def test_what_it_does_not_take(spark: SparkSession) -> None:
+def test_restore_refuses_other_frames(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="column value, broker_id is missing: change columns after restore"):
         restore(as_read(spark, []).drop("value", "broker_id"))
     with pytest.raises(ConfigError, match="expected raw or inlongmsg"):

@@ -21,7 +21,7 @@ END = ROWS * 28  # of the store
 
 @pytest.mark.usefixtures("spark")  # which skips where Java is missing
 @pytest.mark.parametrize("master", ["local[6]", pytest.param("local-cluster[2,2,1024]", marks=pytest.mark.thorough)])
-def test_all_scans_give_all_rows(master: str, tmp_path: Path) -> None:
+def test_every_scan_gives_all_rows(master: str, tmp_path: Path) -> None:
     with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
         for number in range(ROWS):
             tubemq.send("demo", b"%d" % number)

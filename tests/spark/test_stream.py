@@ -66,7 +66,9 @@ def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_
 # Where a query begins
 
 
-def test_a_stream_without_messages_begins_when_there_are_some(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_stream_on_an_empty_topic_begins_with_the_first_messages(
+    source: Source, queries: Queries, tmp_path: Path
+) -> None:
     """Even when the first micro-batch, which is empty, is repeated after a crash."""
     topic, batches = source.cluster.new_topic("one"), Batches()
     read_available(source, queries, topic, tmp_path, batches, startingOffsets="latest")
@@ -80,9 +82,7 @@ def test_a_stream_without_messages_begins_when_there_are_some(source: Source, qu
     assert batches.rows_of(0) == [[], []]
 
 
-def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
-    source: Source, queries: Queries, tmp_path: Path
-) -> None:
+def test_new_group_begins_at_starting_offsets_and_stays_there(source: Source, queries: Queries, tmp_path: Path) -> None:
     """With `latest`: who comes later under the group's name finds it where the store ended when the query began."""
     topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
@@ -97,9 +97,7 @@ def test_a_new_group_begins_where_starting_offsets_say_and_stays_there(
     assert source.left_at(targets) == ends_of(after)
 
 
-def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
-    source: Source, queries: Queries, tmp_path: Path
-) -> None:
+def test_query_begins_at_the_group_or_the_earliest(source: Source, queries: Queries, tmp_path: Path) -> None:
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 600))
@@ -112,7 +110,7 @@ def test_a_query_begins_where_its_group_stands_else_at_the_earliest(
     assert by_partition(batches.rows) == expected(source.cluster, sent, start=dict.fromkeys(targets, 0) | stands)
 
 
-def test_a_query_begins_at_positions(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_query_begins_at_given_positions(source: Source, queries: Queries, tmp_path: Path) -> None:
     """A number, the earliest, the latest; wherever the group stands."""
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
@@ -125,7 +123,9 @@ def test_a_query_begins_at_positions(source: Source, queries: Queries, tmp_path:
     assert by_partition(batches.rows) == expected(source.cluster, sent, start=begin)
 
 
-def test_a_topic_that_was_added_is_read_from_its_beginning(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_topic_added_to_a_query_is_read_from_its_earliest_position(
+    source: Source, queries: Queries, tmp_path: Path
+) -> None:
     old, new = source.cluster.new_topic("one"), source.cluster.new_topic("one")
     first = send(source.cluster, numbered(partitions(source.cluster, old), 20))
     batches = read_available(source, queries, old, tmp_path, startingOffsets="earliest")
@@ -138,7 +138,7 @@ def test_a_topic_that_was_added_is_read_from_its_beginning(source: Source, queri
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_a_batch_that_was_logged_but_not_committed_is_read_again(
+def test_logged_batch_without_commit_is_repeated_exactly(
     source: Source, queries: Queries, tmp_path: Path, batch_id: int
 ) -> None:
     """Exactly: although more messages came meanwhile, and the query would begin at the latest if it were new."""
@@ -163,7 +163,7 @@ def test_a_batch_that_was_logged_but_not_committed_is_read_again(
 
 
 @on_both_servers
-def test_a_batch_that_failed_moves_nothing_and_is_read_again(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_failed_batch_moves_nothing_and_is_repeated(source: Source, queries: Queries, tmp_path: Path) -> None:
     topic, batches = source.cluster.new_topic("one"), Batches()
     targets = partitions(source.cluster, topic)
     batches.fail_in = 1
@@ -188,7 +188,7 @@ def test_a_batch_that_failed_moves_nothing_and_is_read_again(source: Source, que
 # The group
 
 
-def test_the_group_stands_where_the_last_committed_batch_ends(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_group_is_at_the_end_of_the_last_committed_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
     """While the query runs and when it was stopped."""
     topic, batches = source.cluster.new_topic("stores"), Batches()
     targets = partitions(source.cluster, topic)
@@ -204,9 +204,7 @@ def test_the_group_stands_where_the_last_committed_batch_ends(source: Source, qu
     assert source.left_at(targets) == last
 
 
-def test_the_last_batch_counts_when_the_query_stops_right_after_it(
-    source: Source, queries: Queries, tmp_path: Path
-) -> None:
+def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Spark commits the last micro-batch of a run only in its log."""
     topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
@@ -216,7 +214,7 @@ def test_the_last_batch_counts_when_the_query_stops_right_after_it(
 
 
 @on_both_servers
-def test_the_group_is_taken_while_the_query_runs(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_running_query_keeps_other_consumers_out(source: Source, queries: Queries, tmp_path: Path) -> None:
     """The master shows it and refuses other kinds of consumers, the brokers refuse rivals; until the query stops."""
     topic, batches = source.cluster.new_topic("one"), Batches()
     target = partitions(source.cluster, topic)[0]

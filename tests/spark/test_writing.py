@@ -77,7 +77,7 @@ def test_a_batch_write_with_stamps_and_receipts(source: Source, tmp_path: Path) 
         assert one["append_time"] is not None
 
 
-def test_receipts_give_the_position_that_the_source_reads(source: Source, tmp_path: Path) -> None:
+def test_receipts_have_the_offset_that_the_source_reads(source: Source, tmp_path: Path) -> None:
     topic = source.cluster.new_topic("one")
     save(source.spark.range(0, 500, 1, 2).selectExpr("CAST(id AS STRING) AS value"), source.cluster, topic,
          receipts=str(tmp_path))  # fmt: skip
@@ -87,7 +87,7 @@ def test_receipts_give_the_position_that_the_source_reads(source: Source, tmp_pa
     )
 
 
-def test_each_write_within_foreach_batch_has_an_id_of_its_own(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Not the query's: one micro-batch may write more than once."""
     cluster = source.cluster
     topic = cluster.new_topic("one")
@@ -232,7 +232,7 @@ def name_of(row: Row) -> str:
     ["embedded", pytest.param("real", marks=[pytest.mark.real, pytest.mark.thorough])],
     indirect=True,
 )
-def test_copies_of_stamped_rows_are_left_out_by_the_reader(source: Source, queries: Queries, tmp_path: Path) -> None:
+def test_reader_drops_copies_of_stamped_rows(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Those of a task that was tried again, and of a batch that was repeated. The rows of a key keep their order."""
     cluster = source.cluster
     topic = cluster.new_topic("three")
@@ -273,7 +273,7 @@ def test_copies_of_stamped_rows_are_left_out_by_the_reader(source: Source, queri
     assert Counter(map(name_of, left)) == Counter([*of_the_write(), *(f"repeated {n}" for n in range(100))])
 
 
-def test_rows_that_came_in_another_order_are_no_copies(source: Source) -> None:
+def test_rows_in_another_order_are_not_copies(source: Source) -> None:
     """All but their stamps may be equal, or only their values: none is lost."""
     topic = source.cluster.new_topic("three")
     texts = MapType(StringType(), StringType())
@@ -308,7 +308,7 @@ def without_copies(source: Source, topic: str) -> list[Row]:
 # Dead letters
 
 
-def test_dead_letters_are_put_back(source: Source) -> None:
+def test_dead_letters_are_restored(source: Source) -> None:
     """The three lines of docs/dead-letters.md."""
     cluster, spark = source.cluster, source.spark
     topic, dead_letters = cluster.new_topic("three"), cluster.new_topic("one")
