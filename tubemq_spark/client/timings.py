@@ -53,14 +53,13 @@ class Timings:
     connect_batching: float = 0.3  # records for any partition wait this long for connections that are being opened
     producer_poll: float = 0.02  # between two looks at conditions that no socket signals
     bytes_sent_poll: float = 0.2  # between two looks at how many bytes have left the socket
-    slow_broker_poll: float = 0.5  # age of an unanswered request from which on a broker may count as slow
     idle_producer_counts: float = 1.0  # of the time in which nobody polls the producer, this much counts as waiting
     min_lookup_time: float = 3.0  # least time for finding out whether an unresolved send was stored
     closed_connection_settling: float = 1.0  # time in which a broker has handled requests of closed connections
     authorization_fresh: float = 5.0  # time for which a signed authorisation is reused; servers accept 20 s
     metadata_refresh: float = 1.0  # between two requests of one producer to the master
     unknown_target_fresh: float = 2.0  # time for which an unknown topic or partition is not asked for again
-    session_inquiry: float = 1.0  # between two requests to the master for an address without a session
+    session_inquiry: float = 1.0  # between two requests of all producers of a session to the master
 
     # source: planning
     new_master_lists_fill_up: float = 20.0  # a new master needs up to 13 s to list all topics (measured)

@@ -16,7 +16,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
-from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.cluster.session_pool import REFRESH_THREAD, SESSIONS
 from tubemq_spark.client.net import connection as connection_module
 from tubemq_spark.client.net.open_socket import open_socket
 from tubemq_spark.client.producer.producer import Producer
@@ -433,7 +433,7 @@ def test_removed_partitions_are_not_tried_again(cluster: EmbeddedCluster, clock:
         closed = cluster.tubemq.on("send_message", broker=2).fail(403, "closed")
         cluster.tubemq._on_thread(lambda: cluster.tubemq._catalog.topics["demo"].pop(2))
         send_all(producer, 300)
-        wait_until(lambda: "tubemq-ask" not in [one.name for one in threading.enumerate()])
+        wait_until(lambda: REFRESH_THREAD not in [one.name for one in threading.enumerate()])
         met = closed.fired
         assert met > 0
         for _ in range(3):
@@ -468,7 +468,7 @@ def test_a_closed_partition_does_not_delay_others_while_the_master_is_silent(clu
         for _ in range(4):
             send_all(producer, 300)
         assert closed.fired > 0
-        assert "tubemq-ask" in [one.name for one in threading.enumerate()]
+        assert REFRESH_THREAD in [one.name for one in threading.enumerate()]
         wait_until(lambda: asked.fired)
         assert asked.fired == 1
         asked.remove()

@@ -1,10 +1,9 @@
-"""The producer sessions of this process: tasks come and go, what is known about the cluster stays and stays fresh."""
+"""Producer sessions of this process: tasks come and go, metadata of the cluster stays and is kept fresh."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from tubemq_spark.errors import TubeMQError
 _log = logging.getLogger(__name__)
 
 MASTER = "the master that producers ask"
-"""Names it in warnings about outages."""
+"""Its name in warnings about outages."""
 
-_ASKED_EVERY = 1.0  # seconds
+REFRESH_THREAD = "tubemq-refresh"
 
 
 class Shared:
-    """What the producers of one session have in common besides it."""
+    """What the producers of one session share besides the session."""
 
     def __init__(self, session: ProducerSession) -> None:
         self.health = BrokerHealth(session.settings.clock)
@@ -56,15 +55,15 @@ class ProducerSessions:
         return f"<ProducerSessions {[entry.session for entry in self._entries.values()]}>"
 
     def forget(self) -> None:
-        """Begins empty, without closing anything."""
+        """Forget all sessions without closing them."""
         self._entries: dict[ClientSettings, _Entry] = {}
         self._lock = threading.Lock()
         self._stop_watching: Callable[[], None] | None = None
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
-        """A session that may be shared with others. One that nobody uses is closed after `settings.idle_for`, or when
-        its masters do not answer; at once where connections are not shared.
+        """Yield a session, perhaps a shared one. An unused session is closed after `settings.idle_for`, or when no
+        master answers; at once if `settings.shared_connections` is false.
         """
         with self._lock:
             if settings not in self._entries:
@@ -77,60 +76,58 @@ class ProducerSessions:
         try:
             yield entry.session
         finally:
-            self._give_back(entry)
+            self._return(entry)
 
     def shared(self, settings: ClientSettings) -> Shared:
-        """What goes with the session, for who has leased it."""
+        """Return what goes with a session that the caller has leased."""
         with self._lock:
             return self._entries[settings].shared
 
-    def inquire(self, settings: ClientSettings) -> None:
-        """Has the master asked what is new, for who has leased the session: in the background, one question at a time,
-        and not too often."""
+    def refresh_later(self, settings: ClientSettings) -> None:
+        """Ask the master in the background what has changed, for a session that the caller has leased. One request at
+        a time, and not often."""
         with self._lock:
             entry = self._entries[settings]
-            if entry.is_asking or time.monotonic() - entry.asked_at < _ASKED_EVERY:
+            if entry.is_asking or settings.clock.monotonic() - entry.asked_at < settings.timings.session_inquiry:
                 return
             entry.is_asking = True
-            entry.users += 1  # so that nobody closes it meanwhile
-        threading.Thread(target=self._ask, args=(entry,), daemon=True, name="tubemq-ask").start()
+            entry.users += 1  # so that nobody closes the session meanwhile
+        threading.Thread(target=self._refresh, args=(entry,), daemon=True, name=REFRESH_THREAD).start()
 
-    def _ask(self, entry: _Entry) -> None:
+    def _refresh(self, entry: _Entry) -> None:
         try:
             entry.session.refresh_once()
             OUTAGES.worked(_log, MASTER)
         except TubeMQError as error:
             problem = str(error)
-            OUTAGES.failed(_log, MASTER, lambda: f"the master cannot be asked for partitions anew: {problem}")
+            OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}")
         finally:
-            entry.asked_at = time.monotonic()
+            entry.asked_at = entry.session.settings.clock.monotonic()
             entry.is_asking = False
-            self._give_back(entry)
+            self._return(entry)
 
-    def _give_back(self, entry: _Entry) -> None:
+    def _return(self, entry: _Entry) -> None:
+        settings = entry.session.settings
         with self._lock:
             entry.users -= 1
-            entry.idle_since = time.monotonic()
-        if not entry.session.settings.shared_connections:
+            entry.idle_since = settings.clock.monotonic()
+        if not settings.shared_connections:
             self.close_idle()
 
     def close(self) -> None:
-        """Closes the sessions that nobody uses now."""
+        """Close the unused sessions."""
         self._close_unused(idle=False)
 
     def close_idle(self) -> None:
-        """Closes those that nobody has used for long, and those that nobody uses and no master answers to or that are
-        not to be used again."""
+        """Close the unused sessions that were idle for long, that no master answers to, or that are not shared."""
         self._close_unused(idle=True)
 
     def _close_unused(self, *, idle: bool) -> None:
-        now = time.monotonic()
         with self._lock:
             unused = [
                 settings
                 for settings, entry in self._entries.items()
-                if not entry.users
-                and (not idle or entry.session.is_forgotten or now - entry.idle_since >= _kept_for(settings))
+                if not entry.users and (not idle or entry.session.is_forgotten or _is_idle(entry))
             ]
             sessions = [self._entries.pop(settings).session for settings in unused]
             if not self._entries and self._stop_watching is not None:
@@ -140,8 +137,10 @@ class ProducerSessions:
             session.close()
 
 
-def _kept_for(settings: ClientSettings) -> float:
-    return settings.idle_for if settings.shared_connections else 0.0
+def _is_idle(entry: _Entry) -> bool:
+    settings = entry.session.settings
+    kept_for = settings.idle_for if settings.shared_connections else 0.0
+    return settings.clock.monotonic() - entry.idle_since >= kept_for
 
 
 SESSIONS = ProducerSessions()

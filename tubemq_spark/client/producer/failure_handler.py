@@ -130,7 +130,7 @@ class FailureHandler:
             concerned = record.partition
             self._partitioner.partition_failed(record.partition)
             if cause is FailureCause.PARTITION_CLOSED:
-                SESSIONS.inquire(self._session.settings)  # it may be closed for good
+                SESSIONS.refresh_later(self._session.settings)  # it may be closed for good
         OUTAGES.failed(
             _log,
             concerned,
