@@ -6,6 +6,9 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests import messages
 from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
@@ -29,6 +32,11 @@ def settings(
     return replace(
         messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for, clock=clock
     )
+
+
+def seeds(count: int, fast: int) -> list[ParameterSet]:
+    """Return seeds of random runs as parameters; those behind the first `fast` are thorough."""
+    return [pytest.param(seed, marks=() if seed < fast else pytest.mark.thorough) for seed in range(count)]
 
 
 def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:

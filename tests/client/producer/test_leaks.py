@@ -19,8 +19,6 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ServerError
 from tubemq_spark.testing import Fault
 
-TASKS = 1000
-
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
@@ -70,12 +68,13 @@ class Observer:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
+@pytest.mark.parametrize("tasks", [100, pytest.param(1000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "not shared"])
-def test_many_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: bool) -> None:
+def test_many_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: bool, tasks: int) -> None:
     same = replace(settings(cluster), shared_connections=shared)
     observer = Observer(cluster)
     limits = (1, 3) if shared else (0, 0)
-    for task in range(TASKS):
+    for task in range(tasks):
         with Producer(same) as producer:
             producer.send("demo", b"row %d" % task)
             producer.send("demo", b"key %d" % task, key=b"%d" % task)
@@ -83,7 +82,7 @@ def test_many_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: bool)
             before = observer.settled(*limits)
     observer.wait_for(before)
     observer.settled(*limits)
-    assert bodies_in(cluster).total() == 2 * TASKS
+    assert bodies_in(cluster).total() == 2 * tasks
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")

@@ -14,7 +14,7 @@ import pytest
 from tests.clocks import ManualClock, SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted, settings
+from tests.sending import bodies_in, counted, seeds, settings
 from tests.stored import stored_in
 from tests.waiting import wait_until
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -148,7 +148,10 @@ def failing(*names: str) -> pytest.MarkDecorator:
 
 
 @failing(*FAILURES)
-def test_records_that_one_broker_refuses_go_to_another(cluster: EmbeddedCluster, failing: Failing) -> None:
+def test_records_that_one_broker_refuses_go_to_another(
+    cluster: EmbeddedCluster, use_timings: UseTimings, failing: Failing
+) -> None:
+    use_timings(slow_peer_grace=0.05)
     fault = failing(cluster.tubemq.on("send_message", broker=1, nth=21, times=20))
     is_silent = failing in (Calls.drop_request, Calls.drop_reply)
     with Producer(settings(cluster, rpc_timeout=0.3 if is_silent else 10.0)) as producer:
@@ -166,7 +169,8 @@ def test_records_that_one_broker_refuses_go_to_another(cluster: EmbeddedCluster,
 
 
 @failing("503", "close", "no answer")
-def test_a_failing_broker_is_avoided(cluster: EmbeddedCluster, failing: Failing) -> None:
+def test_a_failing_broker_is_avoided(cluster: EmbeddedCluster, use_timings: UseTimings, failing: Failing) -> None:
+    use_timings(slow_peer_grace=0.05)
     fault = failing(cluster.tubemq.on("send_message", broker=1))
     with Producer(settings(cluster, rpc_timeout=0.3 if failing is Calls.drop_request else 10.0)) as producer:
         send_all(producer, 30)
@@ -208,7 +212,7 @@ def test_an_unreachable_broker_gets_no_records(cluster: EmbeddedCluster) -> None
         assert {partition.broker_id for partition in producer.flush()} == {2}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24, fast=6))
 def test_no_record_is_lost_under_random_failures(seed: int) -> None:
     dice = random.Random(seed)
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=3) as cluster:
@@ -264,7 +268,7 @@ def test_the_delivery_timeout_reports_the_last_answer(cluster: EmbeddedCluster) 
             match="row 0 for topic demo was not acknowledged within .* tries .*419 SERVER_REC.*"
             r"tubemq.retry.maxElapsedMs",
         ) as caught,
-        Producer(settings(cluster, retry_for=1.0)) as producer,
+        Producer(settings(cluster, retry_for=1.0, clock=SkippingClock())) as producer,
     ):
         producer.send("demo", b"a", row=0)
     assert caught.value.code == 419
@@ -273,7 +277,10 @@ def test_the_delivery_timeout_reports_the_last_answer(cluster: EmbeddedCluster) 
 
 
 @pytest.mark.parametrize("reason", ["close", "no answer", "no broker"])
-def test_the_delivery_timeout_ends_without_any_answer(cluster: EmbeddedCluster, reason: str) -> None:
+def test_the_delivery_timeout_ends_without_any_answer(
+    cluster: EmbeddedCluster, use_timings: UseTimings, reason: str
+) -> None:
+    use_timings(slow_peer_grace=0.05)
     if reason == "no broker":
         for broker_id in cluster.broker_ids:
             cluster.kill_broker(broker_id)

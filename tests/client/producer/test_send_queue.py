@@ -11,7 +11,7 @@ import pytest
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, settings
+from tests.sending import bodies_in, seeds, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
@@ -103,7 +103,10 @@ def send_keys(producer: Producer, dice: random.Random, count: int, keys: int) ->
 
 
 @every_failure
-@pytest.mark.parametrize(("keys", "max_in_flight"), [(40, 1000), (3, 1000), (40, 2)])
+@pytest.mark.parametrize(
+    ("keys", "max_in_flight"),
+    [(40, 1000), pytest.param(3, 1000, marks=pytest.mark.thorough), pytest.param(40, 2, marks=pytest.mark.thorough)],
+)
 def test_keys_keep_their_order_through_failures(
     cluster: EmbeddedCluster, kind: str, keys: int, max_in_flight: int
 ) -> None:
@@ -117,7 +120,7 @@ def test_keys_keep_their_order_through_failures(
     check_order(cluster, sent)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=4))
 def test_keys_keep_their_order_under_random_failures(seed: int) -> None:
     dice = random.Random(seed)
     with embedded_cluster(topics={"demo": SPEC}, brokers=3) as cluster:

@@ -130,8 +130,10 @@ def test_a_failed_broker_is_avoided_then_half_open_then_used_again(
 
 
 @pytest.mark.parametrize("kind", ["503", "closed", "no answer"])
-def test_producers_of_a_session_share_broker_failures(cluster: EmbeddedCluster, kind: str) -> None:
-    """As long as the session is the same."""
+def test_producers_of_a_session_share_broker_failures(
+    cluster: EmbeddedCluster, use_timings: UseTimings, kind: str
+) -> None:
+    use_timings(slow_peer_grace=0.05)
     calls = cluster.tubemq.on("send_message", broker=1)
     fault = calls.silence() if kind == "no answer" else fail_with(calls, kind)
     same = settings(cluster, rpc_timeout=0.5 if kind == "no answer" else 10.0)
@@ -178,7 +180,7 @@ def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster)
 def test_a_rejected_token_is_retried_with_pauses(cluster: EmbeddedCluster) -> None:
     """While no master tells of another."""
     refusal = cluster.tubemq.on("send_message").fail(415)
-    producer = Producer(settings(cluster, retry_for=2.0))
+    producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()))
     producer.limit("demo")
     cluster.tubemq.stop_master()
     producer.send("demo", b"a", row=0)
@@ -493,7 +495,7 @@ def test_a_topic_that_accepts_nothing_more_is_an_error(cluster: EmbeddedCluster,
     """It is closed, or its brokers' disks are full."""
     for broker_id in cluster.broker_ids:
         cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
-    producer = Producer(settings(cluster, retry_for=2.0), max_in_flight=1)
+    producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()), max_in_flight=1)
     with pytest.raises(
         ServerError, match=rf"tries on all brokers .* {code} .*; 100 of 300 messages so far are acknowledged\. Check "
     ) as caught:
