@@ -1,7 +1,7 @@
-"""``python -m tests.differential``: thousands of random scripts on the embedded TubeMQ and on a real one.
+"""``python -m tests.differential`` plays thousands of random scripts on the embedded TubeMQ and on a real one.
 
-Prints how many were played, what was answered, and each kind of difference with its smallest script. The release is
-1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS. Ends with status 1 if anything differed.
+It prints the number of scripts and replies, and each kind of difference with its smallest script. The release is 1.2.0,
+or that of the server jars in the folder TUBEMQ_SERVER_JARS. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _waiting_together(by_family: Mapping[str, Sequence[Script]]) -> Iterator[tuple[list[str], list[Script]]]:
-    """The scripts that wait for the same, with the names of their families."""
+    """Yield the scripts that wait for the same, with the names of their families."""
     together: dict[tuple[str, ...], list[tuple[str, Script]]] = defaultdict(list)
     for name, family in by_family.items():
         for script in family:
@@ -72,14 +72,16 @@ def _pair(framing: str, against: str) -> Iterator[tuple[Server, Server]]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
-    parser.add_argument("--scripts", type=int, default=2000, help="how many in all (2000)")
-    parser.add_argument("--seed", default=secrets.token_hex(4), help="of the scripts (a new one)")
-    parser.add_argument("--family", action="append", choices=list(FAMILIES), help="only these; may be repeated")
+    parser.add_argument("--scripts", type=int, default=2000, help="number of scripts (2000)")
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="seed of the scripts (a new one)")
+    parser.add_argument("--family", action="append", choices=list(FAMILIES), help="only this family; may be repeated")
     parser.add_argument("--framing", choices=["standard", "prefixed"], default="standard")
-    parser.add_argument("--against", choices=["embedded", "real"], default="embedded", help="real: what is not steady?")
-    parser.add_argument("--stores", type=int, default=MAX_STORES // 6, help="of each topic in use")
-    parser.add_argument("--shrink", type=int, default=20, help="how many kinds of difference (20)")
-    parser.add_argument("--codes", action="store_true", help="print what the calls were answered with")
+    parser.add_argument(
+        "--against", choices=["embedded", "real"], default="embedded", help="real: show unsteady replies"
+    )
+    parser.add_argument("--stores", type=int, default=MAX_STORES // 6, help="stores of each topic")
+    parser.add_argument("--shrink", type=int, default=20, help="kinds of difference to shrink (20)")
+    parser.add_argument("--codes", action="store_true", help="print the codes of the replies")
     return parser.parse_args()
 
 

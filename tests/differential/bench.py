@@ -1,4 +1,4 @@
-"""Plays batches of scripts on a pair of servers and tells what differs."""
+"""Plays batches of scripts on a pair of servers and finds differences."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.differential.requests import Names
 from tests.differential.script import EXPIRE, FLUSH, STATELESS, Script
 from tests.differential.servers import CLAIM_LIMIT, MAX_STORES, PARTITIONS, PHASE_LIMIT, Server, Store
 
-_ATTEMPTS = 4  # plays of a script that a flush of its own accord, or a slow machine, has disturbed
-_EMPTY = 8  # empty stores to have at a time, when they are asked for
+_ATTEMPTS = 4  # plays of a script that a flush by a timer, or a slow machine, disturbs
+_EMPTY = 8  # empty stores to keep, if scripts need them
 _plays = itertools.count()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two replies to one step that are not equal, and the script up to there."""
+    """Two different replies to a step, and the script up to that step."""
 
     script: Script
     step: int
     replies: tuple[Reply, Reply]
     from_empty: bool
-    """The store was empty when the script began."""
+    """True if the store was empty at the begin of the script."""
 
     @property
     def fields(self) -> list[str]:
@@ -43,11 +43,11 @@ class Results:
     played: int = 0
     calls: int = 0
     disturbed: int = 0
-    """Plays that were given up, for time alone had flushed the store, or ended claims."""
+    """Plays that were stopped because a timer flushed the store or ended claims."""
     abandoned: int = 0
-    """Scripts that were disturbed at every attempt, or that no store was left for."""
+    """Scripts that were disturbed in each attempt, or found no store."""
     codes: Counter[str] = field(default_factory=Counter)
-    """How often each call was answered with each code, on the first server."""
+    """The number of replies of the first server, by call and code."""
     differences: list[Difference] = field(default_factory=list)
 
     def __iadd__(self, more: Results) -> Results:
@@ -73,9 +73,9 @@ class _Play:
 
 
 class Bench:
-    """A pair of servers with the same history: every script is played on the same store of both.
+    """A pair of servers with the same history: each script is played on the same store of both.
 
-    `stores` is how many of each topic are in use. A store whose two sides have come to differ is not used again.
+    `stores` is the number of stores in use, for each topic. A store that differs between the servers is not used again.
     """
 
     def __init__(self, one: Server, other: Server, stores: int) -> None:
@@ -86,12 +86,13 @@ class Bench:
 
     @property
     def stores(self) -> int:
-        """How many stores have been opened, at most."""
+        """The maximum number of stores that were opened."""
         return sum(self._fresh.values())
 
     def run(self, scripts: Iterable[Script], *, empty: bool = False) -> Results:
-        """Plays all, on empty stores if that is asked for, as long as there are any; scripts with the same barriers
-        share what there is to wait for."""
+        """Play all scripts; if `empty`, on empty stores as long as there are any. Scripts with the same barriers wait
+        together.
+        """
         results = Results()
         waiting = deque((script, 1) for script in scripts)
         while waiting:
@@ -107,7 +108,7 @@ class Bench:
         return results
 
     def _put_empty_first(self, needed: str) -> None:
-        """There are some of the topic `needed`, as long as the broker has memory for them."""
+        """Open empty stores of the topic `needed`, as long as the broker has memory for them."""
         while sum((needed, number) not in self._written for number in self._free[needed]) < _EMPTY:
             if not self._open(needed):
                 break
@@ -116,7 +117,7 @@ class Bench:
             self._free[topic] = deque(ordered)
 
     def _take(self, waiting: deque[tuple[Script, int]], empty: bool) -> Iterator[tuple[Script, int]]:
-        """A batch: no two of it on one store, and all with the barriers of the first."""
+        """Yield a batch: scripts on different stores, with the same barriers as the first one."""
         barriers = waiting[0][0].barriers
         room = {
             topic: sum((topic, number) not in self._written for number in free) if empty else len(free)
@@ -204,7 +205,7 @@ class Bench:
             results.abandoned += 1
 
     def _open(self, topic: str) -> bool:
-        """One more store, if the broker has memory for it."""
+        """Open one more store. Return False if the broker has no memory for it."""
         if self.stores >= MAX_STORES:
             return False
         self._free[topic].append(self._fresh[topic])
@@ -213,11 +214,11 @@ class Bench:
 
 
 def _took_too_long(play: _Play, begun: float) -> bool:
-    """Whether claims or members may have expired on the real server alone; `begun` is when the phase did."""
+    """Return True if claims or members may have expired on the real server only. `begun` is the start of the phase."""
     now = time.monotonic()
     return now - begun > PHASE_LIMIT or (EXPIRE not in play.script.barriers and now - play.begun > CLAIM_LIMIT)
 
 
 def _has_bulk(script: Script) -> bool:
-    """Such a script fills the memory, and that flushes it too."""
+    """Return True if the script fills the memory, which flushes it, too."""
     return any(step["call"] == "bulk" for step in script.steps)

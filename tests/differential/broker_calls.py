@@ -1,4 +1,4 @@
-"""Random calls to a broker."""
+"""Generates random calls to a broker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.differential.odd_calls import BLANKS, GROUPS, odd, some
 from tests.differential.script import Layout, Step
 
 _UNIT = 28
-_MAX_DATA = 1024 * 1024 + 10240  # bytes a broker takes
-TYPES = ("even", "odd", "Aa", "BB", "none")  # Aa and BB have one hash
+_MAX_DATA = 1024 * 1024 + 10240  # bytes that a broker accepts
+TYPES = ("even", "odd", "Aa", "BB", "none")  # Aa and BB have the same hash
 _PRIORITIES = (None, None, None, 101, 202, 301, 303, 303, 1, 0, -2, 203, 300, 102)
 _CLIENTS = ("a", "a", "a", "a", "b")
 
 
 class Broker:
-    """Draws calls to a broker on one store; it keeps an eye on where things are, so that most calls mean something."""
+    """Draws calls to a broker for one store. It remembers claims and messages, so that most calls are meaningful."""
 
     def __init__(self, rng: random.Random, layout: Layout) -> None:
         self._rng = rng
@@ -53,8 +53,8 @@ class Broker:
     def _partition(self) -> int:
         return self._rng.choice((0, 0, self._rng.randrange(self._partitions)))
 
-    def _who(self) -> dict[str, Any]:
-        """Mostly one that has claimed the partition, or has tried to."""
+    def _client(self) -> dict[str, Any]:
+        """Return client, group and partition, mostly of an earlier register."""
         rng = self._rng
         if self._claims and rng.random() < 0.88:
             return dict(rng.choice(self._claims))
@@ -74,11 +74,11 @@ class Broker:
         if rng.random() < 0.05:
             step["service"] = 2
         if rng.random() < 0.12:
-            step.update(self._spoilt(step))
+            step.update(self._invalid(step))
         self._sent += 1
         return step
 
-    def _spoilt(self, step: Step) -> dict[str, Any]:
+    def _invalid(self, step: Step) -> dict[str, Any]:
         rng = self._rng
         return rng.choice(
             (
@@ -109,9 +109,9 @@ class Broker:
 
     def _register(self, *, usual: bool = False) -> Step:
         rng = self._rng
-        who = self._who()
-        self._claims.append(who)
-        step: dict[str, Any] = {"call": "register", **who}
+        claim = self._client()
+        self._claims.append(claim)
+        step: dict[str, Any] = {"call": "register", **claim}
         step["status"] = rng.choice((0, 0, 0, 0, 1, 1, 2))
         if rng.random() < 0.5:
             step["at"] = self._position()
@@ -140,23 +140,23 @@ class Broker:
         return step
 
     def _unregister(self) -> Step:
-        who = self._who()
-        self._claims = [claim for claim in self._claims if claim != who]
-        return self._sometimes_blank({"call": "unregister", **who, "status": self._rng.choice((0, 0, 1, 1, 2))})
+        claim = self._client()
+        self._claims = [one for one in self._claims if one != claim]
+        return self._sometimes_blank({"call": "unregister", **claim, "status": self._rng.choice((0, 0, 1, 1, 2))})
 
     def _get(self) -> Step:
         rng = self._rng
-        step: dict[str, Any] = {"call": "get", **self._who()}
+        step: dict[str, Any] = {"call": "get", **self._client()}
         step.update(some(rng, last=(None, True, True, False), manual=(None, True, True, False), escape=(None, True)))
         return self._sometimes_blank(step)
 
     def _commit(self) -> Step:
         rng = self._rng
-        return self._sometimes_blank({"call": "commit", **self._who(), **some(rng, last=(None, True, False))})
+        return self._sometimes_blank({"call": "commit", **self._client(), **some(rng, last=(None, True, False))})
 
     def _heartbeat(self) -> Step:
         rng = self._rng
-        step: dict[str, Any] = {"call": "heartbeat", "partition": 0, **self._who()}
+        step: dict[str, Any] = {"call": "heartbeat", "partition": 0, **self._client()}
         own = (step.pop("partition"),) * (rng.random() < 0.7)
         step["partitions"] = own + tuple(rng.choices(range(self._partitions + 1), k=rng.choice((0, 0, 1, 2))))
         priority = rng.choice(_PRIORITIES)

@@ -1,4 +1,4 @@
-"""Replies as dictionaries of all set fields, in a form in which those of two servers must be equal."""
+"""Turns replies into dictionaries of their fields that must be equal on both servers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tubemq_spark.protocol.envelope import Failure
 Reply = dict[str, Any]
 
 SILENCE: Reply = {"silence": True}
-"""In place of a reply that does not come."""
+"""Stands for a missing reply."""
 
 _SHOWN = 24  # bytes of a payload
 
 
 class May(Enum):
-    """In which way a field may differ."""
+    """The ways in which a field may differ."""
 
-    BE_ANOTHER_ID = auto()  # but the same wherever it is the same on the other server; negative ones are told as such
-    BE_OTHERWISE = auto()  # but be set where it is set on the other server
-    BE_MISSING = auto()  # on one of the servers; what both tell is compared
+    BE_ANOTHER_ID = auto()  # it must repeat where it repeats on the other server; negative ids must be equal
+    BE_OTHERWISE = auto()  # it must be set where it is set on the other server
+    BE_MISSING = auto()  # on one of the servers; if both set it, the values are compared
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class MayDiffer:
     reason: str
 
 
-_CHECK_SUM = "made of the list and of the server's clock"
+_CHECK_SUM = "computed from the list and the server's clock"
 _TOKEN = "the master's clock, taken every few minutes"
-_DEAL = "members that report nothing are dealt all partitions anew each round, at random"
+_DEAL = "members that report nothing get all partitions again in each rebalance, at random"
 
 MAY_DIFFER = (
-    MayDiffer("SendMessageResponseB2P", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
-    MayDiffer("SendMessageResponseB2P", "errMsg", May.BE_ANOTHER_ID, "of a stored message it is the messageId"),
+    MayDiffer("SendMessageResponseB2P", "messageId", May.BE_ANOTHER_ID, "computed from the broker's clock"),
+    MayDiffer("SendMessageResponseB2P", "errMsg", May.BE_ANOTHER_ID, "the messageId of a stored message"),
     MayDiffer("SendMessageResponseB2P", "appendTime", May.BE_OTHERWISE, "the broker's clock"),
-    MayDiffer("TransferedMessage", "messageId", May.BE_ANOTHER_ID, "made of the broker's clock"),
+    MayDiffer("TransferedMessage", "messageId", May.BE_ANOTHER_ID, "computed from the broker's clock"),
     MayDiffer("RegisterResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("HeartResponseM2P", "brokerCheckSum", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("ApprovedClientConfig", "configId", May.BE_ANOTHER_ID, "the time of the last change of the settings"),
@@ -55,12 +55,12 @@ MAY_DIFFER = (
     MayDiffer("GetPartMetaResponseM2C", "brokerConfigId", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("HeartResponseM2CV2", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
     MayDiffer("GetPartMetaResponseM2C", "topicMetaInfoId", May.BE_ANOTHER_ID, _CHECK_SUM),
-    MayDiffer("HeartResponseM2C", "event", May.BE_MISSING, "it comes when the balancer's next round has come"),
+    MayDiffer("HeartResponseM2C", "event", May.BE_MISSING, "it comes with the balancer's next round"),
     MayDiffer("EventProto", "rebalanceId", May.BE_OTHERWISE, "the number of the balancer's round since its start"),
     MayDiffer("EventProto", "subscribeInfo", May.BE_OTHERWISE, _DEAL),
-    MayDiffer("RspExceptionBody", "stackTrace", May.BE_OTHERWISE, "the words of Java's protobuf or of its exceptions"),
+    MayDiffer("RspExceptionBody", "stackTrace", May.BE_OTHERWISE, "a text of Java's protobuf or of its exceptions"),
 )
-"""Every difference that is none. All else must be equal, texts included."""
+"""The allowed differences. Everything else must be equal, including texts."""
 
 _RULES = {(rule.message, rule.field): rule.how for rule in MAY_DIFFER}
 _MAY_BE_MISSING = {rule.field for rule in MAY_DIFFER if rule.how is May.BE_MISSING}
@@ -68,7 +68,7 @@ _MAY_BE_MISSING = {rule.field for rule in MAY_DIFFER if rule.how is May.BE_MISSI
 
 @dataclass
 class Known:
-    """What one server's replies have told so far: positions of messages by id, and numbers given to other ids."""
+    """The positions of messages by id, from the replies of one server so far."""
 
     positions: dict[tuple[str, int, int], int] = field(default_factory=dict)  # by topic, store, messageId
 
@@ -79,21 +79,22 @@ class Known:
 
 @dataclass
 class Reader:
-    """Turns the replies of one server to one play into what is compared."""
+    """Turns the replies of one server in one play into dictionaries to compare."""
 
     names: Names
     known: Known
     addresses: Mapping[str, str]
-    """What stands for an address in texts."""
+    """Replacements of addresses in texts."""
     last: dict[str, int] = field(default_factory=dict)
-    """The ids that came last, as they were, by field."""
+    """The last ids by field, unchanged."""
     group: str = ""
-    """Which group is asked for. Ids of two groups are the same when they were made in the same millisecond."""
+    """The group of the request. Ids of two groups are equal if the server made them in the same millisecond."""
     _ordinals: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
 
     def forget_ids(self) -> None:
-        """The group's ids may be new ones from here on, or the same ones if it is still the same millisecond; nor may
-        a script use the old ones then."""
+        """Forget the group's ids: from now on they may be new ones, or the same in the same millisecond. Scripts must
+        not use the old ones.
+        """
         for key in [key for key in self._ordinals if key[0] == self.group]:
             del self._ordinals[key]
         self.last.pop("topicMetaInfoId", None)
@@ -104,10 +105,10 @@ class Reader:
 
     def reply(self, message: Message) -> Reply:
         if message.DESCRIPTOR.name == "SendMessageResponseB2P" and message.success:  # type: ignore[attr-defined]
-            self._book(message)
+            self._remember(message)
         return self._message(message)
 
-    def _book(self, sent: Any) -> None:
+    def _remember(self, sent: Any) -> None:
         self.known.positions[self.names.topic, self.names.store, sent.messageId] = sent.appendOffset
 
     def _message(self, message: Message) -> Reply:
@@ -117,7 +118,7 @@ class Reader:
         return {one.name: self._field(kind, one.name, value) for one, value in message.ListFields()}
 
     def _transfered(self, message: Any) -> Reply:
-        """As any message, but faster, for there are many; all its fields are required."""
+        """Return the same as for other messages, but faster, because there are many. All fields are required."""
         return {
             "messageId": self.known.message(self.names, message.messageId),
             "checkSum": message.checkSum,
@@ -156,13 +157,13 @@ class Reader:
         return f"#{numbers.setdefault(value, len(numbers))}"
 
     def _text(self, text: str) -> str:
-        for address, stands_for in self.addresses.items():
-            text = text.replace(address, stands_for)
+        for address, replacement in self.addresses.items():
+            text = text.replace(address, replacement)
         return text
 
 
 def differing(one: Reply, other: Reply) -> list[str]:
-    """The names of the fields in which two replies differ and may not."""
+    """Return the names of the fields that differ and must not."""
     keys = (one.keys() | other.keys()) - ((one.keys() ^ other.keys()) & _MAY_BE_MISSING)
     return sorted(key for key in keys if one.get(key) != other.get(key))
 

@@ -1,4 +1,4 @@
-"""A pair of servers for scripts: a real one, and the embedded one set up in the same way."""
+"""A pair of servers for scripts: a real one, and an embedded one with the same settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.real.jars import MissingTool
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Real, Embedded]]:
-    """Servers of their own, for scripts need topics whose memory time does not flush, and stores nobody else uses.
+    """Yield new servers, because scripts need topics without flushes by timers, and stores of their own.
 
-    Without Java or Maven the tests are skipped, on CI they fail.
+    Without Java or Maven the tests are skipped; in CI they fail.
     """
     with ExitStack() as stack:
         try:
@@ -31,8 +31,9 @@ def pair() -> Iterator[tuple[Real, Embedded]]:
 
 @pytest.fixture
 def seed() -> str:
-    """The same in each run in CI, another one elsewhere. A failure shows it; TUBEMQ_TEST_SEED sets it, to have the same
-    scripts again."""
+    """Return a fixed seed in CI, a random one elsewhere. A failure shows it; TUBEMQ_TEST_SEED sets it for the same
+    scripts again.
+    """
     usual = "usual" if os.environ.get("CI") == "true" else secrets.token_hex(4)
     seed = os.environ.get("TUBEMQ_TEST_SEED") or usual
     print(f"TUBEMQ_TEST_SEED={seed}")

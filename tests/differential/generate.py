@@ -1,4 +1,4 @@
-"""Random scripts by family, the same for the same random numbers."""
+"""Generates random scripts by family, the same ones for the same seed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def _layout(rng: random.Random, pace: str) -> Layout:
 
 
 def memory(rng: random.Random) -> Script:
-    """All that the script sends stays in memory; what is before it may be flushed or not."""
+    """Return a script whose messages stay in memory; earlier messages may be flushed."""
     layout = _layout(rng, "calm")
     broker = Broker(rng, layout)
     return Script(layout, (*broker.sends(rng.randint(0, 6)), broker.claim(), *broker.calls(rng.randint(8, 24))))
 
 
 def flushed(rng: random.Random) -> Script:
-    """Begins with messages in files, in half of the cases with some more in memory."""
+    """Return a script that flushes once; half of the scripts send more messages after it."""
     return _with_barriers(rng, "quick", (FLUSH,))
 
 
 def half(rng: random.Random) -> Script:
-    """Two flushes: the older block is in files alone, the younger one in files and memory."""
+    """Return a script with two flushes: the older block is only in files, the newer one in files and memory."""
     return _with_barriers(rng, "quick", (FLUSH, FLUSH))
 
 
 def expiry(rng: random.Random) -> Script:
-    """Claims expire on the way, at the master too."""
+    """Return a script in which claims and members expire."""
     return _with_barriers(rng, "calm", (EXPIRE,))
 
 
@@ -54,14 +54,14 @@ def master(rng: random.Random) -> Script:
 
 
 def master_expiry(rng: random.Random) -> Script:
-    """Members and producers are forgotten on the way."""
+    """Return a script in which members and producers expire."""
     draw = Master(rng)
     before, after = draw.calls(rng.randint(3, 12)), draw.calls(rng.randint(3, 12))
     return Script(_layout(rng, "calm"), (*before, {"call": EXPIRE}, *after))
 
 
 def faults(rng: random.Random) -> Script:
-    """Envelopes that no method answers, between calls that are answered."""
+    """Return a script with requests that no method handles, between ordinary ones."""
     broker = Broker(rng, "calm3")
     steps = [odd(rng, rng.choice(("master", "broker"))) for _ in range(rng.randint(4, 12))]
     steps += broker.calls(4)
@@ -70,7 +70,7 @@ def faults(rng: random.Random) -> Script:
 
 
 def bulk(rng: random.Random) -> Script:
-    """Thousands of messages: limits of a read, ends of blocks and segments, the halving near an end."""
+    """Return a script with thousands of messages: limits of a read, ends of blocks and segments."""
     layout = _layout(rng, rng.choice(("calm", "quick")))
     partitions = int(layout[-1])
     steps: list[Step] = []
@@ -105,11 +105,11 @@ FAMILIES: Mapping[str, tuple[Callable[[random.Random], Script], float]] = {
     "faults": (faults, 0.07),
     "bulk": (bulk, 0.03),
 }
-"""What draws a script, and which share of a run its family has."""
+"""The function that draws a script of each family, and the family's share of a run."""
 
 
 def scripts(seed: str, count: int, families: Sequence[str] = tuple(FAMILIES)) -> dict[str, list[Script]]:
-    """`count` scripts in all, one of each family at least, by family."""
+    """Return about `count` scripts by family, at least one of each."""
     shares = {name: FAMILIES[name][1] for name in families}
     whole = sum(shares.values())
     return {

@@ -1,4 +1,4 @@
-"""Random calls to the master."""
+"""Generates random calls to the master."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.differential.script import Step
 
 
 class Master:
-    """Draws calls to the master: members of a group, of either way of balance, and producers."""
+    """Draws calls to the master: of producers, and of group members with client-side or server-side balance."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        # Most calls of a script agree on these, so that most registers succeed.
+        # Most calls of a script use these values, so that most registrations succeed.
         self._topics = rng.choice((("calm1",), ("calm3",), ("calm1", "quick3"), ("quick1", "quick3", "calm1")))
         self._sources = rng.choice((0, -1, 1, 2, 3))
         self._conditions = rng.choice(((), (), (f"{self._topics[0]}#even,odd",)))
@@ -28,19 +28,20 @@ class Master:
         main = rng.choice(kinds)
         return [rng.choice((main, main, main, rng.choice((*kinds, self._odd))))() for _ in range(count)]
 
-    def _who(self, group: str, *, registers: bool = False) -> dict[str, Any]:
-        """Mostly one that has registered, or has tried to. The two ways of balance mostly keep out of each other's
-        groups."""
+    def _client(self, group: str, *, registers: bool = False) -> dict[str, Any]:
+        """Return client and group, mostly of an earlier registration. The two kinds of balance mostly use different
+        groups.
+        """
         rng = self._rng
         members = [member for member in self._members if member["group"] == group]
         if members and not registers and rng.random() < 0.85:
             return dict(rng.choice(members))
-        who = {"client": rng.choice("aaabbc"), "group": group if rng.random() < 0.85 else "h"}
+        client = {"client": rng.choice("aaabbc"), "group": group if rng.random() < 0.85 else "h"}
         if registers:
-            self._members.append(dict(who))
+            self._members.append(dict(client))
         if rng.random() < 0.04:
-            who[rng.choice(("client", "group"))] = rng.choice(BLANKS)
-        return who
+            client[rng.choice(("client", "group"))] = rng.choice(BLANKS)
+        return client
 
     def _some_topics(self) -> tuple[str, ...]:
         rng = self._rng
@@ -96,29 +97,29 @@ class Master:
             lists = {"topics": self._some_topics(), "conditions": self._some_conditions()}
             step = {
                 "call": "member_register",
-                **self._who("g", registers=True),
+                **self._client("g", registers=True),
                 "sources": sources,
                 "node": node,
                 **lists,
             }
             return {**step, **self._rep(), **self._ops(), **self._host()}
         if call == "heartbeat":
-            return {"call": "member_heartbeat", **self._who("g"), **self._rep(), **self._ops()}
+            return {"call": "member_heartbeat", **self._client("g"), **self._rep(), **self._ops()}
         if call == "meta":
             ids = {"brokers": rng.choice((-2, "last", 5)), "metas": rng.choice((-2, "last", 5))}
-            return {"call": "member_meta", **self._who("g"), **ids}
-        return {"call": "member_close", **self._who("g")}
+            return {"call": "member_meta", **self._client("g"), **ids}
+        return {"call": "member_close", **self._client("g")}
 
     def _balanced(self) -> Step:
         rng = self._rng
         call = rng.choices(("register", "heartbeat", "close"), (6, 4, 2))[0]
         if call == "close":
-            return {"call": "member_close", **self._who("b")}
+            return {"call": "member_close", **self._client("b")}
         flows = some(rng, def_flow=(None, None, -2, 0), group_flow=(None, None, -2, 0))
         if call == "heartbeat":
-            return {"call": "balanced_heartbeat", **self._who("b"), **flows}
+            return {"call": "balanced_heartbeat", **self._client("b"), **flows}
         lists = {"topics": self._some_topics(), "conditions": self._some_conditions()}
-        step: dict[str, Any] = {"call": "balanced_register", **self._who("b", registers=True), **lists, **flows}
+        step: dict[str, Any] = {"call": "balanced_register", **self._client("b", registers=True), **lists, **flows}
         step.update(self._host())
         step.update(some(rng, priority=(None, -2, 303), not_allocated=(None, True, False)))
         if rng.random() < 0.4:

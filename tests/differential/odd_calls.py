@@ -1,4 +1,4 @@
-"""What the drawing of calls to brokers and to the master shares."""
+"""Unusual values and calls, for brokers and masters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUPS = ("g", "g", "g", "g", "h")
 
 
 def odd(rng: random.Random, server: str) -> Step:
-    """A call that no method answers."""
+    """Return a call that no method handles."""
     if rng.random() < 0.15:
         return {"call": "no_envelope", "server": server, "data": rng.choice(("00", "ff", "0102030405", "ffffffff0f"))}
     services = (1, 2, 3, 0, 4, 5, 9, -1)
@@ -25,12 +25,12 @@ def odd(rng: random.Random, server: str) -> Step:
     step["data"] = rng.choice(("", "", "ff", "0a0161", "0a01611a0162", "0801120161"))
     if rng.random() < 0.3:
         step["timeout"] = rng.choice((0, -1, 0))
-    if step["method"] in (7, 8, 9):  # a broker's own, which would make the master count it among its brokers
+    if step["method"] in (7, 8, 9):  # only brokers send these; the master would add this client to its brokers
         step["data"] = ""
     return step
 
 
 def some(rng: random.Random, **choices: Sequence[Any]) -> dict[str, Any]:
-    """One of each, without those that are None."""
+    """Return one of each choice, without those that are None."""
     drawn = {name: rng.choice(values) for name, values in choices.items()}
     return {name: value for name, value in drawn.items() if value is not None}

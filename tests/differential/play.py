@@ -1,4 +1,4 @@
-"""Plays scripts on one server, call after call, and tells its replies."""
+"""Plays scripts on one server, call by call, and returns its replies."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
-_PATIENCE = 20.0  # seconds for a reply
-_FILES_ONLY = 1  # the brokers take 101 for more than 1 when they tell where a store ends (BrokerServiceServer)
-_STILL = 0.03  # seconds, several times what it takes to write a block
-_LOOKS = 5  # that must see the same, for a busy machine may stop in between
+_TIMEOUT = 20.0  # seconds for a reply
+_FILES_ONLY = 1  # a policy to ask for the end of the files (wire: BrokerServiceServer)
+_PAUSE = 0.03  # seconds, several times the time to write a block
+_EQUAL_ENDS = 5  # questions in a row with the same result, because a busy machine may pause the server
 _ENDS_A_GROUP = ("member_close",)
-_IN_A_ROW = 500  # sends on their way at once
+_IN_FLIGHT = 500  # sends in flight at once
 
 
 class Line:
-    """A connection without any of the client's own logic."""
+    """A connection without the logic of the product's client."""
 
     def __init__(self, address: Address, framing: Framing) -> None:
         self._framing = framing
         self._decoder = FrameDecoder(framing)
         self._serial_no = 0
         self._arrived: dict[int, bytes] = {}
-        self._socket = socket.create_connection(address, timeout=_PATIENCE)
+        self._socket = socket.create_connection(address, timeout=_TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, body: bytes) -> int:
@@ -44,7 +44,7 @@ class Line:
         return self._serial_no
 
     def receive(self, serial_no: int) -> bytes:
-        """The body of the reply with that number."""
+        """Return the body of the reply with that number."""
         while serial_no not in self._arrived:
             data = self._socket.recv(1 << 18)
             if not data:
@@ -54,8 +54,9 @@ class Line:
         return self._arrived.pop(serial_no)
 
     def receive_or_silence(self, serial_no: int, question: bytes) -> bytes | None:
-        """None when `question`, which is asked now, is answered and the earlier call was not: answers keep their
-        order."""
+        """Send `question` and return the reply to the earlier call, None if only the reply to `question` came: replies
+        keep their order.
+        """
         self.receive(self.send(question))
         return self._arrived.pop(serial_no, None)
 
@@ -80,17 +81,17 @@ class Target:
         return self._lines[to_master]
 
     def close(self) -> None:
-        """Ends the connections; the next call opens others."""
+        """Close the connections; the next call opens new ones."""
         for line in self._lines.values():
             line.close()
         self._lines.clear()
 
     def ask(self, step: Step) -> Reply:
-        """The reply to a step that belongs to no script."""
+        """Return the reply to a step outside of scripts."""
         return Player(self, Names("", "", 0, str(self.broker))).play([(0, step)])[0]
 
     def file_end(self, topic: str, partition_id: int) -> int:
-        """How far the files of a partition's store reach."""
+        """Return where the files of a partition's store end."""
         return self._end(topic, partition_id, _FILES_ONLY)
 
     def end(self, topic: str, partition_id: int) -> int:
@@ -124,7 +125,7 @@ class Player:
         self._reader = Reader(names, target.known, {str(target.broker): "<broker>"})
 
     def begin(self) -> None:
-        """To be called once, before the first phase."""
+        """Call this once, before the first phase."""
         self._names.base = self.end()
 
     @property
@@ -138,7 +139,7 @@ class Player:
         return self._target.file_end(self._names.topic, self._names.partition(0))
 
     def play(self, steps: Iterable[tuple[int, Step]]) -> dict[int, Reply]:
-        """The replies by the steps' numbers."""
+        """Return the replies by the numbers of the steps."""
         return {number: self._step(number, step) for number, step in steps}
 
     def _step(self, number: int, step: Step) -> Reply:
@@ -159,11 +160,11 @@ class Player:
         line = self._target.line(asked.to_master)
         serial_no = line.send(encode_request(asked.request))
         if asked.request.timeout_ms > 0:
-            return self._told(line.receive(serial_no), asked)
+            return self._decoded(line.receive(serial_no), asked)
         body = line.receive_or_silence(serial_no, _QUESTIONS[asked.to_master])
-        return SILENCE if body is None else self._told(body, asked)
+        return SILENCE if body is None else self._decoded(body, asked)
 
-    def _told(self, body: bytes, asked: Plan) -> Reply:
+    def _decoded(self, body: bytes, asked: Plan) -> Reply:
         response = decode_reply(body)
         if isinstance(response, Failure):
             return self._reader.failure(response)
@@ -171,14 +172,14 @@ class Player:
         return reply if response.method == asked.request.method else {"method": response.method, **reply}
 
     def _bulk(self, number: int, step: Mapping[str, Any]) -> Reply:
-        """Many sends, each with its own body; the reply tells where the refused ones were and the last one ended."""
+        """Send many messages with different bodies; return the first and last position, and the refused ones."""
         line = self._target.line(to_master=False)
         ends: list[Any] = []
-        for begin in range(0, step["count"], _IN_A_ROW):
-            part = range(begin, min(step["count"], begin + _IN_A_ROW))
+        for begin in range(0, step["count"], _IN_FLIGHT):
+            part = range(begin, min(step["count"], begin + _IN_FLIGHT))
             plans = [plan({**step, "call": "send"}, self._names, {}, number * 100_000 + n) for n in part]
             serials = [line.send(encode_request(asked.request)) for asked in plans]
-            replies = [self._told(line.receive(no), asked) for no, asked in zip(serials, plans, strict=True)]
+            replies = [self._decoded(line.receive(no), asked) for no, asked in zip(serials, plans, strict=True)]
             ends += [reply.get("appendOffset", reply) for reply in replies]
         self._let_flush_end()
         positions = [end for end in ends if isinstance(end, int)]
@@ -190,14 +191,14 @@ class Player:
         }
 
     def _let_flush_end(self) -> None:
-        """A block that is full is written while the broker goes on: until the files stand still."""
-        seen = [self.file_end()]
-        while len(seen) < _LOOKS or len(set(seen[-_LOOKS:])) > 1:
-            time.sleep(_STILL)
-            seen.append(self.file_end())
+        """Wait until the files grow no more: the broker writes full blocks while it continues."""
+        ends = [self.file_end()]
+        while len(ends) < _EQUAL_ENDS or len(set(ends[-_EQUAL_ENDS:])) > 1:
+            time.sleep(_PAUSE)
+            ends.append(self.file_end())
 
     def _no_envelope(self, step: Mapping[str, Any]) -> Reply:
-        """A frame whose body is none of a request."""
+        """Send a frame whose body is no request."""
         to_master = step["server"] == "master"
         line = self._target.line(to_master)
         body = line.receive_or_silence(line.send(bytes.fromhex(step["data"])), _QUESTIONS[to_master])
@@ -211,7 +212,7 @@ def _encoded(method: int, service: int, message: Any) -> bytes:
     return encode_request(Request(service, method, TIMEOUT_MS, message.SerializePartialToString()))
 
 
-_QUESTIONS = {  # any that is answered at once
+_QUESTIONS = {  # any requests that servers answer at once
     True: _encoded(Method.PRODUCER_CLOSE, ServiceType.MASTER, master_pb.CloseRequestP2M(clientId="question")),
     False: _encoded(
         Method.COMMIT_OFFSET,

@@ -1,4 +1,4 @@
-"""Scripts that once were answered differently, shrunk, each with the reason of the real server's reply."""
+"""Shrunk scripts whose replies differed once, with the reason of the real server's reply."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _raw(server: str, service: int, method: int, **more: object) -> Script:
 
 
 def _scripts() -> Iterator[Script]:
-    # The end of a store is told as a negative position, and there is no -0: in an empty store the broker goes on to
-    # look into memory and files, as the read policy says (DefaultOffsetManager.getOffset).
+    # The broker's code marks the end of a store by a negative position, and there is no -0. So in an empty store the
+    # broker continues to memory and files, as the read policy says (DefaultOffsetManager.getOffset).
     for priority in (1, 202, 303, -2):
         for mode in ({"manual": True}, {"last": True}, {}):
             yield Script("calm1", (_register(priority=priority), _get(**mode), _get(**mode)))
 
-    # A block of memory has half of what the topic's settings say: 1.5 MiB and 5120 entries (TopicMetadata).
+    # A memory block has half of the size in the topic's settings: 1.5 MiB and 5120 entries (TopicMetadata).
     full = {"call": "bulk", "client": "p", "partition": 0}
     for count, size in ((5119, 10), (5120, 10), (5121, 10), (3479, 400), (3480, 400)):
         yield Script(
@@ -39,8 +39,8 @@ def _scripts() -> Iterator[Script]:
             ),
         )
 
-    # Nobody has set the cluster's sizes, so their id is -2; they come when the client's id is another one, and one that
-    # names none has 0 (TMaster.buildApprovedClientConfig).
+    # The cluster has no configured sizes, so their id is -2. The reply has them if the client's id differs; a client
+    # that sends no id counts as 0 (TMaster.buildApprovedClientConfig).
     producer = {"client": "x", "topics": ("calm1",), "sum": -1}
     for known in ({}, {"config": -2}, {"config": 5}):
         yield Script("calm1", ({"call": "producer_register", **producer, **known},))
@@ -49,8 +49,8 @@ def _scripts() -> Iterator[Script]:
             ({"call": "producer_register", **producer}, {"call": "producer_heartbeat", **producer, **known}),
         )
 
-    # First the method must be one whose message is known, then the message must be one; only then it counts how much
-    # time is left, and whether the service has the method (NettyRpcServer, PbEnDecoder).
+    # The server first checks the method, then the message. Only then it checks the time left, and whether the service
+    # has the method (NettyRpcServer, PbEnDecoder).
     for server, service in (("master", 1), ("broker", 2), ("broker", 3), ("broker", 9)):
         for method in (0, 7, 8, 9, 10, 12, 13, 17, 20, 31, 99, -1):
             yield _raw(server, service, method, data="ff")
@@ -62,7 +62,7 @@ def _scripts() -> Iterator[Script]:
         for data in ("00", "ff", "0102030405", "ffffffff0f", "0208", "020800"):
             yield Script("calm1", ({"call": "no_envelope", "server": server, "data": data},))
 
-    # The brokers' own topic is deployed like any other, and consumers may ask for it.
+    # The brokers' own topic is deployed like any other, and consumers may subscribe to it.
     history = {"client": "a", "group": "g", "topics": ("__offset_history__",)}
     yield Script(
         "calm1",

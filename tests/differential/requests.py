@@ -1,4 +1,4 @@
-"""From a step of a script to the bytes of a request."""
+"""Turns the steps of scripts into requests."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ READ, WRITE, MASTER = ServiceType.BROKER_READ, ServiceType.BROKER_WRITE, Service
 
 @dataclass
 class Names:
-    """What the symbols of a script stand for in one play, on one server."""
+    """The meaning of a script's symbols in one play on one server."""
 
     play: str
-    """Unlike that of any other play, and the same on both servers."""
+    """Unique for each play, and the same on both servers."""
     topic: str
     store: int
     broker: str
     """`host:port`"""
     base: int = 0
-    """The store's end when the play began."""
+    """The end of the store at the begin of the play."""
 
     def client(self, symbol: str) -> str:
         return f"{symbol}_{self.play}" if symbol.strip() else symbol
@@ -60,7 +60,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Plan:
-    """A request, the type of its reply, and which server it goes to."""
+    """A request, the type of its reply, and its server."""
 
     request: Request
     reply: type[Message]
@@ -68,12 +68,12 @@ class Plan:
 
 
 def plan(step: Step, names: Names, last: Mapping[str, int], number: int) -> Plan:
-    """`last` has the ids that this play's replies held last, by field; `number` counts the play's steps."""
+    """Return the request of step `number`. `last` has the last ids of this play's replies, by field."""
     return _PLANS[step["call"]](_Arguments(step, names, last, number))
 
 
 def payload(step: Step, number: int) -> tuple[bytes, int]:
-    """Data and flag of a message; no two steps have the same."""
+    """Return data and flag of a message, different for each step."""
     body = f"{number}:".encode().ljust(step["size"], b".")[: step["size"]]
     flag = step.get("flag", 0)
     if flag != "attributes":
@@ -108,7 +108,7 @@ class _Arguments:
         return self.names.partition(self.step["partition"])
 
     def known(self, key: str, field: str) -> int | None:
-        """An id: None, a number, or the last one that came in `field`."""
+        """Return an id: None, a number, or the last id in `field` of a reply."""
         given = self.get(key)
         return self.last.get(field, UNKNOWN_ID) if given == "last" else given
 
@@ -315,7 +315,7 @@ def _producer_close(a: _Arguments) -> Plan:
 
 
 def _raw(a: _Arguments) -> Plan:
-    """Any bytes as the message of any method, for the `server` named."""
+    """Return a request with any bytes as the message of any method."""
     request = Request(a.step["service"], a.step["method"], a.get("timeout", TIMEOUT_MS), bytes.fromhex(a.step["data"]))
     reply = _REPLIES.get(a.step["method"], broker_pb.HeartBeatResponseB2C)
     return Plan(request, reply, a.step["server"] == "master")

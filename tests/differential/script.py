@@ -1,11 +1,11 @@
-"""A script: calls as plain data, which can be pasted into a table of regressions.
+"""Scripts: calls as plain data, which can be copied into the list of regressions.
 
-Names are symbolic. Clients and groups are letters: each play makes names of its own of them. A partition is its number
-within the store the script was given. A position is `("base", n)`: n bytes after the store's end when the script began,
-or `("abs", n)`. What a step leaves out, the request leaves out.
+Names are symbolic. Clients and groups are letters; each play derives unique names from them. A partition is its number
+within the store of the script. A position is `("base", n)`, n bytes behind the store's end at the begin of the script,
+or `("abs", n)`. The request omits what the step omits.
 
-Two steps are no calls but barriers: `flush` (what is in memory goes to the files) and `expire` (claims and members that
-are not kept alive end).
+Two steps are barriers instead of calls: `flush` (memory is written to files) and `expire` (claims and members without
+heartbeats end).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXPIRE = "expire"
 _BARRIERS = (FLUSH, EXPIRE)
 
 STATELESS = ("raw", "no_envelope")
-"""Calls that leave a server as it was."""
+"""Calls that do not change the state of a server."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Script:
         return tuple(step["call"] for step in self.steps if step["call"] in _BARRIERS)
 
     def phases(self) -> list[list[tuple[int, Step]]]:
-        """The steps between barriers, each with its index in the script."""
+        """Return the steps between barriers, each with its index in the script."""
         phases: list[list[tuple[int, Step]]] = [[]]
         for index, step in enumerate(self.steps):
             if step["call"] in _BARRIERS:
@@ -50,7 +50,7 @@ class Script:
         return phases
 
     def without(self, indices: set[int]) -> Script:
-        """The script without some of its calls; barriers stay."""
+        """Return the script without some of its calls; barriers stay."""
         return Script(
             self.layout,
             tuple(step for i, step in enumerate(self.steps) if i not in indices or step["call"] in _BARRIERS),
@@ -60,7 +60,7 @@ class Script:
         return Script(self.layout, self.steps[: index + 1])
 
     def __str__(self) -> str:
-        """Python source."""
+        """Return Python source."""
         lines = [f"Script({self.layout!r}, ("]
         lines += [f"    {dict(step)!r}," for step in self.steps]
         return "\n".join([*lines, "))"])

@@ -1,4 +1,4 @@
-"""The two kinds of servers that scripts are played on: how one flushes, and how claims expire on it."""
+"""The two kinds of servers for scripts, with their ways to flush and to let claims expire."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Store = tuple[str, int]
 
 PARTITIONS = {"calm1": 1, "calm3": 3, "quick1": 1, "quick3": 3}
 SEGMENT = 20_000  # index entries of a segment
-MAX_STORES = 240  # that a broker can open: each takes some 5 MB of the 2 GB it may
+MAX_STORES = 240  # that a broker can open: each takes about 5 MB of its 2 GB
 _NEVER = 2_000_000_000  # ms
-_SOON = 4_000  # ms, the least; the broker looks every 10 s
-_CLAIM_TIMEOUT_MS = 32_000  # longer than two flushes, or claims would expire between them
+_SOON = 4_000  # ms, the minimum; the broker checks every 10 s
+_CLAIM_TIMEOUT_MS = 32_000  # longer than two flushes, so that claims do not expire between them
 _MEMBER_TIMEOUT_MS = 15_000
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
-PHASE_LIMIT = 10.0  # seconds that a part of a script may take, lest members expire on the real server in mid-script
-CLAIM_LIMIT = 28.0  # seconds until a script's end, where its claims are not to expire
+PHASE_LIMIT = 10.0  # seconds for a part of a script, so that members of the real server do not expire in it
+CLAIM_LIMIT = 28.0  # seconds for a whole script, so that its claims do not expire
 
 
 class Server(Protocol):
     target: Target
 
     def flush(self, stores: Iterable[Store]) -> None:
-        """Everything in the memory of these stores is in their files afterwards."""
+        """Write everything in the memory of these stores to their files."""
 
     def expire(self) -> None:
-        """No claim and no member is left afterwards that nobody has kept alive."""
+        """Let all claims and members expire that get no heartbeats."""
 
 
 class Real:
-    """Waits for what a real server does by its timers."""
+    """A real server: waits for its timers."""
 
     def __init__(self, cluster: RealTubeMQ) -> None:
         (master,) = parse_master_addresses(cluster.master)
@@ -68,9 +68,10 @@ class Real:
         return self.target.file_end(topic, partition_id) == self.target.end(topic, partition_id)
 
     def expire(self) -> None:
-        """The broker lists its claims. The master does not list its producers, and to ask for one keeps it alive: so
-        there are some that came last, and each is asked once."""
-        sentinels = [f"sentinel{self._sentinels + n}" for n in range(int(_PATIENCE))]
+        """The broker lists its claims. The master does not list its producers, and a request of a producer keeps it
+        alive. So the last ones are sentinels, and each sends only one request.
+        """
+        sentinels = [f"sentinel{self._sentinels + n}" for n in range(int(_TIMEOUT))]
         self._sentinels += len(sentinels)
         for name in sentinels:
             for step in _comes(name):
@@ -105,7 +106,7 @@ def _asks(name: str) -> list[Step]:
 
 @contextmanager
 def real(*, framing: str = "standard", server_jars: Path | None = None) -> Iterator[Real]:
-    """One master and one broker, set up for scripts: short timeouts, and topics of every layout."""
+    """Yield one master and one broker for scripts: short timeouts, and topics of all layouts."""
     intervals = {"calm": _NEVER, "quick": _SOON}
     cluster = RealTubeMQ(
         topics={
@@ -130,7 +131,7 @@ def real(*, framing: str = "standard", server_jars: Path | None = None) -> Itera
 
 
 class Embedded:
-    """Does at once what a real server does by its timers."""
+    """An embedded server: does at once what a real server does by its timers."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ) -> None:
         (master,) = parse_master_addresses(tubemq.master)
@@ -149,7 +150,7 @@ class Embedded:
 
 @contextmanager
 def embedded(release: str, framing: str = "standard") -> Iterator[Embedded]:
-    """Set up as `real`; `release` as a server's jar is named."""
+    """Yield an embedded server with the same settings as `real`; `release` is that of a server jar."""
     config = ServerConfig(
         max_index_segment_entries=SEGMENT,
         mem_cache_flush_interval=_NEVER / 1000,
@@ -165,8 +166,8 @@ def embedded(release: str, framing: str = "standard") -> Iterator[Embedded]:
 
 
 def _wait(what: str, is_done: Callable[[], bool], period: float) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not is_done():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {_PATIENCE:.0f} s for {what}")
+            raise TimeoutError(f"waited {_TIMEOUT:.0f} s for {what}")
         time.sleep(period)

@@ -1,4 +1,4 @@
-"""Whether a difference comes again on other stores, and the smallest script that still shows it."""
+"""Finds out whether a difference repeats on other stores, and the smallest script that shows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.differential.bench import Bench, Difference
 from tests.differential.script import Script
 
 _ROUNDS = 8
-_TELLING = ("errCode", "errMsg", "status", "exceptionName", "silence", "connection", "success")
+_COMPARED = ("errCode", "errMsg", "status", "exceptionName", "silence", "connection", "success")
 
 _LONG = 6
 
@@ -25,18 +25,18 @@ class Finding:
     smallest: Difference
     count: int
     is_steady: bool | None = None
-    """Whether it came again; None when that was not tried."""
+    """True if it repeated; None if that was not tried."""
 
 
 def signature(found: Difference) -> Signature:
-    """The same for differences that probably have one cause."""
+    """Return a key that is equal for differences that probably have the same cause."""
     one, other = found.replies
-    told = [(key, _without_numbers(one.get(key)), _without_numbers(other.get(key))) for key in _TELLING]
-    return found.script.steps[found.step]["call"], tuple(found.fields), tuple(told)
+    texts = [(key, _without_numbers(one.get(key)), _without_numbers(other.get(key))) for key in _COMPARED]
+    return found.script.steps[found.step]["call"], tuple(found.fields), tuple(texts)
 
 
 def findings(bench: Bench, differences: Iterable[Difference], limit: int) -> list[Finding]:
-    """One of each kind, shrunk for the `limit` most frequent kinds."""
+    """Return one of each kind, shrunk for the `limit` most frequent kinds."""
     kinds: dict[Signature, Finding] = {}
     for found in differences:
         known = kinds.setdefault(signature(found), Finding(found, 0))
@@ -50,7 +50,7 @@ def findings(bench: Bench, differences: Iterable[Difference], limit: int) -> lis
 
 
 def report(finding: Finding) -> str:
-    """Both replies field by field, and the script as Python source."""
+    """Return both replies field by field, and the script as Python source."""
     difference = finding.smallest
     one, other = difference.replies
     unsteady = ", but never again" if finding.is_steady is False else ""
@@ -62,9 +62,9 @@ def report(finding: Finding) -> str:
 
 
 def _shrink(bench: Bench, finding: Finding) -> None:
-    """Each round plays all scripts that are a little smaller, as one batch, and goes on with the smallest that differs.
+    """Play all scripts that are a little smaller, as one batch, and continue with the smallest one that differs.
 
-    What could be left out alone is tried to be left out together first.
+    Each round first omits all steps together that could be omitted one by one.
     """
     kind = signature(finding.smallest)
     together: set[int] = set()
@@ -86,7 +86,7 @@ def _shrink(bench: Bench, finding: Finding) -> None:
 
 
 def _cuts(length: int, together: set[int]) -> list[set[int]]:
-    """Sets of steps to leave out; never the last one, which differs."""
+    """Return sets of steps to omit; never the last step, which differs."""
     cuts = [together] if together else []
     size = max(1, (length - 1) // 2)
     while True:
@@ -97,13 +97,13 @@ def _cuts(length: int, together: set[int]) -> list[set[int]]:
 
 
 def _spare(script: Script, smallest: Script, again: Sequence[Difference]) -> set[int]:
-    """Steps of `smallest` that were left out of some other script which differed too."""
+    """Return the steps of `smallest` that another script omitted and still differed."""
     needed = [found.script.steps for found in again]
     return {index for index, step in enumerate(smallest.steps[:-1]) if any(step not in steps for steps in needed)}
 
 
 def _shown(one: Any, other: Any) -> tuple[str, str]:
-    """Two values; of long lists only how long they are and where they begin to differ."""
+    """Return two values for the report; of long lists only the lengths and the first difference."""
     if not (isinstance(one, list) and isinstance(other, list) and len(one) + len(other) > _LONG):
         return repr(one), repr(other)
     index = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

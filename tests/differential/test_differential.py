@@ -78,7 +78,7 @@ def test_new_random_scripts_get_equal_replies(bench: Bench, seed: str) -> None:
 
 
 class Liar(Target):
-    """Another view of a server: the first reply of a method that `change` takes to be worth it is changed by it."""
+    """A view of a server in which `change` changes replies to `method`; None keeps a reply."""
 
     def __init__(self, honest: Target, method: Method, change: Callable[[bytes], bytes | None]) -> None:
         super().__init__("liar", honest.master, honest.broker, honest.framing, honest.known)
@@ -109,7 +109,7 @@ class LyingLine(Line):
 
 
 class Lying:
-    """A server seen through a liar."""
+    """A server whose target is a liar."""
 
     def __init__(self, server: Embedded, target: Target) -> None:
         self._server = server
@@ -122,7 +122,7 @@ class Lying:
         self._server.expire()
 
 
-def last_message_gone(data: bytes) -> bytes | None:
+def without_last_message(data: bytes) -> bytes | None:
     reply = parse(broker_pb.GetMessageResponseB2C, data)
     if not reply.messages:
         return None
@@ -130,7 +130,7 @@ def last_message_gone(data: bytes) -> bytes | None:
     return reply.SerializeToString()
 
 
-def messages_turned(data: bytes) -> bytes | None:
+def messages_reversed(data: bytes) -> bytes | None:
     reply = parse(broker_pb.GetMessageResponseB2C, data)
     messages = list(reply.messages)
     del reply.messages[:]
@@ -159,14 +159,14 @@ def unset(data: bytes) -> bytes | None:
 @pytest.mark.parametrize(
     ("method", "change", "field", "steps"),
     [
-        (Method.GET_MESSAGE, last_message_gone, "messages", 3),
-        (Method.GET_MESSAGE, messages_turned, "messages", 4),
+        (Method.GET_MESSAGE, without_last_message, "messages", 3),
+        (Method.GET_MESSAGE, messages_reversed, "messages", 4),
         (Method.GET_MESSAGE, another_text, "errMsg", 2),
         (Method.COMMIT_OFFSET, committed_further, "currOffset", 2),
         (Method.PARTITION_HEARTBEAT, unset, "hasPartFailure", 1),
     ],
 )
-def test_a_changed_reply_is_caught(
+def test_finds_a_changed_reply(
     pair: tuple[Real, Embedded],
     method: Method,
     change: Callable[[bytes], bytes | None],
