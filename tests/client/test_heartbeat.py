@@ -47,9 +47,9 @@ def ended(beats: Beats) -> bool:
 
 
 def test_each_heartbeat_runs_periodically_in_a_daemon_thread_of_its_own() -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     first, second = Beats(), Beats()
-    end_first, end_second = heart.keep(first), heart.keep(second)
+    end_first, end_second = heart.keep(first, SHORT), heart.keep(second, SHORT)
     first.wait(3)
     second.wait(3)
     assert first.thread is not second.thread
@@ -64,16 +64,16 @@ def test_each_heartbeat_runs_periodically_in_a_daemon_thread_of_its_own() -> Non
 
 
 def test_a_thread_ends_with_its_heartbeat() -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     first = Beats()
-    end = heart.keep(first)
+    end = heart.keep(first, SHORT)
     first.wait()
     end()
     end()  # once more does no harm
     assert ended(first)
 
     second = Beats()
-    end = heart.keep(second)
+    end = heart.keep(second, SHORT)
     second.wait()
     assert second.thread is not first.thread
     end()
@@ -81,7 +81,7 @@ def test_a_thread_ends_with_its_heartbeat() -> None:
 
 
 def test_a_hanging_heartbeat_delays_no_other_and_is_not_started_twice() -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     answered = threading.Event()
     calls: list[threading.Thread] = []
 
@@ -89,10 +89,10 @@ def test_a_hanging_heartbeat_delays_no_other_and_is_not_started_twice() -> None:
         calls.append(threading.current_thread())
         assert answered.wait(TIMEOUT)
 
-    end_hanging = heart.keep(hang)
+    end_hanging = heart.keep(hang, SHORT)
     wait_until(lambda: calls, "the beat that hangs")
     other = Beats()
-    end_other = heart.keep(other)
+    end_other = heart.keep(other, SHORT)
     other.wait(3)
     end_hanging()  # does not wait for it
     other.wait(3)
@@ -124,7 +124,7 @@ def test_a_silent_master_does_not_delay_heartbeats_to_another_cluster(use_timing
 
 
 def test_a_heartbeat_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -132,19 +132,19 @@ def test_a_heartbeat_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.M
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         with pytest.raises(RuntimeError, match="can't start"):
-            heart.keep(lambda: None)
+            heart.keep(lambda: None, SHORT)
     assert heart._beats == {}
     beats = Beats()
-    end = heart.keep(beats)
+    end = heart.keep(beats, SHORT)
     beats.wait()
     end()
     assert ended(beats)
 
 
 def test_ending_does_not_wait_for_the_period() -> None:
-    heart = Heartbeat(period=3600.0)
+    heart = Heartbeat()
     before = set(threading.enumerate())
-    end = heart.keep(lambda: None)
+    end = heart.keep(lambda: None, 3600.0)
     (thread,) = set(threading.enumerate()) - before
     end()
     thread.join(TIMEOUT)
@@ -153,9 +153,9 @@ def test_ending_does_not_wait_for_the_period() -> None:
 
 @pytest.mark.parametrize("problem", [TransportError("no route"), KeyError("a bug")], ids=["expected", "unexpected"])
 def test_a_failed_heartbeat_is_logged_and_repeated(problem: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     failing, other = Beats(problem), Beats()
-    end_failing, end_other = heart.keep(failing), heart.keep(other)
+    end_failing, end_other = heart.keep(failing, SHORT), heart.keep(other, SHORT)
     failing.wait(3)
     other.wait(3)
     end_failing()
@@ -166,7 +166,7 @@ def test_a_failed_heartbeat_is_logged_and_repeated(problem: Exception, caplog: p
 
 
 def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     outcomes = [TransportError("no route"), TransportError("still none"), None, TransportError("gone again")]
     done = threading.Event()
     threads: set[int] = set()
@@ -178,7 +178,7 @@ def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
         elif (outcome := outcomes.pop(0)) is not None:
             raise outcome
 
-    end = heart.keep(beat)
+    end = heart.keep(beat, SHORT)
     assert done.wait(TIMEOUT)
     end()
     own = [record for record in caplog.records if record.thread in threads]  # clients of other tests may beat still
@@ -187,15 +187,15 @@ def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_heartbeat_may_end_itself_and_start_others() -> None:
-    heart = Heartbeat(SHORT)
+    heart = Heartbeat()
     ends: list[Callable[[], None]] = []
     second = Beats()
 
     def first() -> None:
         ends.pop()()
-        ends.append(heart.keep(second))
+        ends.append(heart.keep(second, SHORT))
 
-    ends.append(heart.keep(first))
+    ends.append(heart.keep(first, SHORT))
     second.wait(2)
     ends.pop()()
     assert ended(second)
@@ -203,13 +203,13 @@ def test_a_heartbeat_may_end_itself_and_start_others() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_starts_without_heartbeats() -> None:
-    end = HEARTBEAT.keep(lambda: None)
+    end = HEARTBEAT.keep(lambda: None, 3600.0)
     child = os.fork()
     if child == 0:
         end()  # the parent's: nothing to end here
         threads = [thread.name for thread in threading.enumerate()]
         fresh = HEARTBEAT._beats == {} and "tubemq-heartbeat" not in threads
-        HEARTBEAT.keep(lambda: None)
+        HEARTBEAT.keep(lambda: None, 3600.0)
         end()
         os._exit(0 if fresh and len(HEARTBEAT._beats) == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import messages, reading
+from tests.clocks import UseTimings
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, bring_into_files
@@ -18,10 +19,7 @@ from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
 from tubemq_spark.client import clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer import driver_claims as claims
-from tubemq_spark.client.consumer import partition_reader as consumer
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -94,11 +92,9 @@ def restart(broker: Cluster) -> None:
 
 
 def test_heartbeats_keep_claims(
-    broker: Cluster, stored: dict[str, list[StoredPartition]], group: str, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, stored: dict[str, list[StoredPartition]], group: str, use_timings: UseTimings
 ) -> None:
-    often = Heartbeat(period=0.1)
-    monkeypatch.setattr(claims, "HEARTBEAT", often)
-    monkeypatch.setattr(consumer, "HEARTBEAT", often)
+    use_timings(heartbeat_period=0.1)
     held, lent, silent = messages.partitions(broker, "claimed")
     session = ConsumerSession(messages.settings(broker), group, ["claimed"])
     session.register()

@@ -38,7 +38,6 @@ from tests.waiting import wait_until
 from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
 from tubemq_spark.source import input_partition as partition
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault, ServerConfig
@@ -48,8 +47,7 @@ TROUBLE = [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, *DAMAGED, exception(TARGET), *
 
 
 @pytest.fixture
-def _quick_heart(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
-    monkeypatch.setattr(HEARTBEAT, "_period", 0.02)
+def _quick_heart(use_timings: UseTimings) -> None:
     use_timings(heartbeat_period=0.02)
 
 
@@ -193,9 +191,8 @@ def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
     assert counts(tubemq) == Counter(ROWS + ROWS)
 
 
-def test_a_visit_token_that_was_changed_meanwhile(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
+def test_a_visit_token_that_was_changed_meanwhile(use_timings: UseTimings) -> None:
     """The broker refuses it, and the master has forgotten the producer: it registers again and sends again."""
-    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     use_timings(heartbeat_period=3600.0)
     config = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=config) as tubemq:

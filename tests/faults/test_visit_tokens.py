@@ -19,7 +19,6 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import Bookmark, move_bookmarks, read_bookmarks
 from tubemq_spark.client.consumer.partition_scan import scan_partition
-from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
@@ -49,9 +48,8 @@ INVALID = "Visit Authorized Token is invalid!"
 
 
 @pytest.fixture
-def tubemq(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> Iterator[EmbeddedTubeMQ]:
+def tubemq(use_timings: UseTimings) -> Iterator[EmbeddedTubeMQ]:
     """No heartbeat brings a new token: calls have to get it. Each row that is given out asks for the claim before."""
-    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     use_timings(heartbeat_period=3600.0, claim_proof_max_age=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=CHECKED) as cluster:
         yield cluster

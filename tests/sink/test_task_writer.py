@@ -18,7 +18,6 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, counted, settings
 from tests.stored import stored_in
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
 from tubemq_spark.sink.batch import batch_writer
@@ -47,11 +46,8 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def master_calls(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings
-) -> Callable[[], int]:
+def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
     """How many calls of producers the master has met. None of them come by themselves."""
-    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     use_timings(heartbeat_period=3600.0)
     counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
     return lambda: sum(counter.fired for counter in counters)

@@ -11,7 +11,6 @@ from tests.clocks import UseTimings
 from tests.clusters import Cluster
 from tests.without_spark.sink import bodies, save
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net import connection
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
@@ -50,7 +49,6 @@ def test_the_framing_is_detected_or_given(cluster: Cluster, demo: str) -> None:
 def test_tasks_share_connections_or_have_their_own(
     cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings, shared: bool
 ) -> None:
-    monkeypatch.setattr(HEARTBEAT, "_period", 3600.0)
     use_timings(heartbeat_period=3600.0)
     made: list[Connection] = []
     start = Connection.__init__

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from tubemq_spark.client.process_caches import empty_after_fork
-from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
@@ -19,8 +18,7 @@ class Heartbeat:
     others must not be late because of it. Heartbeats use real time, because servers expire clients by theirs.
     """
 
-    def __init__(self, period: float = DEFAULT_TIMINGS.heartbeat_period) -> None:
-        self._period = period  # seconds
+    def __init__(self) -> None:
         self._last_key = 0  # continues after a fork, so that ending a parent's heartbeat ends none of the child's
         self._reset()
 
@@ -28,7 +26,7 @@ class Heartbeat:
         self._beats: dict[int, Callable[[], None]] = {}
         self._changed = threading.Condition()
 
-    def keep(self, beat: Callable[[], None], period: float | None = None) -> Callable[[], None]:
+    def keep(self, beat: Callable[[], None], period: float) -> Callable[[], None]:
         """Call `beat` every `period` seconds from now on, never twice at once. Return a function that ends that; it
         does not wait for a call that is running.
 
@@ -37,7 +35,7 @@ class Heartbeat:
         with self._changed:
             self._last_key += 1
             key = self._last_key
-            arguments = key, beat, self._period if period is None else period
+            arguments = key, beat, period
             threading.Thread(target=self._run, args=arguments, name="tubemq-heartbeat", daemon=True).start()
             self._beats[key] = beat  # after the start, which may fail; the thread waits for the lock that we hold
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,8 @@ from tests.reading import unregister
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer import driver_claims as claims
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.heartbeat import Heartbeat
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -182,10 +181,9 @@ def test_positions_are_said_again_once_an_hour(
         assert registers.fired == times
 
 
-def test_claims_beat_while_they_are_held(
-    cluster: EmbeddedCluster, driver: DriverClaims, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "HEARTBEAT", Heartbeat(0.01))
+def test_claims_beat_while_they_are_held(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    settings = driver._session.settings
+    driver._session.settings = replace(settings, timings=replace(settings.timings, heartbeat_period=0.01))
 
     def outlive_the_timeout() -> None:
         """In steps, for a beat after each."""

@@ -70,7 +70,7 @@ class ProducerSessions:
                 session = ProducerSession(settings)
                 self._entries[settings] = _Entry(session, Shared(session))
             if self._stop_watching is None:
-                self._stop_watching = HEARTBEAT.keep(self.close_idle)
+                self._stop_watching = HEARTBEAT.keep(self.close_idle, settings.timings.heartbeat_period)
             entry = self._entries[settings]
             entry.users += 1
         try:
@@ -100,7 +100,8 @@ class ProducerSessions:
             OUTAGES.worked(_log, MASTER)
         except TubeMQError as error:
             problem = str(error)
-            OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}")
+            clock = entry.session.settings.clock
+            OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}", clock=clock)
         finally:
             entry.asked_at = entry.session.settings.clock.monotonic()
             entry.is_asking = False

@@ -146,7 +146,9 @@ class DriverClaims:
     ) -> TransportError | None:
         """Claim all of `missing` once and remove the acquired ones. Return an error if a later attempt may succeed."""
         if self._stop_heartbeat is None:
-            self._stop_heartbeat = HEARTBEAT.keep(self._send_heartbeats)
+            self._stop_heartbeat = HEARTBEAT.keep(
+                self._send_heartbeats, self._session.settings.timings.heartbeat_period
+            )
         requests = self._requests()
         targets = [
             ClaimTarget(

@@ -50,6 +50,7 @@ class PartitionReader:
         group. `find_broker` returns the new address of a broker that cannot be reached."""
         self._wanted = wanted
         self._loss_policy = loss_policy
+        self._heartbeat_period = settings.timings.heartbeat_period
         requests = GroupRequests(settings, group, token)
         locator = BrokerLocator(settings, wanted.partition, snapshot.broker, find_broker)
         throttle = FetchThrottle(
@@ -77,7 +78,7 @@ class PartitionReader:
         range is not whole, `TransportError` or `ServerError` if the broker does not answer, or refuses, for longer than
         the settings' `retry_for`.
         """
-        stop_heartbeat = HEARTBEAT.keep(self._claim.send_heartbeat)
+        stop_heartbeat = HEARTBEAT.keep(self._claim.send_heartbeat, self._heartbeat_period)
         start, end = self._wanted.start, self._wanted.end
         losses = 0
         try:
