@@ -14,7 +14,7 @@ import pytest
 from tests import messages, reading
 from tests.clocks import SkippingClock
 from tests.clusters import LAYOUTS, Cluster, Layout
-from tests.clusters.servers import BOTH, EACH_FRAMING, running
+from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
@@ -297,7 +297,7 @@ def test_threads_and_processes_may_read_bookmarks_at_once(small: Scene) -> None:
 # Brokers that are away or crash: a cluster of this module alone, because the tests stop it
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
 def brokers(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     spec = replace(LAYOUTS["three"], settings=FLUSH_NEVER)  # else no tail is lost
     with running(request.param, topics=dict.fromkeys(("away", "back", "crashed"), spec)) as cluster:

@@ -15,7 +15,7 @@ import pytest
 from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
-from tests.clusters.servers import BOTH, EACH_FRAMING, running
+from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
@@ -297,7 +297,7 @@ def test_a_repeated_task_does_not_wait_for_its_earlier_attempt(
 # Crashes
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
 def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One broker that only this file uses."""
     names: tuple[Layout, ...] = ("one", "three")

@@ -12,13 +12,13 @@ from tests.real.jars import Framing, MissingTool
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import ServerConfig
 
-# The framing is that of the release.
+# Each release has its own framing.
 RELEASES: dict[str, Framing] = {"1.2": "prefixed", "2.5": "standard"}
 
 
 @pytest.fixture(scope="session")
 def java_at() -> Callable[..., JavaClient]:
-    """Makes a Java client of a master; the test is skipped where there is no Java."""
+    """Return a factory of Java clients. Without Java the test is skipped."""
 
     def make(master: str, framing: Framing = "standard", stores: JavaStores | None = None) -> JavaClient:
         try:
@@ -31,7 +31,7 @@ def java_at() -> Callable[..., JavaClient]:
     return make
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=["2.5", pytest.param("1.2", marks=pytest.mark.thorough)])
 def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedTubeMQ]:
     """One broker; topic `demo` has three partitions."""
     config = ServerConfig(consumer_balance_period=0.5)

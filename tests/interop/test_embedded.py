@@ -1,4 +1,4 @@
-"""The official Java client against the embedded server: what it sends, pulls and is pushed."""
+"""The official Java client against the embedded server: it sends, pulls, and receives by push."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.interop.conftest import RELEASES
 from tests.interop.java_client import JavaClient, Outgoing
 from tests.interop.shapes import SAME_HASH, withheld_messages
 from tests.waiting import wait_until
@@ -28,11 +29,12 @@ def outgoing(count: int = COUNT) -> list[Outgoing]:
     ]
 
 
-def test_what_java_sends_stands_where_it_was_told(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+@pytest.mark.parametrize("embedded", RELEASES, indirect=True)
+def test_java_pulls_what_java_sent_to_the_positions_of_its_receipts(
+    embedded: EmbeddedTubeMQ, java_here: JavaClient
+) -> None:
     messages = outgoing()
-
     receipts = java_here.produce("demo", messages)
-
     stored = {stored.message_id: stored for stored in embedded.messages("demo")}
     assert len(stored) == COUNT
     for message, receipt in zip(messages, receipts, strict=True):
@@ -41,11 +43,6 @@ def test_what_java_sends_stands_where_it_was_told(embedded: EmbeddedTubeMQ, java
         assert (place, found.offset) == (receipt.partition, receipt.append_offset)
         assert (found.body, found.attributes, found.msg_type) == (message.body, message.attributes, message.msg_type)
         assert (found.msg_time is None) == (message.msg_time is None)
-
-
-def test_java_pulls_what_java_sent(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
-    messages = outgoing()
-    receipts = java_here.produce("demo", messages)
 
     received = java_here.consume("demo", "readers", count=COUNT)
 
@@ -59,13 +56,13 @@ def test_java_pulls_what_java_sent(embedded: EmbeddedTubeMQ, java_here: JavaClie
     assert {one.body: one.attributes for one in received} == attributes
     confirmed = [embedded.group_offset("readers", "demo", 1, partition) for partition in range(3)]
     assert confirmed == [COUNT * UNIT] * 3  # they share the store's index
-    wait_until(lambda: not embedded.claims(), "that the broker hears that the client has gone")
+    wait_until(lambda: not embedded.claims(), "that the broker has released the client's claims")
 
 
 def test_a_filter_selects_by_type(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
     messages = outgoing()
     java_here.produce("demo", messages)
-    embedded.flush("demo")  # a filter consumer of the Java client reads from files alone
+    embedded.flush("demo")  # a filter consumer of the Java client reads only from files
     wanted = {SAME_HASH[0], "news"}
     expected = [message.body for message in messages if message.msg_type in wanted]
 
@@ -74,7 +71,7 @@ def test_a_filter_selects_by_type(embedded: EmbeddedTubeMQ, java_here: JavaClien
     assert sorted(message.body for message in received) == sorted(expected)
 
 
-def test_a_bound_consumer_begins_where_it_says(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+def test_a_bound_consumer_begins_at_its_positions(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
     sent = [embedded.send("demo", f"message {n}".encode(), partition=n % 3) for n in range(30)]
     start = {f"1:demo:{partition}": 12 * UNIT for partition in range(3)}
 
@@ -83,7 +80,9 @@ def test_a_bound_consumer_begins_where_it_says(embedded: EmbeddedTubeMQ, java_he
     assert sorted(message.body for message in received) == sorted(stored.body for stored in sent[12:])
 
 
-def test_messages_that_no_broker_gives_out_are_not_in_the_way(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
+def test_messages_that_no_broker_returns_do_not_stop_a_consumer(
+    embedded: EmbeddedTubeMQ, java_here: JavaClient
+) -> None:
     java_here.produce("demo", [*withheld_messages(5), Outgoing(b"visible")])
 
     received = java_here.consume("demo", "readers", count=1)
@@ -91,8 +90,8 @@ def test_messages_that_no_broker_gives_out_are_not_in_the_way(embedded: Embedded
     assert [message.body for message in received] == [b"visible"]
 
 
-@pytest.mark.parametrize("wanted", [(), ("news",)])
-def test_a_push_consumer_is_given_all(embedded: EmbeddedTubeMQ, java_here: JavaClient, wanted: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("wanted", [("news",), pytest.param((), marks=pytest.mark.thorough)])
+def test_a_push_consumer_receives_all(embedded: EmbeddedTubeMQ, java_here: JavaClient, wanted: tuple[str, ...]) -> None:
     for n in range(COUNT):
         embedded.send("demo", f"message {n}".encode(), msg_type=("news", "other")[n % 2])
     embedded.flush("demo")
@@ -104,7 +103,7 @@ def test_a_push_consumer_is_given_all(embedded: EmbeddedTubeMQ, java_here: JavaC
 
     with java_here.member("demo", "pushed", filters=wanted, push=True) as member:
         received = member.wait_until(lambda received: len(received) >= len(expected))
-        wait_until(is_confirmed, "that all is confirmed, as it is after it was shown")
+        wait_until(is_confirmed, "that all messages are confirmed")
         member.leave()
 
     assert sorted(message.body for message in received) == sorted(message.body for message in expected)

@@ -1,4 +1,4 @@
-"""The official Java client over TLS. It can speak two-way TLS only."""
+"""The official Java client over TLS. It supports two-way TLS only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.java_client import JavaClient, JavaClientError, Outgoing
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", ["2.5", pytest.param("1.2", marks=pytest.mark.thorough)])
 def test_java_sends_and_pulls_over_two_way_tls(
     java_at: Callable[..., JavaClient],
     authority: Authority,

@@ -1,4 +1,4 @@
-"""`failOnDataLoss`: what is gone is told with its exact range, and reading goes on only when that is wanted."""
+"""`failOnDataLoss`: an error or a warning names the exact range of a loss, and only with false the query goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = {"tubemq_retry_maxElapsedMs": 1000}
 
 
 def loss_of(stream: Stream, **changed: Any) -> DataLossError:
-    """What a run says, which must tell of the options to go on, too."""
+    """Return the error that a run raises. Its text must name the option to go on."""
     with pytest.raises(DataLossError) as caught:
         stream.run(**changed)
     assert "failOnDataLoss" in str(caught.value)
@@ -60,10 +60,10 @@ def test_retention_fails_a_query_that_fell_behind(behind: tuple[EmbeddedTubeMQ, 
     loss_of(stream, failOnDataLoss="true")
 
 
-def test_a_query_may_go_on_behind_what_expired(
+def test_a_query_may_skip_expired_messages(
     behind: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The range is told once."""
+    """It logs their range once."""
     tubemq, stream = behind
     before = list(stream.rows)
     stream.run(failOnDataLoss="false")
@@ -76,7 +76,7 @@ def test_a_query_may_go_on_behind_what_expired(
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_batch_that_names_what_expired(start: Start, fail: bool) -> None:
+def test_a_batch_that_starts_at_an_expired_position(start: Start, fail: bool) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     tubemq.expire("t", keep=4)
@@ -88,7 +88,7 @@ def test_a_batch_that_names_what_expired(start: Start, fail: bool) -> None:
         assert bodies(read_batch(tubemq, "t", **given)) == stored(tubemq, "t")
 
 
-def test_what_expires_between_two_batches_of_one_run(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_may_expire_between_two_batches_of_a_run(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     stream = Stream(tubemq, "t", failOnDataLoss="false", maxOffsetsPerTrigger=10)
@@ -102,12 +102,12 @@ def test_what_expires_between_two_batches_of_one_run(start: Start, caplog: pytes
     assert warnings_of(caplog, "1:t:0")
 
 
-# A tail that a crash took
+# A tail that a crash lost
 
 
 @pytest.fixture
 def truncated(start: Start) -> tuple[EmbeddedTubeMQ, Stream]:
-    """A query that has read 30 messages, of which a crash took the last 20."""
+    """A query that has read 30 messages; a crash lost the last 20 of them."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     tubemq.flush("t")
@@ -126,10 +126,10 @@ def test_a_tail_that_was_read_and_lost_fails_the_query(truncated: tuple[Embedded
     assert "lost [280, 840)" in str(loss)
 
 
-def test_a_query_may_go_on_where_the_store_ends_now(
+def test_a_query_may_skip_a_lost_tail(
     truncated: tuple[EmbeddedTubeMQ, Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing comes twice, and what takes the lost positions comes."""
+    """No message comes twice, and the new messages at the lost positions come."""
     tubemq, stream = truncated
     before = bodies(stream.rows)
     with stream.running(failOnDataLoss="false") as run:
@@ -147,8 +147,8 @@ def test_a_query_may_go_on_where_the_store_ends_now(
 
 
 @pytest.mark.parametrize("sent", [4, 10, 25], ids=["shorter", "as long", "longer"])
-def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
-    """Told as well when it has as many messages by now; all of them are read then."""
+def test_a_topic_that_was_deleted_and_created_again_is_a_loss(start: Start, sent: int) -> None:
+    """Also if it has as many messages by now. A query that goes on reads all of them."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 10)
     stream = Stream(tubemq, "t")
@@ -165,7 +165,7 @@ def test_a_topic_that_was_made_anew(start: Start, sent: int) -> None:
 
 
 def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """The master goes on listing it to the group, its broker knows it no more."""
+    """The master still lists it to the group, but its broker does not know it any more."""
     tubemq = start({"t": 1, "other": 1})
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
     stream = Stream(tubemq, "t", "other", **SHORT)
@@ -182,8 +182,8 @@ def test_a_topic_that_is_deleted_is_a_loss(start: Start, caplog: pytest.LogCaptu
     assert len(stream.rows) == 25
 
 
-def test_a_query_goes_on_without_a_topic_that_is_deleted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """And reads it from its beginning when it comes back."""
+def test_a_query_may_go_on_without_a_deleted_topic(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """It reads the topic from its beginning when that comes back."""
     tubemq = start({"t": 1, "other": 1})
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
     stream = Stream(tubemq, "t", "other", **SHORT, failOnDataLoss="false", metadataIntervalMs=100)
@@ -192,8 +192,8 @@ def test_a_query_goes_on_without_a_topic_that_is_deleted(start: Start, caplog: p
         tubemq.delete_topic("t")
         fill(tubemq, "other", 5)
         assert {row["topic"] for row in run.next() or ()} == {"other"}
-        (said,) = warnings_of(caplog, "1:t:0: the cluster does not have")
-        assert "read up to 280" in said
+        (warning,) = warnings_of(caplog, "1:t:0: the cluster does not have")
+        assert "read up to 280" in warning
         tubemq.create_topic("t", 1)
         fill(tubemq, "t", 3)
         back: list[Any] = []
@@ -207,8 +207,10 @@ def test_a_query_goes_on_without_a_topic_that_is_deleted(start: Start, caplog: p
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_is_not_named_any_more(start: Start, fail: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The checkpoint knows it: its messages would never be read."""
+def test_a_topic_that_the_options_no_longer_name_is_a_loss(
+    start: Start, fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint has its positions, and nobody would read its messages."""
     tubemq = start({"t": 1, "other": 1})
     fill(tubemq, "t", 10), fill(tubemq, "other", 10)
     stream = Stream(tubemq, "t", "other")
@@ -256,7 +258,7 @@ OUTS: dict[str, tuple[Callable[[EmbeddedTubeMQ], None], set[Partition]]] = {
 @pytest.mark.parametrize("running", [True, False], ids=["running", "restarted"])
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go on"])
 @pytest.mark.parametrize(("take_out", "gone"), OUTS.values(), ids=OUTS)
-def test_what_the_cluster_has_no_more(
+def test_a_removed_broker_or_partition_is_a_loss(
     start: Start,
     take_out: Callable[[EmbeddedTubeMQ], None],
     gone: set[Partition],
@@ -264,7 +266,7 @@ def test_what_the_cluster_has_no_more(
     running: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Told with the position reached; or told once, and the rest goes on."""
+    """The error names the position reached; or one warning does, and the query goes on with the rest."""
     tubemq = start({"t": 2}, brokers=2)
     fill(tubemq, "t", 40)
     stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), metadataIntervalMs=100, **SHORT)
@@ -293,7 +295,7 @@ def test_what_the_cluster_has_no_more(
     assert len(told) == len(gone)
 
 
-def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
+def test_partitions_that_a_new_master_does_not_list_at_first_are_no_loss(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     tubemq = start({"t": 1}, brokers=2, masters=2)
@@ -301,10 +303,10 @@ def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
     stream = Stream(tubemq, "t", failOnDataLoss="false", metadataIntervalMs=100)
     with stream.running() as run:
         assert len(run.next() or ()) == 20
-        tubemq.switch_master(lists_fill_after=1.5)
+        tubemq.switch_master(lists_fill_after=0.6)
         fill(tubemq, "t", 20)
         assert len(run.next() or ()) == 20
-    tubemq.switch_master(lists_fill_after=1.5)
+    tubemq.switch_master(lists_fill_after=0.6)
     fill(tubemq, "t", 20)
     stream.run()
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
@@ -312,7 +314,7 @@ def test_partitions_that_a_new_master_hides_for_a_while_are_not_gone(
 
 
 def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is listed, so nothing is lost."""
+    """The master lists it, so this is no loss."""
     tubemq = start({"t": 1}, brokers=2)
     fill(tubemq, "t", 20)
     tubemq.flush("t")
@@ -320,10 +322,10 @@ def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.M
     waited: list[bool] = []
     pause = RetryBackoff.pause
 
-    def start_it(stamina: RetryBackoff, at_least: float = 0.0) -> bool:
+    def start_it(backoff: RetryBackoff, at_least: float = 0.0) -> bool:
         waited.append(True)
         tubemq.start_broker(2)
-        return pause(stamina, at_least)
+        return pause(backoff, at_least)
 
     with stream.running() as run:
         run.next()
@@ -338,7 +340,7 @@ def test_a_broker_that_is_down_is_waited_for(start: Start, monkeypatch: pytest.M
 
 
 def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(start: Start) -> None:
-    """Though the query began at the latest, and nothing that it knew is left."""
+    """Also if the query began at the latest position, and none of its partitions is left."""
     tubemq = start({}, brokers=2)
     tubemq.create_topic("t", 1, brokers=[2])
     stream = Stream(tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **SHORT)
