@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, running
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.interop.java_client import JavaClient
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.sending import connect
@@ -31,7 +31,7 @@ IN_FLIGHT = 1000
 SCHEMA = StructType().add("value", BinaryType())
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=[EMBEDDED, REAL_THOROUGHLY])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param, topics={"rows": TopicSpec(partitions=2, settings=FLUSH_SOON)}) as own:
         yield own
