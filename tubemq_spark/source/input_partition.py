@@ -1,4 +1,4 @@
-"""One task's work: which ranges to read, and the reading itself, on an executor."""
+"""Spark's input partition: the ranges of one task, and how an executor reads them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TubeMQInputPartition(InputPartition):
-    """All that an executor needs to read its ranges, one after another: plain values, pickled by Spark, with no
-    password in their text. `visit_token` is the master's at the time of the plan; brokers may refuse it later. `topics`
-    and `filters` are those of the group's members.
+    """All that an executor needs to read its ranges, one after another: plain values, which Spark pickles. Their `repr`
+    contains no password.
+
+    `visit_token` is the master's token at planning time; brokers may refuse it later. `topics` and `filters` are those
+    of the group's members.
     """
 
     settings: ClientSettings
@@ -48,7 +50,7 @@ class TubeMQInputPartition(InputPartition):
     loss_policy: LossPolicy = field(default_factory=LossPolicy)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the ranges as Arrow batches; raises as `PartitionReader.batches` and `RowMaker.batches` do."""
+        """Yield the rows of the ranges as Arrow batches. Raise as `PartitionReader.batches` and `RowMaker.batches`."""
         maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
         for wanted, snapshot in self.ranges:
@@ -72,20 +74,20 @@ class TubeMQInputPartition(InputPartition):
             loss_policy=self.loss_policy,
             find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
         )
-        gathered: list[FetchedBatch] = []
+        pending: list[FetchedBatch] = []
         rows = size = 0
         for batch in reader.batches():
-            gathered.append(batch)
+            pending.append(batch)
             rows += len(batch.messages)
-            size += sum(len(message.payLoadData) for message in _of_the_wire(batch))
+            size += sum(len(message.payLoadData) for message in _wire_messages(batch))
             if rows >= ROWS or size >= BYTES:
-                yield from _batches(maker, wanted.partition, gathered)
-                gathered, rows, size = [], 0, 0
-        if gathered:
-            yield from _batches(maker, wanted.partition, gathered)
+                yield from _batches(maker, wanted.partition, pending)
+                pending, rows, size = [], 0, 0
+        if pending:
+            yield from _batches(maker, wanted.partition, pending)
 
     def _claim_of_this_attempt(self) -> ClaimId:
-        """Names this reading of the range: a task that joins rows with themselves may read it twice at once."""
+        """Return a claim of this read alone. A task that joins rows with themselves may read a range twice at once."""
         context = TaskContext.get()
         if context is None:
             return replace(self.claim, task=0)
@@ -101,8 +103,10 @@ class TubeMQInputPartition(InputPartition):
 
 
 def _query_name(context: TaskContext) -> str:
-    """Of a stream, empty for one without a name. Spark describes its jobs by the name, if there is one, and lines with
-    ids."""
+    """Return the name of the streaming query, empty without one.
+
+    Spark puts the name, if any, and then lines with ids into the job description.
+    """
     first, *others = re.split("\n|<br/>", context.getLocalProperty("spark.job.description") or "")
     return first if others and not first.startswith("id = ") else ""
 
@@ -113,7 +117,7 @@ def _is_first_attempt() -> bool:
 
 
 def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
-    messages = [message for batch in fetched for message in _of_the_wire(batch)]
+    messages = [message for batch in fetched for message in _wire_messages(batch)]
     positions: list[int | None] | None = None
     if any(batch.positions is not None for batch in fetched):
         positions = [position for batch in fetched for position in _positions(batch)]
@@ -124,6 +128,6 @@ def _positions(batch: FetchedBatch) -> Iterable[int | None]:
     return [None] * len(batch.messages) if batch.positions is None else batch.positions
 
 
-def _of_the_wire(batch: FetchedBatch) -> Sequence[Any]:
-    """A batch needs to know no more of its messages than what tells them apart; these are TransferedMessages."""
+def _wire_messages(batch: FetchedBatch) -> Sequence[Any]:
+    """Return the messages as TransferedMessages. The type of a batch declares only what tells messages apart."""
     return cast(Sequence[Any], batch.messages)

@@ -1,4 +1,4 @@
-"""From ranges to Spark's input partitions."""
+"""Input partition planning: divide ranges of offsets among Spark's tasks."""
 
 from __future__ import annotations
 
@@ -84,15 +84,17 @@ def input_partitions(
 def knows_offsets(
     options: SourceOptions, session: ConsumerSession, partition: Partition, counted: Counted | None = None
 ) -> bool:
-    """Return True if the rows of the partition have an offset: it has its store for itself, and no filter is set.
-    `counted` is what was decided about stores before, None to look at what the cluster has now."""
+    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set.
+
+    `counted` are the stores that were found to have one partition before, None to look at the cluster as it is now.
+    """
     if counted is None:
         counted = counted_stores(session, [partition])
     return partition.broker_id in counted.get(partition.topic, ()) and partition.topic not in options.filters
 
 
 def counted_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> Counted:
-    """Of the topics and brokers of `partitions`, as the cluster has them now."""
+    """Return the brokers, by topic, on which one of `partitions` owns its store, as the cluster is now."""
     found: dict[str, set[int]] = {}
     for partition in partitions:
         if session.cluster.owns_store(partition):

@@ -1,4 +1,4 @@
-"""The requests of a consumer group to brokers."""
+"""Requests of a consumer group to brokers: register (claim and seek), fetch, commit, heartbeat."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _WITH_TOKEN = frozenset({Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT})
 
-
 Exchange = tuple[ServerRequest, Outcome]
 
 
 @dataclass(frozen=True)
 class GroupRequests:
-    """Builds calls of `group`, with the newest visit token where they carry one."""
+    """Builds requests of `group`, with the newest visit token where a request carries one."""
 
     settings: ClientSettings
     group: str
@@ -40,22 +39,26 @@ class GroupRequests:
         filters: Sequence[str] = (),
         policy: int = READ_EVERYTHING,
     ) -> ServerRequest:
-        """Claims the partition for `client_id`. With a position the group is moved there; without, it stays where it
-        is, and a group that has no position yet begins where `read_status` says. With filters fetches give messages
-        whose type has the same hash as one of them. `policy` is what fetches may read until the next registration."""
+        """Claim the partition for `client_id`, or seek in a claimed one.
+
+        With a position the group moves there. Without, it stays where it is, and a new group starts where `read_status`
+        says. With filters, fetches return messages whose type has the same hash code as one of them. `policy` is what
+        fetches may read until the next registration.
+        """
         message = self._registration(OpType.REGISTER, partition, client_id, read_status)
         message.qryPriorityId = policy
         message.filterCondStr.extend(filters)
         if position is not None:
             message.currOffset = position
-        return self._call(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")
+        return self._request(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")
 
     def unregister(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
-        """Gives the partition back; what is in flight is discarded, the group stays where it is."""
+        """Release the claim. The broker discards what is in flight; the group stays where it is."""
         message = self._registration(OpType.UNREGISTER, partition, client_id, ReadStatus.FROM_MAX)
-        return self._call(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
+        return self._request(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
 
     def fetch(self, broker: Broker, partition: Partition, client_id: str, *, escape: bool = False) -> ServerRequest:
+        """Read from the cursor on. With `escape` the broker does not apply its rate limit."""
         message = broker_pb.GetMessageRequestC2B(
             clientId=client_id,
             partitionId=partition.partition_id,
@@ -64,10 +67,10 @@ class GroupRequests:
             manualCommitOffset=True,
             escFlowCtrl=escape,
         )
-        return self._call(broker, Method.GET_MESSAGE, message, f"reading {partition}")
+        return self._request(broker, Method.GET_MESSAGE, message, f"reading {partition}")
 
     def roll_back(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
-        """Forgets what is in flight; answers where the group stands and where the store ends."""
+        """Discard what is in flight. The reply has the group's position and the end of the store."""
         message = broker_pb.CommitOffsetRequestC2B(
             clientId=client_id,
             topicName=partition.topic,
@@ -75,7 +78,7 @@ class GroupRequests:
             groupName=self.group,
             lastPackConsumed=False,
         )
-        return self._call(broker, Method.COMMIT_OFFSET, message, f"asking for the end of {partition}")
+        return self._request(broker, Method.COMMIT_OFFSET, message, f"asking for the end of {partition}")
 
     def heartbeat(self, broker: Broker, client_id: str, partitions: Sequence[Partition]) -> ServerRequest:
         message = broker_pb.HeartBeatRequestC2B(
@@ -86,7 +89,7 @@ class GroupRequests:
             qryPriorityId=READ_EVERYTHING,
             authInfo=authorization(self.settings.credentials, self.token.value),
         )
-        return self._call(broker, Method.PARTITION_HEARTBEAT, message, f"the heartbeat of {client_id}")
+        return self._request(broker, Method.PARTITION_HEARTBEAT, message, f"the heartbeat of {client_id}")
 
     def _registration(
         self, op_type: OpType, partition: Partition, client_id: str, read_status: ReadStatus
@@ -101,7 +104,7 @@ class GroupRequests:
             authInfo=authorization(self.settings.credentials, self.token.value),
         )
 
-    def _call(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
+    def _request(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
         token = self.token if method in _WITH_TOKEN else None
         return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
 

@@ -1,8 +1,8 @@
-"""The visit tokens of the tasks that read in a process.
+"""Visit tokens of the tasks in one process.
 
-A plan carries the token of the moment when it was made. A task may start much later, run for long, or be tried again.
-So a token that a broker refused is replaced by one that this process gets from the master, as a member of the group.
-All tasks that were planned with the refused token then use the new one.
+A plan carries the token that was valid when it was made. A task may start much later, run for long, or be retried. If a
+broker refuses the token, this process joins the group at the master for a new one. All tasks that were planned with the
+refused token then use the new one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tubemq_spark.client.process_caches import close_with_servers, empty_after_f
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import VisitToken
 
-_MOST = 100  # tokens; a process has few that are in use
+_MAX_TOKENS = 100  # a process uses few at a time
 
 
 class TaskTokens:
-    """By settings, member and planned token. Safe to use from several threads."""
+    """Tokens by settings, group member and planned token. Several threads may use it."""
 
     def __init__(self) -> None:
         self.forget()
@@ -28,17 +28,17 @@ class TaskTokens:
         return f"<TaskTokens {list(self._tokens.values())}>"
 
     def forget(self) -> None:
-        """Begins empty."""
+        """Drop all tokens."""
         self._tokens: OrderedDict[tuple[ClientSettings, GroupMember, int], VisitToken] = OrderedDict()
         self._lock = threading.Lock()
 
     def planned(self, settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
-        """The token for a task whose plan has `token`."""
+        """Return the token of a task whose plan has `token`."""
         key = settings, member, token
         with self._lock:
             found = self._tokens.setdefault(key, VisitToken(lambda: _ask(settings, member), token))
             self._tokens.move_to_end(key)
-            while len(self._tokens) > _MOST:
+            while len(self._tokens) > _MAX_TOKENS:
                 self._tokens.popitem(last=False)
             return found
 
@@ -49,7 +49,7 @@ def _ask(settings: ClientSettings, member: GroupMember) -> int:
 
 
 TASK_TOKENS = TaskTokens()
-"""Those of this process: Spark's Python workers live across tasks."""
+"""The tokens of this process. Spark's Python workers serve many tasks."""
 
 empty_after_fork(TASK_TOKENS.forget)
 close_with_servers(TASK_TOKENS.forget)
