@@ -21,7 +21,7 @@ from tubemq_spark.client.consumer.fetch_loop import FetchLoop
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.errors import TubeMQError
+from tubemq_spark.errors import PositionMovedError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.micro_batch_planner import first_claim
@@ -280,8 +280,9 @@ class Query:
             self._kill(task, killed.late)
             if not task.retry():
                 raise
-        except TubeMQError:
-            self._remember(task, number)
+        except TubeMQError as error:
+            if not isinstance(error, PositionMovedError):  # a fetch that ended late may have skipped rows
+                self._remember(task, number)
             if not task.retry():
                 raise
         return True
