@@ -57,8 +57,7 @@ class FakeBroker:
 
     def _register(self, request: pb.RegisterRequestC2B) -> pb.RegisterResponseB2C:
         release = request.opType == OpType.UNREGISTER
-        kind = "seek" if request.HasField("currOffset") else "claim"
-        code = self._step("release" if release else kind)
+        code = self._step("release" if release else "seek")
         text = ""
         found = Sought(-1, -1)
         if release and self.holder == request.clientId:

@@ -47,6 +47,7 @@ class ClaimTarget:
     client_id: str
     position: int | None = None
     read_status: ReadStatus = ReadStatus.NORMAL
+    filters: tuple[str, ...] = ()
     release_first: str | None = None
     release_after: bool = False
 
@@ -55,7 +56,9 @@ class ClaimTarget:
         return f"{self.partition} at {self.broker}"
 
     def register(self) -> ServerRequest:
-        return self.requests.register(self.broker, self.partition, self.client_id, self.position, self.read_status)
+        return self.requests.register(
+            self.broker, self.partition, self.client_id, self.position, self.read_status, self.filters
+        )
 
     def release(self, client_id: str) -> ServerRequest:
         return self.requests.unregister(self.broker, self.partition, client_id)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_locator import BrokerLocator
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.read_progress import ReadProgress
 from tubemq_spark.client.consumer.task_claim import TaskClaim
@@ -85,10 +86,10 @@ class FetchLoop:
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
-                self._claim.acquire(self._progress.retries)
+                sought = self._claim.acquire(self._progress.retries, exact.start)
                 with POOL.lease(self._locator.broker.address, self._settings) as connection:
                     self._locator.on_connected()
-                    yield from self._read_over(connection, exact, complete)
+                    yield from self._read_over(connection, exact, complete, sought)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._locator.where}: {error}") from None
             except _ClaimRefusedError as refusal:
@@ -103,9 +104,16 @@ class FetchLoop:
                 self._locator.on_failed()
 
     def _read_over(
-        self, connection: Connection, exact: ExactRange, complete: deque[FetchedBatch]
+        self,
+        connection: Connection,
+        exact: ExactRange,
+        complete: deque[FetchedBatch],
+        sought: GroupPosition | None,
     ) -> Iterator[FetchedBatch]:
-        """Yield batches until the range is complete or the connection breaks."""
+        """Yield batches until the range is complete or the connection breaks.
+
+        `sought` is the reply to the first seek, if the claim was a seek.
+        """
         claim, progress, clock = self._claim, self._progress, self._settings.clock
         to_send: deque[Command] = deque()
         in_flight: deque[_InFlight] = deque()
@@ -121,6 +129,10 @@ class FetchLoop:
                 if exact.done:
                     return
                 to_send += exact.commands()
+                if sought is not None:
+                    to_send.popleft()
+                    exact.on_seek(sought.group, sought.end)
+                    sought = None
                 while to_send and self._may_send(to_send[0], in_flight):
                     command = to_send.popleft()
                     request = self._request(command)

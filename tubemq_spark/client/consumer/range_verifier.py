@@ -10,7 +10,7 @@ from tubemq_spark.client.consumer.fetch_loop import FetchLoop
 from tubemq_spark.client.consumer.probe import has_message_at
 from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.client.consumer.task_claim import TaskClaim
-from tubemq_spark.errors import PositionMovedError
+from tubemq_spark.errors import PositionMovedError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
@@ -88,12 +88,11 @@ class RangeVerifier:
     def _has_last_message(self, start: int, end: int) -> bool:
         """Return True if the last entry of the range still has the message that it had when the range was planned."""
         last = self._wanted.ids.last if end == self._wanted.end else None
-        return last is not None and has_message_at(
-            self._requests,
-            self._locator.broker,
-            self._wanted.partition,
-            self._claim.client_id,
-            end - INDEX_MSG_UNIT_SIZE,
-            last,
-            back_to=start,
-        )
+        if last is None:
+            return False
+        place = self._locator.broker, self._wanted.partition, self._claim.client_id, end - INDEX_MSG_UNIT_SIZE
+        try:
+            return has_message_at(self._requests, *place, last, back_to=start)
+        except TransportError:
+            self._claim.on_disconnect()
+            raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tubemq_spark.client.consumer.broker_locator import BrokerLocator
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget
+from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
@@ -37,6 +37,11 @@ class _GroupReturn:
     planned: int | None
     may_be_moved: bool  # an earlier reader of this range may have moved the group, before this task found it
     found: int | None = None
+
+    @property
+    def is_found(self) -> bool:
+        """Return True if the task may move the group."""
+        return self.planned is None or self.found is not None
 
     @property
     def position(self) -> int | None:
@@ -72,6 +77,7 @@ class TaskClaim:
         self.same_broker = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
         self._requests = requests
+        self._filters = wanted.filters
         self._locator = locator
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
         self._previous_client_id = snapshot.previous_client_id
@@ -79,15 +85,17 @@ class TaskClaim:
         self._is_held = False
         self._may_exist = False  # the claim has to be released
 
-    def acquire(self, retries: Retries) -> None:
-        """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
+    def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
+        """Claim the partition, unless it is held. Fence predecessors and wait for other holders. The driver's claim is
+        released in the same write, so that no rival gets in between.
 
-        The driver's claim is released in the same write, so that no rival gets in between. The register moves no group,
-        and so tells where to leave it. The first seek must not claim the partition: a sibling may leave between a claim
-        that is refused and a seek that is not.
+        Return the reply if the claim was a seek to `start`, too, else None. If the task has to find out where the group
+        stands, the claim moves no group. The reply must then come before the first seek: a sibling may leave between a
+        claim that is refused and a seek that is not.
 
         Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
         """
+        position = start if self._group.is_found else None
         clock = self._requests.settings.clock
         while not self._is_held:
             locator = self._locator
@@ -96,6 +104,8 @@ class TaskClaim:
                 locator.broker,
                 locator.partition,
                 self.client_id,
+                position,
+                filters=self._filters,
                 release_first=self._previous_client_id,
             )
             sent_at = clock.monotonic()
@@ -113,8 +123,10 @@ class TaskClaim:
             self.same_broker = self.same_broker or answer.first_was_released
             self._is_held = self._may_exist = True
             self._previous_client_id, self.proven_at = None, sent_at
-            if self._group.found is None:
-                self._group.found = answer.position.group
+            if position is not None:
+                return answer.position
+            self._group.found = answer.position.group
+        return None
 
     def prove(self, connection: Connection) -> None:
         """Make sure before a delivery that the claim is still held, unless a recent reply proves it."""
