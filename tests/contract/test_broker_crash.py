@@ -198,10 +198,10 @@ def test_a_driver_restores_the_positions_that_a_crash_lost(
     driver.take(with_position)
     restart(broker)  # before the broker has written the positions down
 
-    driver.ask(time.monotonic())
+    driver.refresh(time.monotonic())
 
     assert all(driver.holds(partition) for partition in partitions)
-    assert {partition: driver.standing(partition).group for partition in partitions} == with_position
+    assert {partition: driver.position(partition).group for partition in partitions} == with_position
     driver.release()
     session.close()
     assert {partition: reading.look(broker, group, partition).group for partition in partitions} == with_position

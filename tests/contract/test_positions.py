@@ -84,8 +84,8 @@ def test_a_new_group_begins_where_it_is_told_to(scene: Scene, status: ReadStatus
     begins = dict.fromkeys(scene.partitions, 0) if status is ReadStatus.NORMAL else scene.ends
     with scene.driver() as claims:
         claims.take(scene.anywhere(), status)
-        assert {partition: claims.standing(partition).group for partition in scene.partitions} == begins
-        assert {partition: claims.standing(partition).end for partition in scene.partitions} == scene.ends
+        assert {partition: claims.position(partition).group for partition in scene.partitions} == begins
+        assert {partition: claims.position(partition).end for partition in scene.partitions} == scene.ends
     assert scene.positions() == begins
 
 
@@ -95,8 +95,8 @@ def test_a_known_group_stays_where_it_is_until_it_is_told(scene: Scene, status: 
         claims.take(scene.all_at(20 * UNIT))
     with scene.driver() as claims:
         claims.take(scene.anywhere(), status)
-        claims.ask(time.monotonic())
-        assert {claims.standing(partition).group for partition in scene.partitions} == {20 * UNIT}
+        claims.refresh(time.monotonic())
+        assert {claims.position(partition).group for partition in scene.partitions} == {20 * UNIT}
     assert scene.positions() == scene.all_at(20 * UNIT)
     with scene.driver() as claims:
         claims.take(scene.all_at(7 * UNIT), status)
@@ -107,9 +107,9 @@ def test_asking_follows_the_ends_and_leaves_the_group_alone(scene: Scene) -> Non
     with scene.driver() as claims:
         claims.take(scene.all_at(5 * UNIT))
         messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
-        claims.ask(time.monotonic())
+        claims.refresh(time.monotonic())
         for partition in scene.partitions:  # two of them share a store
-            assert claims.standing(partition) == (5 * UNIT, scene.ends[partition] + 2 * UNIT)
+            assert claims.position(partition) == (5 * UNIT, scene.ends[partition] + 2 * UNIT)
     assert scene.positions() == scene.all_at(5 * UNIT)
 
 
@@ -118,16 +118,16 @@ def test_what_was_heard_of_is_not_asked_again(scene: Scene) -> None:
         before = time.monotonic()
         claims.take(scene.all_at(0))
         messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
-        claims.ask(before)
-        assert {partition: claims.standing(partition).end for partition in scene.partitions} == scene.ends
+        claims.refresh(before)
+        assert {partition: claims.position(partition).end for partition in scene.partitions} == scene.ends
 
 
 def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(9 * UNIT))
         assert claims.earliest(scene.partitions) == scene.all_at(0)
-        claims.ask(time.monotonic())
-        assert {claims.standing(partition).group for partition in scene.partitions} == {9 * UNIT}
+        claims.refresh(time.monotonic())
+        assert {claims.position(partition).group for partition in scene.partitions} == {9 * UNIT}
     assert scene.positions() == scene.all_at(9 * UNIT)
 
 
@@ -135,7 +135,7 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
     with scene.driver() as claims:
         claims.take(scene.all_at(0))
         for end in (10 * UNIT, 30 * UNIT):
-            start = claims.standing(scene.partitions[0]).group
+            start = claims.position(scene.partitions[0]).group
             names = {partition: claims.client_id(partition) for partition in scene.partitions}
             claims.lend(scene.partitions)
             task = replace(claims.next_batch(), task=0)
@@ -151,7 +151,7 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
                         previous_client_id=names[partition],
                     ).batches()
                 )
-            claims.ask(time.monotonic())  # which is not about lent ones
+            claims.refresh(time.monotonic())  # which is not about lent ones
             assert scene.positions() == scene.all_at(start)
             claims.take(scene.all_at(end))
             with pytest.raises(AssertionError, match=f"410 .* {claims.claim}"):
@@ -180,8 +180,8 @@ def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, capl
         claims.take(scene.all_at(20 * UNIT))
         scene.cluster.move_group(scene.group, moved, position)
         for _ in scene.partitions:  # which have one store at each broker, so that they are asked in turn
-            claims.ask(time.monotonic())
-        assert claims.standing(moved).group == 20 * UNIT
+            claims.refresh(time.monotonic())
+        assert claims.position(moved).group == 20 * UNIT
         assert f"{moved}: another client moved group {scene.group} to {position}" in caplog.text
     assert scene.positions() == scene.all_at(20 * UNIT)
 
@@ -193,7 +193,7 @@ def test_a_claim_that_the_broker_forgot_is_taken_again(scene: Scene) -> None:
             forgotten = reading.unregister(scene.cluster, scene.group, partition, str(claims.claim))
             assert forgotten.errCode == 200
         scene.cluster.move_group(scene.group, scene.partitions[0], 0)
-        claims.ask(time.monotonic())
+        claims.refresh(time.monotonic())
         assert reading.register(scene.cluster, scene.group, scene.partitions[0], STRANGER).errCode == 410
     assert scene.positions() == scene.all_at(20 * UNIT)
 
@@ -206,13 +206,13 @@ def test_a_newer_run_takes_over_and_the_older_notices(scene: Scene) -> None:
         second.take(scene.all_at(10 * UNIT))
 
         with pytest.raises(FencedError, match=f"newer run of this query, {newer}") as raised:
-            first.ask(time.monotonic())
+            first.refresh(time.monotonic())
         assert raised.value.holder == str(newer)
         with pytest.raises(FencedError):
             first.take(scene.all_at(0))
         first.release()
 
-        second.ask(time.monotonic())
+        second.refresh(time.monotonic())
         assert all(second.holds(partition) for partition in scene.partitions)
     assert scene.positions() == scene.all_at(10 * UNIT)
 

@@ -59,14 +59,14 @@ class Scene:
     def check(self, minutes: Iterable[int]) -> None:
         with self._driver() as (session, claims):
             earliest = claims.earliest(self.partitions)
-            before = {partition: claims.standing(partition).group for partition in self.partitions}
+            before = {partition: claims.position(partition).group for partition in self.partitions}
             for minute in minutes:
                 moment = int((FIRST_MINUTE + timedelta(minutes=minute, seconds=30)).timestamp()) * 1_000_000
                 found = find_positions(
                     Prober(session, claims), dict.fromkeys(self.partitions, moment), earliest, timezone.utc
                 )
                 for partition, position in found.items():
-                    assert position == self.expected(partition, minute, claims.standing(partition).end), minute
+                    assert position == self.expected(partition, minute, claims.position(partition).end), minute
         assert {p: reading.look(self.cluster, self.group, p).group for p in self.partitions} == before
 
     @contextmanager

@@ -75,13 +75,13 @@ class Claims:
             self._held.add(partition)
 
     @property
-    def unknown(self) -> frozenset[Partition]:
+    def unknown_topics(self) -> frozenset[Partition]:
         return frozenset(self._world.unknown)
 
     def holds(self, partition: Partition) -> bool:
         return partition in self._held
 
-    def standing(self, partition: Partition) -> GroupPosition:
+    def position(self, partition: Partition) -> GroupPosition:
         return GroupPosition(self._world.group[partition], self._world.ends[partition])
 
     def client_id(self, partition: Partition) -> str | None:
@@ -90,7 +90,7 @@ class Claims:
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self._world.earliest[partition] for partition in partitions}
 
-    def ask(self, heard_since: float) -> None:
+    def refresh(self, older_than: float) -> None:
         self._world.asked += 1
 
     def restore(self, positions: Mapping[Partition, int]) -> None:

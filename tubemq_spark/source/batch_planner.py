@@ -52,7 +52,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         while left:
             taken = claims.take_some(left, acquirer, read_status(options))
             to_read |= _ranges_of(taken, options, session, claims, narrowing)
-            group_positions |= {partition: claims.standing(partition).group for partition in taken}
+            group_positions |= {partition: claims.position(partition).group for partition in taken}
             doubtful |= {partition for partition in taken if claims.is_doubtful(partition)}
             claims.release()
             left -= taken

@@ -61,7 +61,7 @@ def _is_sparse(
         and 0 < entries <= len(partitions) * 3 // 4
         and len(partitions) == session.cluster.partitions_in_store(first)
         and all(
-            (begin[partition], ends[partition]) == (start, end) == claims.standing(partition)
+            (begin[partition], ends[partition]) == (start, end) == claims.position(partition)
             for partition in partitions
         )
     )

@@ -138,11 +138,11 @@ class MicroBatchPlanner:
         moves: dict[Partition, int | None] = {}
         for partition, position in positions.items():
             if partition in untouched:
-                if position != claims.standing(partition).group:
+                if position != claims.position(partition).group:
                     moves[partition] = position  # the checkpoint decides, even if the group is ahead
             elif partition in free:
                 moves[partition] = max(position, self._partitions[partition].committed or 0)
-            elif not position <= claims.standing(partition).group <= claims.standing(partition).end:
+            elif not position <= claims.position(partition).group <= claims.position(partition).end:
                 moves[partition] = position  # after a broker crash, the group may be beyond the end
         claims.take(moves)
         for partition, position in positions.items():
@@ -177,11 +177,11 @@ class MicroBatchPlanner:
             self.commit(start)
         else:
             begin = initial = self._resolver.initial(self._partitions, claims)
-        log_ends = self._resolver.log_ends(begin, claims, heard_since=now)
+        log_ends = self._resolver.log_ends(begin, claims, older_than=now)
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
         new = self._partitions.discover(begin, claims) if self._rate_limit.admits_new_partitions else {}
-        new_ends = {partition: claims.standing(partition).end for partition in new}
+        new_ends = {partition: claims.position(partition).end for partition in new}
         ends = self._rate_limit.batch_end(begin, log_ends, new_ends, limited=limited)
         empty = without_messages(self._session, claims, begin, ends)
         is_first = self._verified is None
@@ -260,7 +260,7 @@ class MicroBatchPlanner:
         if self._options.commit_offsets:
             return {}
         claims.take({partition: None for partition in to_read if not claims.holds(partition)})
-        return {partition: claims.standing(partition).group for partition in to_read}
+        return {partition: claims.position(partition).group for partition in to_read}
 
     def _stored_ends(self, end: StreamOffset, claims: DriverClaims) -> dict[Partition, int]:
         """Return the ends of a batch that is planned, cut where stores lost the tail of a batch of an earlier run. The
@@ -271,7 +271,7 @@ class MicroBatchPlanner:
         suspects = [partition for partition in ends if partition.store in end.fingerprints]
         claims.take(dict.fromkeys(suspects))
         lost = TruncationCheck(Prober(self._session, claims)).lost_since(ends, end.fingerprints, suspects)
-        log_ends = {partition: claims.standing(partition).end for partition in lost}
+        log_ends = {partition: claims.position(partition).end for partition in lost}
         losses = lost_tails(ends, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
             losses = [loss for loss in losses if log_ends[partition_of(loss)] >= loss.asked]

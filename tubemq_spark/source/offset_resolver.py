@@ -44,7 +44,7 @@ class OffsetResolver:
         options = self._options
         if options.starting_at is not None:
             return self.at_time(options.starting_at, partitions, claims)
-        group_positions = {partition: claims.standing(partition) for partition in partitions}
+        group_positions = {partition: claims.position(partition) for partition in partitions}
         earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
         return starting_positions(options.starting, group_positions, earliest)
 
@@ -52,7 +52,7 @@ class OffsetResolver:
         """Return where the range of each partition of `starts` ends, by the options. Raises as `ending_positions`."""
         options = self._options
         if options.ending_at is None:
-            group_positions = {partition: claims.standing(partition) for partition in starts}
+            group_positions = {partition: claims.position(partition) for partition in starts}
             return ending_positions(options.ending, starts, group_positions)
         ends = self.at_time(options.ending_at, starts, claims)
         return {partition: max(starts[partition], end) for partition, end in ends.items()}
@@ -66,12 +66,12 @@ class OffsetResolver:
         return find_positions(Prober(self._session, claims), wanted, earliest, self._options.msg_time_zone)
 
     def log_ends(
-        self, partitions: Collection[Partition], claims: DriverClaims, *, heard_since: float
+        self, partitions: Collection[Partition], claims: DriverClaims, *, older_than: float
     ) -> dict[Partition, int]:
         """Return where the partitions' stores end. A broker that answered since that moment of the monotonic clock is
         not asked again."""
-        claims.ask(heard_since=heard_since)
-        return {partition: claims.standing(partition).end for partition in partitions}
+        claims.refresh(older_than=older_than)
+        return {partition: claims.position(partition).end for partition in partitions}
 
 
 def read_status(options: SourceOptions) -> ReadStatus:

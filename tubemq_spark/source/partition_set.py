@@ -127,7 +127,7 @@ class PartitionSet:
         for partition in new:
             before = self._states.pop(partition, PartitionState())
             # The partition is back if its store has the position; a shorter store is another one.
-            if earliest[partition] < before.read_up_to <= claims.standing(partition).end:
+            if earliest[partition] < before.read_up_to <= claims.position(partition).end:
                 _log.info("%s is there again; reading goes on at %d", partition, before.read_up_to)
                 earliest[partition] = before.read_up_to
         return earliest
@@ -184,7 +184,7 @@ class PartitionSet:
         while True:
             is_last = deadline.passed
             # A master goes on listing a topic that was removed, but its brokers do not know it any more.
-            gone = gone - (self._listed_now(error) - (claims.unknown if error else frozenset()))
+            gone = gone - (self._listed_now(error) - (claims.unknown_topics if error else frozenset()))
             if not gone or is_last:
                 return gone
             deadline.pause(self._timings.hidden_partition_poll)

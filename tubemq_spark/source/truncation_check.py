@@ -98,7 +98,7 @@ class TruncationCheck:
         `fingerprints` are those of `ends`. All partitions of these stores that `ends` has must be held.
         """
         stores = {partition.store for partition in partitions}
-        log_ends = {partition: self._claims.standing(partition).end for partition in ends if partition.store in stores}
+        log_ends = {partition: self._claims.position(partition).end for partition in ends if partition.store in stores}
         batches = store_ranges({partition: ends[partition] for partition in log_ends}, ends, log_ends, fingerprints)
         newest = [(batch, batch.newest) for batch in batches if batch.newest is not None]
         results = self._probe(batch.place(fingerprint) for batch, fingerprint in newest)
@@ -160,7 +160,7 @@ class TruncationCheck:
                 if not backoff.pause():
                     raise
                 _log.info("%s; trying again", error)
-                self._claims.take({partition: self._claims.standing(partition).group for partition in batch.partitions})
+                self._claims.take({partition: self._claims.position(partition).group for partition in batch.partitions})
 
     def _try_to_find_first_new(self, batch: StoreRange) -> _FirstNew:
         results = self._probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
@@ -177,7 +177,7 @@ class TruncationCheck:
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
         low = max(last.position + UNIT if last else 0, *earliest.values())
-        high = min(replaced.position, *(self._claims.standing(partition).end for partition in batch.partitions))
+        high = min(replaced.position, *(self._claims.position(partition).end for partition in batch.partitions))
         if low < high:
             high = self._search(batch, low, high, span_between(last, replaced) if last else None)
         return _FirstNew(dict.fromkeys(batch.partitions, high), intact)

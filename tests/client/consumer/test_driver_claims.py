@@ -77,7 +77,7 @@ def test_taking_tries_again(cluster: EmbeddedCluster, driver: DriverClaims, faul
     driver.take({PARTITION: HERE})
     assert fired.fired == 1
     assert driver.holds(PARTITION)
-    assert driver.standing(PARTITION) == GroupPosition(HERE, END)
+    assert driver.position(PARTITION) == GroupPosition(HERE, END)
 
 
 def test_a_broker_that_stays_away(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
@@ -118,9 +118,9 @@ def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverCla
         cluster.move_group(GROUP, PARTITION, MIN)
     elif fault == "moved group":
         cluster.move_group(GROUP, PARTITION, 60 * UNIT)
-    driver.ask(math.inf)
+    driver.refresh(math.inf)
     assert holder(cluster) == str(CLAIM)
-    assert driver.standing(PARTITION) == GroupPosition(HERE, END + UNIT)
+    assert driver.position(PARTITION) == GroupPosition(HERE, END + UNIT)
     assert position(cluster) == HERE
 
 
@@ -129,8 +129,8 @@ def test_one_partition_of_a_store_is_asked_for_all(cluster: EmbeddedCluster, dri
     asked = counted(cluster, "commit_offset")
     for number in range(1, 4):
         cluster.tubemq.send("wide", b"new", 3)
-        driver.ask(math.inf)
-        assert {driver.standing(partition) for partition in WIDE} == {GroupPosition(0, number * UNIT)}
+        driver.refresh(math.inf)
+        assert {driver.position(partition) for partition in WIDE} == {GroupPosition(0, number * UNIT)}
     assert asked.fired == 3
 
 
@@ -147,10 +147,10 @@ def test_a_group_that_is_moved_in_one_partition_is_noticed_in_a_minute(
     cluster.tubemq.send("wide", b"new", 3)
     driver.take(dict.fromkeys(WIDE, 0))
     cluster.move_group(GROUP, WIDE[7], UNIT)
-    driver.ask(math.inf)
+    driver.refresh(math.inf)
     assert cluster.group_offset(GROUP, "wide", 1, 7) == UNIT
     clock.advance(61.0)
-    driver.ask(clock.monotonic())
+    driver.refresh(clock.monotonic())
     assert cluster.group_offset(GROUP, "wide", 1, 7) == 0
 
 
@@ -158,7 +158,7 @@ def test_a_claim_that_a_heartbeat_does_not_find_is_made_again(cluster: EmbeddedC
     driver.take(dict.fromkeys(WIDE, 0))
     assert unregister(cluster, GROUP, WIDE[7], str(driver.claim)).errCode == 200
     driver._send_heartbeats()
-    driver.ask(math.inf)
+    driver.refresh(math.inf)
     assert cluster.tubemq.claims().get((GROUP, "wide", 1, 7)) == str(driver.claim)
 
 
@@ -166,7 +166,7 @@ def test_a_broker_that_forgot_one_claim_is_asked_for_all(cluster: EmbeddedCluste
     driver.take(dict.fromkeys(WIDE, 0))
     for partition in WIDE:
         assert unregister(cluster, GROUP, partition, str(driver.claim)).errCode == 200
-    driver.ask(math.inf)
+    driver.refresh(math.inf)
     assert set(cluster.tubemq.claims().values()) == {str(driver.claim)}
 
 
@@ -177,7 +177,7 @@ def test_positions_are_said_again_once_an_hour(
     driver.take({PARTITION: HERE})
     for hours, times in [(0.9, 1), (0.2, 2), (0.8, 2), (0.3, 3)]:
         clock.advance(hours * 3600)
-        driver.ask(clock.monotonic())
+        driver.refresh(clock.monotonic())
         assert registers.fired == times
 
 

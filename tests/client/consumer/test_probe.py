@@ -53,7 +53,7 @@ class Driver:
         results = Prober(self.session, self.claims).probe({partition: positions})
         for each in partitions(self.cluster, partition.topic):
             group_position = self.cluster.group_offset(GROUP, each.topic, each.broker_id, each.partition_id)
-            assert group_position == self.claims.standing(each).group
+            assert group_position == self.claims.position(each).group
         return {position: result for (_, position), result in results.items()}
 
     def ids(self, partition: Partition) -> list[int]:

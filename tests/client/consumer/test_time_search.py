@@ -146,13 +146,13 @@ def test_many_partitions_are_searched_at_once(cluster: EmbeddedCluster) -> None:
         assert found == {
             partition: min(
                 (at for at_minute, at in first[partition].items() if at_minute >= number),
-                default=driver.claims.standing(partition).end,
+                default=driver.claims.position(partition).end,
             )
             for partition, number in wanted.items()
         }
         for partition in held:
             group_position = cluster.group_offset(GROUP, "many", 1, partition.partition_id)
-            assert group_position == driver.claims.standing(partition).group
+            assert group_position == driver.claims.position(partition).group
 
 
 def test_a_search_without_partitions_finds_nothing(driver: Driver) -> None:

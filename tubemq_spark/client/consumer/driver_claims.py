@@ -67,12 +67,12 @@ class DriverClaims:
     def holds(self, partition: Partition) -> bool:
         return partition in self._claims and self._claims[partition].is_held
 
-    def standing(self, partition: Partition) -> GroupPosition:
+    def position(self, partition: Partition) -> GroupPosition:
         """Return the group's position and the store's end, as the broker reported them last."""
         return self._claims[partition].position
 
     @property
-    def unknown(self) -> frozenset[Partition]:
+    def unknown_topics(self) -> frozenset[Partition]:
         """The partitions whose brokers said last that they do not know the topic."""
         return frozenset(partition for partition, claim in self._claims.items() if claim.is_topic_unknown)
 
@@ -212,8 +212,8 @@ class DriverClaims:
             earliest = {partition.store: reply.currOffset for partition, reply in zip(asked, replies[::2], strict=True)}
             return {partition: earliest[partition.store] for partition in wanted}
 
-    def ask(self, heard_since: float) -> None:
-        """Update the store ends of all held partitions, but those claimed after `heard_since` on the monotonic clock.
+    def refresh(self, older_than: float) -> None:
+        """Update the store ends of all held partitions, but those claimed after `older_than` on the monotonic clock.
 
         Partitions of one store have one end, so the driver asks one of them, a different one each time. Heartbeats
         watch the claims of the others. If a broker gives an unexpected answer, and once a minute, the driver asks all.
@@ -221,7 +221,7 @@ class DriverClaims:
         Raise as `take` does.
         """
         now = self._clock.monotonic()
-        held = [p for p, claim in self._claims.items() if claim.is_held and claim.claimed_at < heard_since]
+        held = [p for p, claim in self._claims.items() if claim.is_held and claim.claimed_at < older_than]
         checked = self._partitions_to_check(held, now)
         ends, lost = self._check([partition for partition in held if partition in checked])
         if lost:
@@ -319,7 +319,7 @@ class DriverClaims:
         for partition, claim in self._claims.items():
             claim.keep = partition in positions and claim.is_doubtful
 
-    def doubt(self, partition: Partition) -> None:
+    def mark_doubtful(self, partition: Partition) -> None:
         """Mark a held partition, because a fetch of the driver itself was not answered and may still be running."""
         self._claims[partition].is_doubtful = True
 
@@ -361,7 +361,7 @@ class DriverClaims:
         outcomes = send_requests(settings, requests, min(settings.timings.reader_close_timeout, settings.rpc_timeout))
         suspects: set[Partition] = set()
         for (broker, _), request, outcome in zip(held, requests, outcomes, strict=True):
-            # The next `ask` meets a broker's errors, too, and handles them.
+            # The next `refresh` meets a broker's errors, too, and handles them.
             with suppress(TubeMQError):
                 reply = unwrap_reply(outcome, broker_pb.HeartBeatResponseB2C, request.what)
                 for failure in reply.failureInfo:

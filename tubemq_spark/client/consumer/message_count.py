@@ -31,12 +31,12 @@ class MessageCount(NamedTuple):
 def count_messages(prober: Prober, partitions: Sequence[Partition]) -> dict[Partition, MessageCount]:
     """Return how many messages one fetch of each partition finds.
 
-    A partition is left out if its broker gives an unusual answer (`DriverClaims.ask` handles that), or if its store has
-    more messages by now than the prober's claims know of.
+    A partition is left out if its broker gives an unusual answer (`DriverClaims.refresh` handles that), or if its store
+    has more messages by now than the prober's claims know of.
     """
     counts: dict[Partition, MessageCount] = {}
     for batch in write_batches(partitions):
-        grown = {one.store for one, count in counts.items() if count.end != prober.claims.standing(one).end}
+        grown = {one.store for one, count in counts.items() if count.end != prober.claims.position(one).end}
         requests = {
             partition: [prober.fetch(partition, escape=True), prober.roll_back(partition)]
             for partition in batch
@@ -44,9 +44,10 @@ def count_messages(prober: Prober, partitions: Sequence[Partition]) -> dict[Part
         }
         for partition, exchanges in prober.exchange(requests).items():
             try:
-                count = _count(exchanges, prober.claims.standing(partition).group)
+                count = _count(exchanges, prober.claims.position(partition).group)
             except TransportError as error:
                 _log.info("%s", error)
+                prober.claims.mark_doubtful(partition)  # the fetch may still be running
                 continue
             if count is not None:
                 counts[partition] = count

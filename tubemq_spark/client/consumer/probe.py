@@ -86,7 +86,7 @@ class Prober:
             is_last_size = attempt >= len(_FETCHES) - 1
             answers, lost = self._attempt(missing, _FETCHES[-1] if is_last_size else _FETCHES[attempt])
             if lost:
-                self.claims.take({partition: self.claims.standing(partition).group for partition in lost})
+                self.claims.take({partition: self.claims.position(partition).group for partition in lost})
             for place, answer in answers.items():
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
@@ -106,7 +106,7 @@ class Prober:
         """
         requests = {
             partition: [
-                self.seek(partition, self.claims.standing(partition).group, READ_FILES),
+                self.seek(partition, self.claims.position(partition).group, READ_FILES),
                 self.seek_back(partition),
             ]
             for partition in partitions
@@ -126,7 +126,7 @@ class Prober:
 
     def seek_back(self, partition: Partition) -> ServerRequest:
         """Return a seek to the group's position, which must be the last request of each probe."""
-        return self.seek(partition, self.claims.standing(partition).group)
+        return self.seek(partition, self.claims.position(partition).group)
 
     def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
         """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
@@ -172,7 +172,7 @@ class Prober:
                             answers[partition, position] = answer
                 except TransportError as error:
                     _log.info("%s", error)
-                    self.claims.doubt(partition)
+                    self.claims.mark_doubtful(partition)
                     lost.add(partition)
         return answers, lost
 

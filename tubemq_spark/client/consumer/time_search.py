@@ -55,7 +55,7 @@ def find_positions(
         return time_in(cast(Payload, message), zone)
 
     searches = {
-        partition: TimeSearch(moment, earliest[partition], prober.claims.standing(partition).end, time_of)
+        partition: TimeSearch(moment, earliest[partition], prober.claims.position(partition).end, time_of)
         for partition, moment in moments.items()
     }
     found = run_searches(prober, searches, "a time")
@@ -147,7 +147,7 @@ class _SearchLoop:
             except _ClaimLostError as lost:
                 raise TransportError(str(lost)) from None
             except TransportError as error:
-                self._prober.claims.doubt(partition)
+                self._prober.claims.mark_doubtful(partition)
                 refusal = _Refusal(str(error))
             if refusal is not None:
                 refused[partition] = refusal
