@@ -37,7 +37,7 @@ def test_raw_bodies_are_unchanged() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("body", [b"", b"body " * 99], ids=len)
 def test_bodies_are_compressed(codec: str, body: bytes) -> None:
-    """Empty ones too: a reader need not tell them apart."""
+    """Empty bodies are compressed too, so that readers need not handle them differently."""
     form = BodyCodec(compression=codec)
     assert form.attribute == f"spark_compression={codec}".encode()
     assert decompress(codec, form.encode(body, Cells(body))) == body
@@ -50,7 +50,7 @@ def test_packs_are_compressed(codec: str) -> None:
 
 
 def test_a_missing_codec_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any row: none of them is to blame."""
+    """It fails before any row, because no row is to blame."""
     monkeypatch.setattr("tubemq_spark.compression.is_available", lambda codec: False)
     with pytest.raises(ConfigError, match="was built without zstd"):
         BodyCodec(compression="zstd")
@@ -98,7 +98,7 @@ def test_a_pack_without_a_time_has_the_present_time() -> None:
 
 
 def test_columns_win_over_attributes_of_the_same_meaning() -> None:
-    """So rows that the source read can be written again, with columns that were changed."""
+    """Rows that the source read can be written again with changed columns."""
     stale = {"groupId": "x", "bid": "x", "streamId": "x", "tid": "x", "t": "20200101", "dt": "7", "cnt": "9", "k": "v"}
     head, _ = read_back(ROW._replace(inlong_attributes=stale))
     told = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1", "k": "v"}
@@ -135,7 +135,7 @@ def test_the_longest_attributes_fit() -> None:
 
 
 def test_the_type_of_a_pack_is_its_stream() -> None:
-    """As DataProxy sends it; a row's own wins."""
+    """DataProxy does the same. The row's own type wins."""
     assert PACKS.msg_type(ROW) == "s_one"
     assert PACKS.msg_type(ROW._replace(msg_type="t")) == "t"
     assert BodyCodec().msg_type(Cells(b"")) is None

@@ -53,7 +53,7 @@ def sent(cells: Cells, limit: int = MEBIBYTE, **others: Any) -> list[tuple[bytes
 
 
 def read(messages: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, Mapping[str, str]]]:
-    """Value and attributes of each message as the source's rows have them."""
+    """Return value and attributes of each message, as the source's rows have them."""
     wire = []
     for number, (body, attributes) in enumerate(messages):
         payload, flag = encode_payload(body, attributes)
@@ -70,7 +70,7 @@ def attributes_of(cells: Cells, **others: Any) -> Mapping[str, str]:
 
 
 def row_again(messages: Sequence[tuple[bytes, bytes]]) -> Cells:
-    """By the rules in the module's own words, and in plain Python."""
+    """Decode dead letters by the rules of the module's docstring, in plain Python."""
     pieces = read(messages)
     (count,) = {found.get("dead_pieces", "1") for _, found in pieces}
     by_number = {int(found.get("dead_piece", 0)): body for body, found in pieces}
@@ -102,7 +102,7 @@ def pairs(text: str | None) -> dict[str, str | None] | None:
 
 
 def expected(cells: Cells) -> Cells:
-    """The same row; a time is told as text, and that it was corrupt by the reason alone."""
+    """Return the row that a dead letter gives back: the time as text, and `corrupt` only in the reason."""
     cells = cells._replace(corrupt=None)
     moment = cells.msg_time
     if not isinstance(moment, int):
@@ -152,7 +152,7 @@ def test_attributes_that_do_not_apply_are_left_out() -> None:
 
 
 def test_reasons_stay_readable() -> None:
-    """Percent-encoded, but not more than must be."""
+    """Only the characters that need it are percent-encoded."""
     reason = "row 3 of task partition 1: it has the type 'x' (text)"
     assert attributes_of(Cells(b"v"), reason=reason)["dead_reason"] == reason
 
@@ -205,7 +205,7 @@ def names(messages: Sequence[tuple[bytes, bytes]]) -> set[str]:
 
 @pytest.mark.parametrize("value", [b"v", b"v" * 5000], ids=["whole", "cut"])
 def test_a_row_that_fails_again_makes_the_same_dead_letter(value: bytes) -> None:
-    """Later and for a reason in other words: its pieces are cut at the same places."""
+    """Even later and with another reason, its pieces are cut at the same bytes."""
     first = sent(Cells(value), 1000)
     again = sent(Cells(value), 1000, time=NOON + 1.5, reason="for a reason in many more words than before")
     assert names(first) == names(again)
@@ -233,7 +233,7 @@ def test_another_row_makes_another_dead_letter() -> None:
 
 
 def test_pieces_of_another_length_belong_to_another_dead_letter() -> None:
-    """They must not be joined."""
+    """A reader must not join them."""
     value = b"v" * 5000
     assert names(sent(Cells(value), 1000)).isdisjoint(names(sent(Cells(value), 1001)))
 

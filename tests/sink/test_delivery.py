@@ -1,4 +1,4 @@
-"""What `docs/delivery.md` says of the sink, where no other test shows it."""
+"""Guarantees of the sink in `docs/delivery.md` that no other test proves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEFT = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
-    """Two brokers with a topic of three partitions."""
+    """Two brokers with a topic of three partitions each."""
     RUN_CACHE.clear()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     use_timings(task_settling=0.0, broker_away_after=0.2)
@@ -43,7 +43,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: UseTim
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The brokers that are, as a test says: only these are done without, for others may just be slow."""
+    """The brokers that are away. A batch skips no others, because they may only be slow."""
     brokers: set[int] = set()
 
     def read(
@@ -66,7 +66,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 
 def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
-    """The partitions of each body."""
+    """Return the partitions of each body."""
     found: dict[bytes, set[Partition]] = {}
     for message in cluster.tubemq.messages("demo"):
         found.setdefault(message.body, set()).add(Partition(message.broker_id, "demo", message.partition))
@@ -74,7 +74,7 @@ def homes(cluster: EmbeddedCluster) -> dict[bytes, set[Partition]]:
 
 
 def test_rows_without_a_key_have_no_order() -> None:
-    """One that fails is overtaken, in the only partition too."""
+    """A failed send is overtaken by later ones, even in the only partition."""
     with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as cluster:
         cluster.tubemq.on("send_message", nth=1, times=1).fail(419)
         with Producer(settings(cluster)) as producer:
@@ -86,7 +86,7 @@ def test_rows_without_a_key_have_no_order() -> None:
 
 
 def test_keys_of_a_broker_that_is_not_listed_go_to_others(cluster: EmbeddedCluster) -> None:
-    """Only those, and only as long as it is away: here from before the process has heard of it."""
+    """Only these keys move, and only as long as the broker is away: here, the process has never seen it."""
     for expected in (OWNERS, LEFT, OWNERS):
         if expected is LEFT:
             cluster.stop_broker(2)
@@ -119,7 +119,7 @@ def is_listed(cluster: EmbeddedCluster) -> bool:
 
 
 def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set[int]) -> None:
-    """Keys of its partitions go to others meanwhile. When it is back, the task tried again finds its rows."""
+    """Keys of its partitions go to others. When it is back, another attempt of the task finds its rows."""
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query}
     task = Task()
     for batch in range(2):
@@ -149,7 +149,7 @@ def test_a_batch_skips_a_broker_that_is_away(cluster: EmbeddedCluster, away: set
 
 
 def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) -> None:
-    """For its tasks may have been tried before, and rows of theirs stand at the one that is away."""
+    """Its tasks may have earlier attempts, whose rows may be stored at the broker that is away."""
     once: dict[str, Any] = {
         "effectivelyOnce": True,
         "checkpointLocation": Task().query,
@@ -172,7 +172,7 @@ def test_the_first_batch_of_a_run_needs_all_brokers(cluster: EmbeddedCluster) ->
 
 @pytest.mark.parametrize("once", [False, True], ids=["at least once", "effectively once"])
 def test_dead_letters_are_written_again(cluster: EmbeddedCluster, once: bool) -> None:
-    """By each try of the task or batch; their names say that they are the same."""
+    """Each attempt of the task or batch writes them, with the same name."""
     cluster.create("dead", TopicSpec(partitions=1))
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": "dead"}
     if once:

@@ -1,4 +1,4 @@
-"""Where Spark, or a platform that calls itself Spark, has no Arrow writers, rows are written one by one."""
+"""Without Arrow writers in Spark, or in a platform that calls itself Spark, the sink writes row by row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 
 def written(tubemq: EmbeddedTubeMQ, make: str) -> type[Any]:
-    """Writes two rows; which kind of writer did so."""
+    """Write two rows, and return the class of the writer."""
     source = TubeMQDataSource({"tubemq.master": tubemq.master, "topic": "demo"})
     writer = pickle.loads(pickle.dumps(getattr(source, make)(SCHEMA, False)))
     report = writer.write(iter([Row(value="a", key="k"), Row(value="b", key=None)]))

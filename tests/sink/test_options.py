@@ -88,7 +88,7 @@ def test_options_of_failed_rows(raw: dict[str, str], expected: tuple[str, str | 
     ids=str,
 )
 def test_options_of_effectively_once(given: dict[str, str], expected: EffectivelyOnceOptions) -> None:
-    """Rows are stamped then."""
+    """Rows are then stamped as well."""
     options = SinkOptions.from_options({**MASTER, "effectivelyOnce": "true", **given})
     assert (options.effectively_once, options.stamp_rows) == (expected, True)
 
@@ -109,7 +109,7 @@ def test_a_codec_that_pyarrow_lacks_is_refused_at_once(monkeypatch: pytest.Monke
 
 
 def test_source_and_sink_parse_client_options_alike() -> None:
-    """So tests that read show what these do when rows are written."""
+    """So tests of the source also prove what these options do in the sink."""
     given = {
         "tubemq.master": "a,b:1",
         "tubemq.user": "ann",
@@ -128,7 +128,7 @@ def test_source_and_sink_parse_client_options_alike() -> None:
 
 
 def test_source_and_sink_may_share_a_configuration() -> None:
-    """What the other one reads is not wrong, where it cannot be mistaken."""
+    """Each ignores the other's options, unless their meaning differs."""
     for option in SOURCE_OPTIONS:
         if option.name not in {*MASTER, *SHARED, "messageFormat"}:
             SinkOptions.from_options({**MASTER, option.name: "x"})
@@ -187,7 +187,7 @@ BAD_VALUES: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "text", "expects"), BAD_VALUES)
 def test_a_bad_value_is_refused(name: str, text: str, expects: str) -> None:
-    """Naming option, value and what was expected, before any server is asked."""
+    """The error names option, value and what was expected, before any request to a server."""
     raw = {**MASTER, "topic": "demo", **({} if name == "effectivelyOnce" else ONCE), name: text}
     with pytest.raises(ConfigError) as caught:
         SinkOptions.from_options(raw)

@@ -180,7 +180,7 @@ def test_facts_about_another_message_are_not_kept(tmp_path: Path, now: Landed) -
 
 
 def test_rows_of_two_topics_may_have_the_same_number(tmp_path: Path) -> None:
-    """When rows of a task come in another order than before, a number may have been given in the other topic."""
+    """If rows come in another order, the other topic may have a row of the same number."""
     rows = [known(28, -5, TIME), known(56, -6, TIME, topic="b")]
     for _ in range(2):
         file = write_receipts(str(tmp_path), ID, 1, [packed(3, rows)])
@@ -239,7 +239,7 @@ def test_a_file_without_receipts_is_replaced(
 
 
 class Failing(pafs.FSSpecHandler):  # type: ignore[misc]
-    """The local file system, of which one call fails."""
+    """The local file system with one failing operation."""
 
     def __init__(self, fails: str) -> None:
         super().__init__(None)
@@ -277,7 +277,7 @@ class Failing(pafs.FSSpecHandler):  # type: ignore[misc]
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes `odd:<path>` a local path, in a file system of which a call fails."""
+    """Make `odd:<path>` a local path in a file system with one failing operation."""
 
     def install(fails: str) -> Failing:
         handler = Failing(fails)
@@ -289,7 +289,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("fails", ["open_output_stream", "move"])
 def test_a_failed_write_leaves_no_file(tmp_path: Path, failing: Any, fails: str) -> None:
-    """What was there before still is."""
+    """Earlier files stay."""
     file = write_receipts(str(tmp_path), ID, 1, [packed(0, [landed(0)])])
     handler = failing(fails)
     with pytest.raises(
@@ -315,7 +315,7 @@ def test_an_unreadable_earlier_file_is_not_replaced(tmp_path: Path, failing: Any
 
 
 def test_an_object_is_written_without_a_rename(tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an object store a rename is a copy, and an object is whole anyway."""
+    """An object store copies to rename, and shows only whole objects anyway."""
     failing("move")
     monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
     file = write_receipts(f"odd:{tmp_path}", ID, 1, [packed(0, [landed(0)])])
@@ -419,7 +419,7 @@ def test_a_folder_that_forbids_removal_is_accepted(tmp_path: Path, failing: Any)
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "odd:{}"])
 def test_a_prepared_link_is_not_followed(tmp_path: Path, failing: Any, form: str) -> None:
-    """Whoever may write to the folder could else have any file of the driver truncated."""
+    """Otherwise anybody who can write to the folder could truncate any file of the driver."""
     failing("")
     precious, folder = tmp_path / "precious", tmp_path / "folder"
     precious.write_text("all that there is")
@@ -438,7 +438,7 @@ def test_a_prepared_link_is_not_followed(tmp_path: Path, failing: Any, form: str
 def test_in_an_object_store_the_probe_has_a_fixed_name(
     tmp_path: Path, failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some forbid that anything is removed."""
+    """Some object stores forbid removal."""
     failing("delete_file")
     monkeypatch.setattr(output_dir, "_OBJECT_STORES", {"py::failing"})
     for _ in range(3):
@@ -460,7 +460,7 @@ def test_an_unknown_scheme_is_a_config_error(folder: str, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def asked_of_fsspec(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """As if fsspec were installed, with no file systems of its own."""
+    """Act as if fsspec were installed, without file systems of its own."""
     asked: list[str] = []
 
     def url_to_fs(uri: str) -> Any:

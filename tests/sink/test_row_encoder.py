@@ -11,7 +11,7 @@ from tubemq_spark.sink.row_encoder import digest_of
 from tubemq_spark.sink.schema import Cells
 
 NONE = Cells(*[None] * len(Cells._fields))
-# Made once and for all: a task that is tried again with another Python must find the rows of the earlier try.
+# These never change: another attempt of a task, by another Python, must find the rows of the earlier one.
 DIGESTS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({"value": b"a"}, "e4de234b095e6432"),
     "text of an alphabet that not all Pythons print": (

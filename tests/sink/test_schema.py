@@ -26,7 +26,7 @@ BINARY, STRING, INT, TEXTS = BinaryType(), StringType(), IntegerType(), MapType(
 
 
 def schema(*names: str, **columns: DataType) -> StructType:
-    """Columns of `names` are strings."""
+    """Return a schema; the columns of `names` are strings."""
     return StructType(
         [*(StructField(name, STRING) for name in names), *(StructField(name, kind) for name, kind in columns.items())]
     )

@@ -1,4 +1,4 @@
-"""From Spark into TubeMQ, read back by plain calls."""
+"""Spark writes to TubeMQ; plain requests read the messages back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, running
+from tests.clusters.servers import BOTH, EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import partitions, settings
 from tests.real.topics import TopicSpec
 from tests.stored import stored_in
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
+
+ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
+"""The client alone decides; a real server proves it once more."""
+
 
 MOMENT = datetime(2026, 11, 21, 8, 30, 59, tzinfo=timezone.utc)
 MINUTE = int(MOMENT.timestamp()) // 60 * 60_000_000
@@ -44,7 +48,7 @@ def save(rows: DataFrame, cluster: Cluster, format: str = "tubemq", **options: s
 
 
 def by_older_spark() -> type[TubeMQDataSource]:
-    """As if Spark had no Arrow writers."""
+    """Return a data source that acts as if Spark had no Arrow writers."""
 
     class OlderSpark(TubeMQDataSource):
         @classmethod
@@ -91,7 +95,7 @@ def test_spark_writes_every_row_once(cluster: Cluster, spark: SparkSession) -> N
 
 
 def test_rows_are_spread_over_all_partitions(cluster: Cluster, spark: SparkSession) -> None:
-    """One row at a time, for else the faster broker has more; the first two of each task have it connect to both."""
+    """One row is in flight at a time, or the faster broker gets more. Each task first connects to both brokers."""
     topic = cluster.new_topic("stores")
     place = "cast(if(id % 202 < 2, {}, null) as int)"
     rows = spark.range(0, 3 * 202, 1, 3).selectExpr(
@@ -119,7 +123,7 @@ def test_rows_name_their_topics(cluster: Cluster, spark: SparkSession) -> None:
 
 
 def test_a_stream_is_copied_into_another_topic(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
-    """As the source gives it. What is copied does not come back: the second run of the query finds nothing new."""
+    """The copy has the source's columns. Copies do not return: the second run of the query finds nothing new."""
     first, second = cluster.new_topic("three"), cluster.new_topic("one")
     rows = [(b"%d" % number, {"n": str(number)}, "news") for number in range(20)]
     save(
@@ -183,14 +187,15 @@ def test_a_stream_writes_each_batch(cluster: Cluster, spark: SparkSession, tmp_p
 
 @pytest.fixture(scope="module")
 def topic(cluster: Cluster) -> str:
-    """One topic is enough for all that fails."""
+    """All failing tests share one topic."""
     return cluster.new_topic("three")
 
 
+@ON_THE_CLIENT
 @pytest.mark.parametrize(
     ("sql", "options", "error"),
     [
-        ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' is there without column 'broker_id'"),
+        ("select 'a' value, 1 partition", {}, "ConfigError: column 'partition' comes without column 'broker_id'"),
         ("select 1 value", {}, "ConfigError: column 'value' has the type int; expected binary or string"),
         (
             "select 'a' value",
@@ -209,6 +214,7 @@ def test_impossible_writes_fail_in_the_plan(
     assert error in str(caught.value)
 
 
+@ON_THE_CLIENT
 def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
     rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", cluster.master)
     with pytest.raises(AnalysisException, match="TubeMQ only appends"):
@@ -231,6 +237,7 @@ def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, top
         query.awaitTermination()
 
 
+@ON_THE_CLIENT
 def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> None:
     topic = cluster.new_topic("one")
     rows: list[tuple[Any, ...]] = [(b"a", {"ok": "ok"}), (b"b", {"not": "o,k"}), (b"c", None)]
@@ -242,6 +249,7 @@ def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> No
     assert {message.body for message in stored_in(cluster, topic)} == {b"a"}
 
 
+@ON_THE_CLIENT
 def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     topic = cluster.new_topic("one")
     rows = spark.sql("select 'a' value")
@@ -263,8 +271,8 @@ def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: 
 
 @pytest.mark.parametrize("server", BOTH)
 def test_rows_are_stored_although_a_broker_is_killed(server: str) -> None:
-    """What it had acknowledged and not written to disk is lost with it, for any client. The rest is on the other."""
-    rows, first, dies_at = 60_000, 100, 20_000
+    """A crash loses messages that are acknowledged but not on disk yet. The rest is on the other broker."""
+    rows, first, dies_at = 20_000, 100, 7_000
     with running(server, topics={"demo": TopicSpec(partitions=2)}) as cluster:
         with Producer(settings(cluster)) as producer:
             for row in range(first):

@@ -1,4 +1,4 @@
-"""The rows that earlier tries have stored: each is found once, in little memory and in linear time."""
+"""The index of stored rows matches each row once, in little memory and in linear time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(number: int) -> RecordMetadata:
 @pytest.mark.parametrize("run_length", [1, 2, 7, 1 << 18])
 @pytest.mark.parametrize("seed", range(8))
 def test_each_stored_row_is_matched_once(run_length: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a simple model has it; the same one may be added several times."""
+    """Compare with a simple model. A row may be added several times."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows.RUN_LENGTH", run_length)
     r = random.Random(seed)
     found = StoredRows()
@@ -71,7 +71,7 @@ def test_nothing_is_stored() -> None:
 
 
 class Counted(int):
-    """A number whose comparisons are counted."""
+    """A number that counts its comparisons."""
 
     count = 0
 
@@ -92,7 +92,7 @@ class Counted(int):
 
 @pytest.mark.parametrize("shift", [0, 1, 5000])
 def test_equal_rows_take_linear_time(shift: int) -> None:
-    """Also where they come in another order."""
+    """Also if they come in another order."""
     found = StoredRows()
     for row in range(10_000):
         found.add(0, row, digest(1), place(row))

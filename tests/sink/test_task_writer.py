@@ -1,4 +1,4 @@
-"""Rows to messages, and rows that can never be sent."""
+"""The task writer makes messages of rows, and names rows that can never be sent; the plan is checked on the driver."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
-    """How many calls of producers the master has met. None of them come by themselves."""
+    """Return how many requests of producers the master has received. There are no heartbeats."""
     use_timings(heartbeat_period=3600.0)
     counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
     return lambda: sum(counter.fired for counter in counters)
@@ -138,7 +138,7 @@ BAD_ROWS = [
 def test_an_error_that_ends_the_producer_is_reported_once(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not about a row before the bad one."""
+    """The error names no row before the bad one."""
 
     def refuse(*_: object) -> None:
         raise ProtocolError("no frame takes it")
@@ -224,7 +224,7 @@ def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: C
 def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
     cluster: EmbeddedCluster, use_timings: UseTimings
 ) -> None:
-    """The driver is not: what it was told may be a typing error."""
+    """The driver gives up early, because the address may be a typing error."""
     use_timings(first_contact_timeout=0.0)
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     with pytest.raises(TransportError, match="no master answered"):

@@ -1,4 +1,4 @@
-"""Plays many histories.
+"""Play many histories of the sink.
 
 python -m tests.sink_histories --count 200 --seed X [--server embedded|real] [--only N] [--jobs N]
 python -m tests.sink_histories --every-rpc [--jobs N]     one small query, killed at each of its calls in turn
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def outcomes(chosen: Sequence[History], server: str, shrinks: bool, jobs: int) -> Iterator[Outcome]:
-    """In their order. Only those on embedded servers are played side by side."""
+    """Yield the outcomes in order. Histories on embedded servers run in parallel."""
     if jobs == 1 or len(chosen) == 1 or server == "real":
         with Stage(server) as stage:
             for history in chosen:

@@ -1,4 +1,4 @@
-"""One small query, killed or cut off at each of its calls to the servers in turn."""
+"""Histories of one small query that is killed or disconnected at each of its requests in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes histories from seeds."""
+"""Generates histories from seeds."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _CHANGES = [(_down, 3), (_topic, 3), (_expire, 1), (_switch_master, 1)]
 
 
 def generate(name: str, server: str = "embedded") -> History:
-    """The history of that name, which is its seed."""
+    """Return the history of that name, which is its seed."""
     r = random.Random(name)
     shapes = SHAPES if server == "embedded" else REAL_SHAPES
     mode = r.choice([ONCE, ONCE, ONCE, STAMPED, PLAIN])
@@ -146,7 +146,7 @@ def _restless(name: str, setting: Setting) -> Setting:
 
 
 def _with_new_tasks(history: History) -> History:
-    """In some histories a batch has another number of tasks when it is tried again."""
+    """Give some histories a batch that has another number of tasks in later attempts."""
     r = random.Random(f"{history.name}:tasks")
     if r.random() > 0.3:
         return history
@@ -161,7 +161,7 @@ def _failed_rows(name: str) -> str:
 
 
 def _framed(name: str, setting: Setting, shapes: list[TopicShape]) -> Setting:
-    """In some histories the frame says that its rows were read in another topic."""
+    """Give some histories a frame whose rows were read in another topic."""
     r = random.Random(f"{name}:frame")
     frame = r.choice([BARE, BARE, BARE, WITH_TOPIC, AS_READ])
     if setting.topic_column or frame == BARE:
@@ -183,7 +183,7 @@ def _event(r: random.Random, setting: Setting, server: str) -> Event:
 
 
 def _for_real(r: random.Random, kind: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Real servers cannot be told to fail, and keep their partitions."""
+    """Return an event that real servers allow: no injected failures, no new partitions."""
     if kind in ("crash", "foreign", "hook", "die"):
         return kind, args
     if kind == "stop":
@@ -192,7 +192,7 @@ def _for_real(r: random.Random, kind: str, args: dict[str, Any]) -> tuple[str, d
 
 
 def rows(history: History, batch: int, task: int, topics: list[str], partitions: list[Partition]) -> list[OutRow]:
-    """Of one task, the same whenever it is tried. Bodies are unique, unless the setting has `equal` ones."""
+    """Return the rows of one task, equal for all attempts. Bodies are unique, unless the setting has `equal` ones."""
     setting = history.setting
     is_read = not setting.topic_column and setting.frame == AS_READ
     read_in = None if setting.topic_column or setting.frame == BARE else topics[-1]
@@ -217,7 +217,7 @@ def rows(history: History, batch: int, task: int, topics: list[str], partitions:
 
 
 def spread(rows: list[list[OutRow]], by: int) -> list[list[OutRow]]:
-    """The rows of a batch over so many tasks more or fewer, at least one."""
+    """Return the rows of a batch, spread over `by` more (or fewer) tasks, at least one."""
     count = max(1, len(rows) + by)
     if count <= len(rows):
         return [*rows[: count - 1], [row for part in rows[count - 1 :] for row in part]]
@@ -226,7 +226,7 @@ def spread(rows: list[list[OutRow]], by: int) -> list[list[OutRow]]:
 
 
 def order(history: History, batch: int, task: int, nth: int, count: int) -> list[int]:
-    """In which the rows come in the `nth` try: the first one's is their own."""
+    """Return the order of the rows in the `nth` attempt; the first one keeps it."""
     numbers = list(range(count))
     if history.setting.shuffled and nth:
         random.Random(f"{history.name}:{batch}:{task}:{nth}").shuffle(numbers)

@@ -22,7 +22,7 @@ _PATIENCE = 2.0  # seconds for an answer
 
 
 class FetchFailedError(Exception):
-    """The rows of a task come no more, for shuffle files are lost; its worker lives on. `fail_answered` raises it."""
+    """The rows of a task end, because shuffle files are lost; its worker lives on. `fail_answered` raises it."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Hook:
 
 
 class Calls:
-    """Those of this process's main thread; heartbeats are not counted."""
+    """The requests of this process's main thread, without heartbeats."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -93,7 +93,7 @@ def _write_all(connection: Connection) -> None:
 
 
 def _wait_for_answer(connection: Connection) -> None:
-    """To all that was written; takes the answers away."""
+    """Wait for the answers to all requests, and drop them."""
     deadline = time.monotonic() + _PATIENCE
     owed = len(connection._deadlines)
     heard: dict[int, object] = {}

@@ -1,4 +1,4 @@
-"""What the processes of a query do, through the sink's public doors; each job is done in one of them."""
+"""The jobs of a query's processes, by the sink's public interface; each job runs in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     WITH_TOPIC: ("value", "key", "broker_id", "partition", "topic"),
     AS_READ: ("value", "key", "broker_id", "partition", "topic", "offset", "message_id", "corrupt"),
 }
-"""Of each kind of frame."""
+"""The columns of each kind of frame."""
 
 _BAD: dict[str, tuple[int, int | None]] = {"half a target": (1, None), "no such target": (99, 0)}
 BAD = [*_BAD]
@@ -166,7 +166,7 @@ def do(job: Job) -> Done:
 
 
 def quiet() -> None:
-    """Warnings of accidents are expected; TUBEMQ_HISTORIES_LOG shows them."""
+    """Silence the warnings, which are expected; TUBEMQ_HISTORIES_LOG shows them."""
     if os.environ.get("TUBEMQ_HISTORIES_LOG"):
         logging.basicConfig(level=logging.INFO, format="%(process)d %(asctime)s %(message)s")
     else:

@@ -1,4 +1,4 @@
-"""What must stand on the servers when all batches are committed."""
+"""Judges what is stored on the servers when all batches are committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 
 
 class BrokenError(AssertionError):
-    """A promise that was not kept."""
+    """A broken promise of the sink."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Case:
 
 
 def judge(case: Case) -> None:
-    """`BrokenError` for the first promise that was not kept; counts `doubles` where they are allowed."""
+    """Raise `BrokenError` for the first broken promise; count allowed `doubles`."""
     _check_presence(case)
     _check_targets(case)
     if case.setting.mode != PLAIN:
@@ -107,7 +107,7 @@ def _check_targets(case: Case) -> None:
 
 
 def _check_stamps(case: Case) -> None:
-    """Every message says whence it is, and with `effectivelyOnce` no two say the same."""
+    """Check that each message has its row's stamp, and with `effectivelyOnce`, that no two have the same."""
     seen: Counter[tuple[str, ...]] = Counter()
     for one in _own([*case.stored, *case.expired]):
         stamp = _stamp(one)
@@ -141,7 +141,7 @@ def _stamp(message: Message) -> tuple[str, ...]:
 
 
 def _check_keys(case: Case) -> None:
-    """Rows of a key are in their order, and in one partition as long as there are the same ones."""
+    """Check that rows of a key are in order, and in one partition as long as the partitions stay."""
     first = _first_places([*case.stored, *case.expired])
     homes: dict[tuple[str, bytes], set[Partition]] = defaultdict(set)
     for batch, tasks in case.committed.items():
@@ -175,7 +175,7 @@ def _first_places(messages: Iterable[Message]) -> dict[tuple[str, bytes], dict[P
 
 
 def _check_batches(case: Case) -> None:
-    """In each partition a batch stands behind the one before."""
+    """Check that each partition has the batches in order."""
     if "crash" in case.accidents:
         return
     batches = {(row.topic, row.body): batch for batch, _, row in _all_rows(case)}
@@ -203,7 +203,7 @@ def _check_reports(case: Case) -> None:
 
 
 def _check_bad_rows(case: Case) -> None:
-    """Dead letters are there, of bad rows alone."""
+    """Check that each bad row, and no other, has a dead letter."""
     wanted: Counter[bytes] = Counter()
     begun: dict[bytes, float] = {}
     for tasks in case.committed.values():
@@ -225,7 +225,7 @@ def _check_bad_rows(case: Case) -> None:
 
 
 def _tried(done: Committed) -> list[OutRow]:
-    """In the order of the try that counts."""
+    """Return the rows in the order of the attempt that counts."""
     return [done.rows[number] for number in done.order]
 
 

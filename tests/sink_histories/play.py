@@ -1,4 +1,4 @@
-"""Plays a history: the part of Spark's driver, and of fate."""
+"""Plays a history in the role of Spark's driver, and causes its events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TICK = 0.02
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: how long the sink tries, waits for an answer, and settles; and the longest that a history may take."""
+    """Seconds for which the sink retries and waits for an answer, and for which a history may take."""
 
     retry: float
     rpc: float
@@ -34,7 +34,7 @@ class Pace:
 
 
 class FailedError(Exception):
-    """A run of a batch came to nothing. `is_death` when the driver died; `kind` is the class of a task's error."""
+    """A failed run of a batch. `is_death` if the driver died; `kind` is the class of a task's error."""
 
     def __init__(self, text: str, *, is_death: bool = False, kind: str = "") -> None:
         super().__init__(text)
@@ -157,7 +157,7 @@ class Player:
             self.world.change(event.kind, args)
 
     def _happens(self, what: str, args: dict[str, Any]) -> None:
-        """On the servers' thread."""
+        """Cause a change; runs on the servers' thread."""
         self.stats[what] += 1
         if what != "die":
             self.world.change(what, args)
@@ -243,7 +243,7 @@ class Player:
         return [ended[task] for task in range(len(rows))]
 
     def _check_error(self, done: Done | None) -> None:
-        """Only some errors may come of accidents."""
+        """Check that events of the history explain the error."""
         if done is None:
             return
         # A claim is lost to nobody where the cluster's clock was advanced, or a task was slower than the claim's end.
@@ -266,7 +266,7 @@ class Player:
         return child
 
     def _call(self, job: Job, batch: int, role: str) -> Any:
-        """In a process of its own."""
+        """Run `job` in a process of its own."""
         child = self._new()
         try:
             child.start(job)
@@ -285,7 +285,7 @@ class Player:
         return done.value
 
     def _first_of(self, children: list[Child]) -> list[Child]:
-        """Those that have something to say, or died."""
+        """Wait for processes that have finished or died, and return them."""
         while True:
             assert time.monotonic() < self._deadline, "it takes too long"
             self.world.tend()
@@ -294,7 +294,7 @@ class Player:
                 return [child for child in children if child.connection in ready]
 
     def _restart(self, *, hard: bool) -> None:
-        """Another run of the query: in a new driver, or in the one before, where idle workers live on."""
+        """Begin another run of the query, in a new driver if `hard`, or in the same one, where idle workers live on."""
         self._dead = False
         self._run = str(uuid.uuid4())
         self._first = None

@@ -1,4 +1,4 @@
-"""A real TubeMQ that many histories share: each has topics and groups of its own."""
+"""A real TubeMQ that histories share; each has topics and groups of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RealServer:
 
 
 class RealWorld:
-    """Has what `world.World` has. A broker that is killed comes back at once: what it lost is known only then."""
+    """A `World` on real servers. A killed broker comes back at once, because only then it is known what it lost."""
 
     def __init__(self, cluster: RealCluster, setting: Setting) -> None:
         self._cluster = cluster

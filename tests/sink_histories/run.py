@@ -1,4 +1,4 @@
-"""Plays histories by name; one that fails is shrunk."""
+"""Plays histories by name, and shrinks those that fail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stage:
         self.close()
 
     def prepare(self) -> None:
-        """Starts what all histories share; `MissingTool` where Java or Maven is missing."""
+        """Start what all histories share. Raise `MissingTool` if Java or Maven is missing."""
         self._zygote = self._zygote or Zygote()
         if self.server == "real":
             self._real = self._real or RealServer()
@@ -74,7 +74,7 @@ class Stage:
         return self.play_shrunk(history) if shrinks else self.play(history)
 
     def play_shrunk(self, history: History) -> Outcome:
-        """When it fails, the smallest one found that fails likewise."""
+        """Play `history`; if it fails, return the smallest history found that fails the same way."""
         outcome = self.play(history)
         if outcome.problem is None:
             return outcome
@@ -137,7 +137,7 @@ class Stage:
 
 
 def shrink(history: History, fails: Callable[[History], bool], tries: int = 40) -> None:
-    """Drops events, one after the other, as long as it `fails` without them."""
+    """Remove one event after the other, as long as the history `fails` without it."""
     number = 0
     while number < len(history.events) and tries > 0:
         events: list[Event] = [*history.events]
@@ -153,7 +153,7 @@ _stages: list[Stage] = []  # of this process
 
 
 def play_alone(history: History, shrinks: bool) -> Outcome:
-    """On an embedded server; for processes side by side."""
+    """Play on an embedded server, in one of several processes."""
     if not _stages:
         _stages.append(Stage())
         Finalize(None, _stages[0].close, exitpriority=1)
@@ -161,6 +161,6 @@ def play_alone(history: History, shrinks: bool) -> Outcome:
 
 
 def _kind(problem: str) -> str:
-    """The error's class and the first words of its text."""
+    """Return the error's class and the first words of its text."""
     lines = [line for line in problem.strip().splitlines() if line and not line[0].isspace()]
     return "".join(c for c in lines[-1] if not c.isdigit())[:40]

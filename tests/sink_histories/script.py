@@ -1,4 +1,4 @@
-"""What is played: a setting and events, plain values all, so that a history can be printed, shrunk and played again."""
+"""A history: a setting and events as plain values, so that it can be printed, shrunk and played again."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class History:
-    """`name` is the seed it was made from."""
+    """A history; its `name` is its seed."""
 
     name: str
     setting: Setting

@@ -119,7 +119,7 @@ def test_random_histories_on_real_servers() -> None:
             assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
 
 
-# The histories themselves
+# Histories
 
 
 def test_a_name_determines_a_history() -> None:

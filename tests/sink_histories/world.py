@@ -31,7 +31,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Message:
-    """`place` orders the messages of a partition."""
+    """A stored message; `place` orders the messages of a partition."""
 
     partition: Partition
     place: int
@@ -61,21 +61,21 @@ class World(Protocol):
     def framing(self) -> Framing: ...
 
     def change(self, kind: str, args: Mapping[str, Any]) -> None:
-        """Something befalls the cluster."""
+        """Change the cluster."""
         ...
 
     def fault(self, args: Mapping[str, Any]) -> None: ...
 
     def at_call(self, args: Mapping[str, Any], function: Callable[[], None]) -> None:
-        """Has `function` called at a call to the servers."""
+        """Call `function` at a request to the servers."""
         ...
 
     def tend(self) -> None:
-        """Brings back the brokers whose time has come."""
+        """Restart the brokers that are due."""
         ...
 
     def calm(self) -> None:
-        """Ends faults, and brings all servers back."""
+        """End all faults, and restart all servers."""
         ...
 
     def messages(self) -> list[Message]: ...

@@ -1,4 +1,4 @@
-"""A process without threads or connections, from which those of the queries are forked.
+"""A process without threads and connections, from which the processes of queries are forked.
 
 Children are asked over a socket. One that is killed is seen by the end of its socket. All end when their maker does.
 """
@@ -22,7 +22,7 @@ from tests.sink_histories.jobs import Begin, Done, Job
 
 
 class Zygote:
-    """Best used as a context manager."""
+    """The process from which others are forked; best used as a context manager."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -70,7 +70,7 @@ class Child:
             self.connection.send(job)
 
     def outcome(self) -> Done | None:
-        """Waits for it; None when it died."""
+        """Wait for the result, and return it; None if the process died."""
         try:
             done = self.connection.recv()
         except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""What brokers refuse in the middle of a task: retried, then told, with how many of its rows are acknowledged."""
+"""Brokers refuse sends in the middle of a task: the sink retries, then reports how many rows are acknowledged."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MIDDLE = 300
 
 
 def _close(tubemq: EmbeddedTubeMQ, topic: str) -> None:
-    """The master lists it no more, and the brokers refuse it."""
+    """Remove the topic from the master's list, and let the brokers refuse it."""
     tubemq.close_topic(topic, subscribe=False)
     tubemq.on("send_message", topic=topic).fail(403)
 
 
 class Trouble(NamedTuple):
-    """What befalls a topic, and what the task that meets it fails with."""
+    """What happens to a topic, and the error with which the task fails."""
 
     befall: Callable[[EmbeddedTubeMQ, str], object]
     error: type[TubeMQError]
@@ -61,7 +61,7 @@ def own_cluster(running: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def write(own_cluster: EmbeddedCluster) -> Callable[..., Written]:
-    """Writes the rows; before those in the middle something happens."""
+    """Return a function that writes the rows; something happens in the middle."""
 
     def give(topic: str, happens: Callable[[], object], task: Task, **given: Any) -> Written:
         columns = schema(ROWS)
@@ -106,7 +106,7 @@ def test_a_task_fails_and_reports_how_many_rows_are_stored(
 def test_a_bad_row_does_not_hide_a_failure_of_the_rows_before_it(
     own_cluster: EmbeddedCluster, trouble: Trouble
 ) -> None:
-    """They are usually stored when a task ends for a bad row."""
+    """When a bad row fails a task, the rows before it are usually stored."""
     topic = own_cluster.new_topic("three")
     rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
     writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
@@ -124,7 +124,7 @@ def test_a_bad_row_does_not_hide_a_failure_of_the_rows_before_it(
 def test_the_next_attempt_sends_the_rest(
     own_cluster: EmbeddedCluster, write: Callable[..., Written], trouble: Trouble
 ) -> None:
-    """Each row once, where that was asked for."""
+    """With `effectivelyOnce`, each row is then stored once."""
     topic = own_cluster.new_topic("three")
     task = Task()
     once = {"effectivelyOnce": True, "checkpointLocation": task.query}
@@ -144,7 +144,7 @@ def test_the_next_attempt_sends_the_rest(
 def test_the_next_attempt_reports_stored_rows_that_retention_removed(
     own_cluster: EmbeddedCluster, uncertain: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By retention: whether those rows were stored cannot be told."""
+    """It is unknown whether these rows were stored."""
     topic = own_cluster.new_topic("one")
     task = Task()
     once: dict[str, Any] = {"effectivelyOnceUncertain": uncertain, "checkpointLocation": task.query}
@@ -179,7 +179,7 @@ def test_the_next_attempt_reports_stored_rows_that_retention_removed(
 def test_rows_of_a_topic_whose_only_broker_is_down_wait_for_it(
     own_cluster: EmbeddedCluster, use_timings: UseTimings, failed_rows: str, once: bool
 ) -> None:
-    """The worker is new, and was never told of the topic. Rows of a topic that is unknown are left out all the same."""
+    """The worker is new and does not know the topic. Rows of an unknown topic are dropped all the same."""
     use_timings(topic_lists_fill_up=0.0)
     task = Task()
     topic, lone = (f"on_{broker}_{failed_rows}_{once}" for broker in (1, 2))

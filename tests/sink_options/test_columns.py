@@ -50,7 +50,7 @@ FLAT = [(name, kind, expected) for name, kinds, expected in WRONG_TYPES for kind
 
 
 def problem(columns: StructType, overwrite: bool = False, **given: Any) -> str:
-    """Of a stream and of a batch write: no server is asked for it."""
+    """Return the error of a stream and of a batch write, which sends no request."""
     raw = {"tubemq.master": "127.0.0.1:1", "topic": "demo", **{name.lower(): text for name, text in given.items()}}
     said = set()
     for make in (TubeMQDataSource(raw).writer, TubeMQDataSource(raw).streamWriter):
@@ -122,7 +122,7 @@ def test_a_value_is_required() -> None:
     ("name", "kind"), [(name, kinds[0]) for name, kinds, _ in WRONG_TYPES], ids=[name for name, *_ in WRONG_TYPES]
 )
 def test_columns_are_refused_before_any_row_is_sent(cluster: Cluster, name: str, kind: DataType, nobodys: str) -> None:
-    """Nor is anything sent."""
+    """No row is sent."""
     columns = {"broker_id": INT, "partition": INT, "inlong_group": STRING, "inlong_stream": STRING, name: kind}
     columns |= COPIED if name == "corrupt" else {}
     for streaming in (False, True):

@@ -29,13 +29,13 @@ NOWHERE = {"value": b"a", "topic": "nowhere", **ORIGIN}
 
 @pytest.fixture
 def read(cluster: Cluster, demo: str) -> list[dict[str, Any]]:
-    """What the source makes of `ROWS`, which stand in `demo`."""
+    """Return the source's rows of `ROWS`, which are stored in `demo`."""
     save(cluster, ROWS, demo)
     return rows_of(cluster, demo)
 
 
 def rows_of(cluster: Cluster, topic: str, **given: Any) -> list[dict[str, Any]]:
-    """As Spark's frames have them."""
+    """The same rows as Spark's DataFrames have them."""
     maps = ("attributes", "inlong_attributes")
     return [
         {name: dict(cell) if name in maps and cell is not None else cell for name, cell in row.items()}
@@ -44,7 +44,7 @@ def rows_of(cluster: Cluster, topic: str, **given: Any) -> list[dict[str, Any]]:
 
 
 def in_zone_of_the_process(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As Spark gives rows to writers without Arrow."""
+    """The same rows as Spark gives them to writers without Arrow."""
     return [{**row, "msg_time": row["msg_time"] and row["msg_time"].astimezone().replace(tzinfo=None)} for row in rows]
 
 
@@ -60,7 +60,7 @@ def contents(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def test_a_topic_is_copied(
     cluster: Cluster, demo: str, read: list[dict[str, Any]], by_rows: bool, corrupt: str
 ) -> None:
-    """All that its messages have; nothing goes back to where it was read."""
+    """Copies have all parts of the messages, and do not go back to where they were read."""
     copy = cluster.new_topic("one")
     rows = rows_of(cluster, demo, corruptMessages=corrupt)
     assert ("corrupt" in rows[0]) == (corrupt == "keep")
@@ -73,7 +73,7 @@ def test_a_topic_is_copied(
 @pytest.mark.column("broker_id", "partition")
 @pytest.mark.parametrize("kept", [("offset",), ("message_id",), ("broker_id", "message_id"), tuple(ORIGIN)])
 def test_the_position_a_row_was_read_from_is_no_target(cluster: Cluster, demo: str, kept: tuple[str, ...]) -> None:
-    """Nor is half of one."""
+    """Half of a position is no target either."""
     save(cluster, [{"value": b"a", **{name: ORIGIN[name] for name in kept}}], demo)
     assert bodies(cluster, demo) == [b"a"]
 
@@ -91,7 +91,7 @@ def test_without_its_position_a_row_goes_to_its_target(cluster: Cluster, demo: s
 
 @pytest.mark.column("topic")
 def test_the_topic_option_wins_for_copies(cluster: Cluster, demo: str, read: list[dict[str, Any]]) -> None:
-    """Without the option the column is a target as ever."""
+    """Without option `topic`, the column says where a row goes."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [{**row, "topic": (first, second)[n % 2]} for n, row in enumerate(read)]
     save(cluster, rows, kinds=AS_READ)
@@ -112,7 +112,7 @@ def test_copies_may_get_a_key(cluster: Cluster, demo: str) -> None:
 def test_stored_copies_are_not_sent_again(
     cluster: Cluster, demo: str, read: list[dict[str, Any]], tmp_path: Any, by_rows: bool
 ) -> None:
-    """Wherever the rows were read; the receipts say where the copies are."""
+    """It does not matter where the rows were read. The receipts say where the copies are."""
     copy, task = cluster.new_topic("one"), Task()
     given = {"effectivelyOnce": True, "checkpointLocation": task.query, "receipts": tmp_path, "by_rows": by_rows}
     rows = in_zone_of_the_process(read) if by_rows else read
@@ -134,7 +134,7 @@ def test_stored_copies_are_not_sent_again(
 
 @pytest.mark.sink_option("stampRows")
 def test_stamps_of_another_query_are_refused(cluster: Cluster, demo: str) -> None:
-    """They would say that this query's row is another one."""
+    """They would give this query's row the identity of another one."""
     copy = cluster.new_topic("one")
     Writing(cluster, schema(), demo, streaming=True, stampRows=True).write([{"value": b"a"}], Task())
     rows = rows_of(cluster, demo)
@@ -147,7 +147,7 @@ def test_stamps_of_another_query_are_refused(cluster: Cluster, demo: str) -> Non
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize("once", [False, True])
 def test_the_dead_letter_of_a_copy_has_no_target(cluster: Cluster, demo: str, once: bool) -> None:
-    """It is for the topic of the option, and for no partition."""
+    """It names the topic of the option, and no partition."""
     dead = cluster.new_topic("one")
     rows = [NOWHERE, {**NOWHERE, "value": b"bad", "attributes": {"a": "b=c"}}, {**NOWHERE, "topic": dead}]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
@@ -168,7 +168,7 @@ PACKS: dict[str, Any] = {"messageFormat": "inlongmsg"}
 @pytest.mark.sink_option("messageFormat")
 @pytest.mark.parametrize("corrupt", ["fail", "keep"])
 def test_packs_are_copied(cluster: Cluster, demo: str, corrupt: str) -> None:
-    """Their place in the pack they were read from is an origin too."""
+    """Their index in the pack also says where they were read."""
     copy = cluster.new_topic("one")
     save(cluster, [{"value": b"%d" % n, **PACK} for n in range(10)], demo, **PACKS)
     rows = rows_of(cluster, demo, corruptMessages=corrupt, **PACKS)

@@ -1,4 +1,4 @@
-"""Where rows go: `topic`, `key`, `broker_id` and `partition`."""
+"""The destination of rows: `topic`, `key`, `broker_id` and `partition`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tubemq_spark.protocol.metadata import Partition
 @pytest.mark.column("topic")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_the_option_wins_over_a_rows_topic(cluster: Cluster, by_rows: bool) -> None:
-    """Whatever that is."""
+    """The row's topic may be null, empty or unknown."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows: list[dict[str, Any]] = [
         {"value": b"a", "topic": None},
@@ -68,7 +68,7 @@ def test_an_unknown_topic_fails_in_the_plan(cluster: Cluster) -> None:
 
 @pytest.mark.column("key")
 def test_rows_of_a_key_go_to_one_partition_in_order(cluster: Cluster, demo: str) -> None:
-    """In every write, however the rows are dealt; its messages stand in the order of the rows."""
+    """This holds across writes. The messages of a key have the order of the rows."""
     for part in range(3):
         save(
             cluster, [{"value": b"%d %d" % (n % 20, 20 * part + n), "key": b"%d" % (n % 20)} for n in range(100)], demo
@@ -107,7 +107,7 @@ def test_rows_without_a_key_are_spread(cluster: Cluster, demo: str) -> None:
 
 @pytest.mark.column("broker_id", "partition")
 def test_a_row_goes_to_its_target(cluster: Cluster, demo: str) -> None:
-    """Before a key, too."""
+    """The target also wins over a key."""
     targets = partitions(cluster, demo)
     rows = [
         {

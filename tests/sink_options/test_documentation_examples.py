@@ -1,4 +1,4 @@
-"""The documentation's own lines, run by Spark on what the sink has written."""
+"""Spark runs the examples of the documentation on messages that the sink has written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def lines_of(page: str, word: str) -> str:
-    """The page's first block of Python that has this word."""
+    """Return the page's first block of Python code with this word."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     found: str = next(block for block in blocks if word in block)
     return found
 
 
 def run(lines: str, **names: Any) -> Any:
-    """What the last line gives."""
+    """Run `lines`, and return the value of the last one."""
     *statements, last = ast.parse(lines).body
     assert isinstance(last, ast.Expr)
     exec(compile(ast.Module(statements, []), "documentation", "exec"), names)
@@ -40,7 +40,7 @@ def shared(cluster: Cluster, **others: str) -> dict[str, str]:
 
 @pytest.mark.sink_option("stampRows")
 def test_the_example_drops_copies(cluster: Cluster, demo: str, spark: SparkSession) -> None:
-    """Of a task that was tried again and of a batch that was replayed; rows that are equal stay."""
+    """The copies come from a second attempt of a task and from a replayed batch. Equal rows stay."""
     rows = [{"value": b"%d" % (n // 2)} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
     task = Task()
@@ -54,7 +54,7 @@ def test_the_example_drops_copies(cluster: Cluster, demo: str, spark: SparkSessi
 
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 def test_the_example_restores_dead_letters(cluster: Cluster, demo: str, spark: SparkSession) -> None:
-    """With all that the rows had."""
+    """The rows come back complete."""
     dead = cluster.new_topic("one")
     rows: list[dict[str, Any]] = [
         {

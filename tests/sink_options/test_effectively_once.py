@@ -1,4 +1,4 @@
-"""`effectivelyOnce`, and the options that go with it: one message for each row, however often a task is tried."""
+"""`effectivelyOnce` and its options: one message for each row, however many attempts a task has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests import messages
 from tests.clusters import Cluster, Layout
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.messages import partitions
 from tests.stored import stored_in
 from tests.waiting import wait_until
@@ -19,6 +20,10 @@ from tests.without_spark.sink import Cells, Task, Writing, bodies, own, save, sc
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
+
+ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
+"""The client alone decides; a real server proves it once more."""
+
 
 pytestmark = pytest.mark.sink_option("effectivelyOnce")
 
@@ -41,7 +46,7 @@ class Query:
         self._writing: Writing | None = None
 
     def plan(self, rows: Sequence[Cells] = ROWS) -> Writing:
-        """A micro-batch begins."""
+        """Begin a micro-batch."""
         self._writing = Writing(self._cluster, schema(rows), self._topic, streaming=True, **self._given)
         return self._writing
 
@@ -49,12 +54,12 @@ class Query:
         return (self._writing or self.plan(rows)).write(rows, self.task)
 
     def again(self, rows: Sequence[Cells] = ROWS) -> Written:
-        """Spark tries the task again."""
+        """Let Spark attempt the task again."""
         self.task = self.task.again()
         return self.write(rows)
 
     def replay(self, rows: Sequence[Cells] = ROWS) -> Written:
-        """The query was stopped; its first micro-batch is that which was not committed."""
+        """Restart the query, whose first micro-batch is the uncommitted one."""
         self.task = self.task.restarted()
         self.plan(rows)
         return self.write(rows)
@@ -68,7 +73,7 @@ class Query:
 TRIES = pytest.mark.parametrize("again", [Query.again, Query.replay], ids=["task", "batch"])
 
 
-# What stands already is not sent again
+# Stored rows are not sent again
 
 
 @TRIES
@@ -107,7 +112,7 @@ def test_a_stored_but_uncommitted_batch_is_not_sent_again(cluster: Cluster, demo
 
 @TRIES
 def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
-    """Found by their digests; equal rows are as many as they are."""
+    """Rows are found by their digests. Equal rows keep their number."""
     rows: list[dict[str, Any]] = [{"value": b"%d" % (n % 7), "attributes": {"n": str(n % 3)}} for n in range(42)]
     query = Query(cluster, demo)
     query.write(rows[:25])
@@ -118,9 +123,10 @@ def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any)
     assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
 
 
+@ON_THE_CLIENT
 @TRIES
 def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again: Any) -> None:
-    """A map has none."""
+    """The entries of a map have no order."""
     rows: list[dict[str, Any]] = [{"value": b"%d" % n, "attributes": {"a": "1", "b": str(n)}} for n in range(10)]
     query = Query(cluster, demo)
     query.write(rows)
@@ -130,7 +136,7 @@ def test_attributes_may_come_in_another_order(cluster: Cluster, demo: str, again
 
 @TRIES
 def test_rows_with_topics_and_targets_of_their_own(cluster: Cluster, again: Any) -> None:
-    """Of topics that only the rows name as well."""
+    """The rows name their topics."""
     first, second = cluster.new_topic("one"), cluster.new_topic("one")
     rows = [
         {"value": b"%d" % n, "topic": (first, second)[n % 2], "broker_id": 1, "partition": 0, "key": b"k"}
@@ -143,9 +149,10 @@ def test_rows_with_topics_and_targets_of_their_own(cluster: Cluster, again: Any)
     assert bodies(cluster, second) == sorted(b"%d" % n for n in range(1, 20, 2))
 
 
+@ON_THE_CLIENT
 @TRIES
 def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any) -> None:
-    """Digests are of rows, not of bytes that are sent: a pack has the time at which it was made."""
+    """A digest is that of the row, because the body of a pack contains the present time."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(10)]
     query = Query(cluster, topic, messageFormat="inlongmsg", compression="gzip")
@@ -154,6 +161,7 @@ def test_packed_and_compressed_rows_are_recognized(cluster: Cluster, again: Any)
     assert len(stored_in(cluster, topic)) == 10
 
 
+@ON_THE_CLIENT
 @TRIES
 def test_failed_rows_do_not_disturb(cluster: Cluster, again: Any) -> None:
     topic = cluster.new_topic("one")
@@ -176,6 +184,7 @@ def test_rows_of_other_tasks_and_queries_are_ignored(cluster: Cluster, demo: str
     assert bodies(cluster, demo) == sorted(3 * BODIES)
 
 
+@ON_THE_CLIENT
 def test_messages_have_stamps_and_digests(cluster: Cluster, demo: str) -> None:
     query = Query(cluster, demo)
     rows = [{"value": b"same"}, {"value": b"same"}, {"value": b"other"}]
@@ -189,9 +198,10 @@ def test_messages_have_stamps_and_digests(cluster: Cluster, demo: str) -> None:
     assert digests[b"same"] != digests[b"other"]
 
 
-# Where it cannot be told: `effectivelyOnceUncertain`
+# Unknown outcomes: `effectivelyOnceUncertain`
 
 
+@ON_THE_CLIENT
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 def test_changed_rows_fail_the_task(cluster: Cluster, demo: str, again: Any) -> None:
@@ -203,6 +213,7 @@ def test_changed_rows_fail_the_task(cluster: Cluster, demo: str, again: Any) -> 
     assert bodies(cluster, demo) == sorted([*BODIES, b"changed"])
 
 
+@ON_THE_CLIENT
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceUncertain")
 def test_changed_rows_may_be_accepted(
@@ -227,6 +238,7 @@ def test_too_many_messages_to_search_fail_the_task(cluster: Cluster, demo: str, 
     assert bodies(cluster, demo) == sorted(row["value"] for row in ROWS[:10])
 
 
+@ON_THE_CLIENT
 @TRIES
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets", "effectivelyOnceUncertain")
 def test_without_a_search_all_rows_may_be_sent_again(
@@ -242,7 +254,7 @@ def test_without_a_search_all_rows_may_be_sent_again(
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
 @pytest.mark.parametrize("layout", ["one", "three", "stores"])
 def test_a_task_reads_as_many_messages_as_the_option_allows(cluster: Cluster, layout: Layout) -> None:
-    """However many partitions share a store."""
+    """It does not matter how many partitions share a store."""
     topic = cluster.new_topic(layout)
     query = Query(cluster, topic, effectivelyOnceMaxOffsets=10)
     query.write(ROWS[:10])
@@ -252,7 +264,7 @@ def test_a_task_reads_as_many_messages_as_the_option_allows(cluster: Cluster, la
         query.again()
 
 
-# Whose bookmarks: `effectivelyOnceGroup`, or the checkpoint
+# The names of the bookmark groups: `effectivelyOnceGroup`, or the checkpoint
 
 
 @pytest.mark.sink_option("effectivelyOnceGroup")
@@ -284,12 +296,14 @@ def test_groups_follow_the_checkpoint() -> None:
     assert group(checkpointLocation="/a", effectivelyOnceGroup="mine") == "mine"
 
 
+@ON_THE_CLIENT
 def test_it_needs_a_checkpoint(cluster: Cluster, demo: str) -> None:
     for location in (None, "", " "):
         with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' needs option 'checkpointLocation' on the"):
             Query(cluster, demo, checkpointLocation=location).plan()
 
 
+@ON_THE_CLIENT
 @pytest.mark.parametrize("checkpoint", [None, "/somewhere"])
 def test_a_batch_write_refuses_it(cluster: Cluster, demo: str, checkpoint: str | None) -> None:
     with pytest.raises(ConfigError, match=r"^option 'effectivelyOnce' is for streams; a batch write may use option '"):
@@ -297,7 +311,7 @@ def test_a_batch_write_refuses_it(cluster: Cluster, demo: str, checkpoint: str |
 
 
 def test_messages_of_others_are_ignored(cluster: Cluster, demo: str) -> None:
-    """Whatever others send between two tries: some of it with stamps that are none."""
+    """Others send messages between two attempts, some with incomplete stamps."""
     query = Query(cluster, demo)
     query.plan()
     target = partitions(cluster, demo)[0]

@@ -27,14 +27,14 @@ __all__ = ["start"]
 
 
 def write_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]], **given: Any) -> None:
-    """A whole batch with one task for each of `parts`."""
+    """Write and commit a batch with one task for each of `parts`."""
     new_workers()
     writing = begin(cluster, [{"value": b""}], **given)
     writing.commit([writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)], task.batch)
 
 
 def try_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]]) -> list[Written]:
-    """A batch that is not committed."""
+    """Write a batch without committing it."""
     new_workers()
     writing = begin(cluster, [{"value": b""}])
     return [writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)]
@@ -88,7 +88,7 @@ def test_the_same_tasks_are_committed(start: Start) -> None:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 def test_a_task_without_rows_searches_for_its_stored_rows(start: Start, shared: bool) -> None:
-    """Over connections of its own too, which end with it."""
+    """It does so over connections of its own too, which end with the task."""
     cluster, task = start(), Task()
     writing = begin(cluster, rows("0", 3), tubemq_connections_shared=shared)
     writing.write(rows("0", 3), task)
@@ -121,7 +121,7 @@ def test_another_spelling_of_the_checkpoint_finds_the_bookmarks(
 
 @pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
 def test_groups_of_earlier_releases_are_used(start: Start, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These were named after the folder as it is spelled."""
+    """Earlier releases derived the names from the folder as the user spelled it."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 0)
     cluster, task = start(), Task()
     former = f"spark_sink_{sha256(folder.encode()).hexdigest()[:16]}"
@@ -150,7 +150,7 @@ def group_of(folder: str) -> str:
 
 
 def forget_groups(cluster: EmbeddedCluster, group: str) -> None:
-    """As servers do after some time."""
+    """Remove the groups, as servers do after some time."""
     names = [bookmark_group(group, 0), bookmark_group(group, 1), plan_group(group)]
     (server,) = cluster.tubemq._servers.brokers.values()
 
@@ -163,7 +163,7 @@ def forget_groups(cluster: EmbeddedCluster, group: str) -> None:
 
 @pytest.fixture
 def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluster, Task]:
-    """A batch that was left half done, and whose groups are gone. Others wrote before, between and after."""
+    """A half-written batch without its groups. Others have written before, between and after."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
     cluster, task = start(), Task()
     for number in range(50):
@@ -214,7 +214,7 @@ def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tupl
 def test_the_first_batch_of_a_query_needs_no_search_before_the_bookmark(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its messages stand behind the bookmark, and none of an earlier batch before it."""
+    """Its messages are behind the bookmark, and there are none of an earlier batch before it."""
     monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.MARGIN", 3)
     cluster, task = start(partitions=3), Task()
     for number in range(50):

@@ -1,4 +1,4 @@
-"""`effectivelyOnce` across runs, and where Spark has ended all workers between two batches."""
+"""`effectivelyOnce` across runs of a query, and if Spark ends all workers between two batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
 
 
 def new_workers() -> None:
-    """Spark has ended the ones before."""
+    """Act as if Spark had ended the workers before."""
     RUN_CACHE.clear()
     forget_servers()
 
@@ -47,7 +47,7 @@ def new_workers() -> None:
 def write(
     cluster: EmbeddedCluster, task: Task, some: Sequence[Cells], topic: str | None = "demo", **given: Any
 ) -> Task:
-    """A whole batch of one task, by workers of its own; the task of the next batch."""
+    """Write and commit a batch of one task by new workers; return the task of the next batch."""
     new_workers()
     writing = begin(cluster, some, topic, **given)
     new_workers()
@@ -68,7 +68,7 @@ def group_of(cluster: EmbeddedCluster) -> str:
 
 
 def test_only_the_first_batch_of_a_run_searches_for_earlier_attempts(start: Start) -> None:
-    """However long the triggers, and whatever others write meanwhile."""
+    """It does not matter how long the triggers are and what others write."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     fetches = cluster.tubemq.on("get_message").count()
@@ -82,7 +82,7 @@ def test_only_the_first_batch_of_a_run_searches_for_earlier_attempts(start: Star
 
 
 def test_a_commit_reads_no_bookmarks(start: Start) -> None:
-    """It moves them, by two calls for each partition; the plan makes four."""
+    """It moves them by two requests for each partition; the plan sends four."""
     cluster, task = start(partitions=3), Task()
     some = rows("0", 5)
     source = TubeMQDataSource(options(cluster, "demo", effectivelyOnce=True, checkpointLocation="/checkpoints/trap"))
@@ -130,7 +130,7 @@ def test_a_deleted_topic_is_forgotten(start: Start) -> None:
 
 @pytest.mark.parametrize("topic", ["demo", None], ids=["option", "column"])
 def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: Start, topic: str | None) -> None:
-    """No try of its next batch has begun, so nothing of it can be among what was removed."""
+    """No attempt of its next batch has begun, so retention cannot have removed its rows."""
     cluster, task = start(), Task()
     given: dict[str, Any] = {} if topic else {"topic": "demo"}
     for batch in range(3):
@@ -149,7 +149,7 @@ def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: St
 
 
 def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no plan knows the topic, for the driver is another one."""
+    """The new driver's plan does not know the topic."""
     cluster, task = start(), Task()
     for batch in range(2):
         task = write(cluster, task, rows(str(batch), 5, topic="demo"), None)
@@ -183,7 +183,7 @@ def test_many_messages_of_others_prevent_a_search_only_if_the_batch_has_begun(st
 
 @pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])
 def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Start, committed: bool) -> None:
-    """For rows of its batch may be among what was removed."""
+    """Retention may have removed rows of its batch."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     some = rows("1", 30)
@@ -199,7 +199,7 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
 
 
 def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
-    """The third group goes back only where the bookmark is known to stand."""
+    """The third group moves back only where the bookmark has moved."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     group = group_of(cluster)
@@ -213,7 +213,7 @@ def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
 
 
 def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
-    """What retention has removed before the batch began does not matter."""
+    """Messages that retention removed before the batch began do not matter."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     for _ in range(40):

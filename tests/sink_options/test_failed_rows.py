@@ -15,16 +15,21 @@ import pyarrow as pa
 import pytest
 
 from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.stored import stored_in
 from tests.without_spark.sink import KINDS, TIMESTAMP, Task, Writing, as_json, bodies, own, save, schema
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.task_writer import write_batches
 
+ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
+"""The client alone decides; a real server proves it once more."""
+
+
 LONG = 1 << 20  # bytes that a topic takes, unless it says otherwise
 
 
 class BadRow(NamedTuple):
-    """Which column is to blame, what the row has in place of a good one's cells, and what is said of it."""
+    """A bad row: the bad column, the cells that differ from a good row, and the reason in the error."""
 
     column: str
     cells: Mapping[str, Any]
@@ -93,7 +98,7 @@ SIMPLE = [BAD_ROWS[name] for name in ("null", "value with ,", "unknown topic", "
 
 
 def rows_of(bad: BadRow, topic: str) -> list[dict[str, Any]]:
-    """Good ones around a bad one, in position 2."""
+    """Return good rows around a bad one at index 2."""
     good: dict[str, Any] = {"topic": topic} if "topic" in bad.cells else {}
     if "broker_id" in bad.cells:
         good |= {"broker_id": 1, "partition": 0}
@@ -118,14 +123,15 @@ def topic(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def one_for_all(cluster: Cluster) -> str:
-    """Its messages are told apart by what was there before."""
+    """A topic of all these tests; each counts only new messages."""
     return cluster.new_topic("one")
 
 
+@ON_THE_CLIENT
 @pytest.mark.sink_option("failedRows")
 @bad_rows
 def test_a_bad_row_fails_the_task(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
-    """In one sentence that names the row and the column; those before it are stored, nothing of it or behind it."""
+    """The error names the row and the column in one line. Only the rows before it are stored."""
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
     writing = Writing(cluster, schema(rows), streaming=True, **given_of(bad, one_for_all))
@@ -142,6 +148,7 @@ def test_a_bad_row_fails_the_task(cluster: Cluster, one_for_all: str, bad: BadRo
     assert len(stored_in(cluster, one_for_all)) == before + 2
 
 
+@ON_THE_CLIENT
 @pytest.mark.sink_option("failedRows")
 @bad_rows
 def test_a_bad_row_is_dropped(
@@ -162,7 +169,7 @@ def test_a_bad_row_is_dropped(
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Of the sink: heartbeats of other tests may have something to say too."""
+    """Return the warnings of the sink, without those of other tests' heartbeats."""
     return [
         record.getMessage()
         for record in caplog.records
@@ -170,10 +177,11 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
+@ON_THE_CLIENT
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @bad_rows
 def test_a_bad_row_becomes_a_dead_letter(cluster: Cluster, one_for_all: str, dead_topic: str, bad: BadRow) -> None:
-    """With all it had, and why."""
+    """The dead letter has all cells of the row and the reason."""
     rows = rows_of(bad, one_for_all)
     before, dead_before = len(stored_in(cluster, one_for_all)), len(stored_in(cluster, dead_topic))
     dead: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead_topic}
@@ -221,7 +229,7 @@ def dead_topic(cluster: Cluster) -> str:
 def test_many_bad_rows_are_counted(
     cluster: Cluster, topic: str, by_rows: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A few are told one by one, all are counted."""
+    """A few are logged one by one; all are counted."""
     dead = cluster.new_topic("one")
     rows = [{"value": None if n % 3 == 0 else b"%d" % n, "key": b"k%d" % n} for n in range(300)]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead, "by_rows": by_rows}
@@ -250,7 +258,7 @@ def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: st
 @pytest.mark.sink_option("deadLetterTopic")
 @pytest.mark.parametrize("once", [False, True])
 def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, topic: str, once: bool) -> None:
-    """Where nobody could tell one from the other."""
+    """Otherwise nobody could distinguish them from dead letters."""
     dead = cluster.new_topic("one")
     rows = [{"value": b"a", "topic": topic}, {"value": b"b", "topic": dead}, {"value": b"c", "topic": topic}]
     given: dict[str, Any] = {"failedRows": "deadLetter", "deadLetterTopic": dead}
@@ -276,7 +284,7 @@ def test_an_unknown_dead_letter_topic_fails_in_the_plan(cluster: Cluster, one_fo
 @pytest.mark.sink_option("failedRows", "effectivelyOnce")
 @pytest.mark.parametrize("bad", SIMPLE, ids=lambda bad: bad.reason[:20])
 def test_bad_rows_with_effectively_once(cluster: Cluster, one_for_all: str, bad: BadRow) -> None:
-    """They are told and left out as ever."""
+    """They are logged and dropped as without it."""
     rows = rows_of(bad, one_for_all)
     before = len(stored_in(cluster, one_for_all))
     once = {"effectivelyOnce": True, "checkpointLocation": Task().query, **given_of(bad, one_for_all)}
@@ -293,12 +301,13 @@ def test_bad_rows_with_effectively_once(cluster: Cluster, one_for_all: str, bad:
 ODD = b"caf\xe9 \xff"
 
 
+@ON_THE_CLIENT
 @pytest.mark.sink_option("failedRows", "deadLetterTopic")
 @pytest.mark.parametrize(
     "column", ["topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
 )
 def test_texts_that_are_not_utf8_are_bad_rows(cluster: Cluster, one_for_all: str, dead_topic: str, column: str) -> None:
-    """Spark lets any bytes pass as a string. The row is named, and its dead letter has these bytes."""
+    """Spark allows any bytes in a string. The error names the row, and its dead letter has these bytes."""
     names = ["value", "topic", "msg_type", "attributes", "inlong_group", "inlong_stream", "inlong_attributes"]
     good = [one_for_all.encode(), b"news", [(b"a", b"b")], b"g", b"s", [(b"c", b"d"), (b"e", b"f")]]
     odd = [(b"ok", b"ok"), (b"odd", ODD)] if column.endswith("attributes") else ODD
@@ -326,7 +335,7 @@ def test_texts_that_are_not_utf8_are_bad_rows(cluster: Cluster, one_for_all: str
 
 
 def _spark_texts(cells: list[Any]) -> pa.Array:
-    """A column as Spark sends it, whatever its bytes are."""
+    """Return a column as Spark sends it, with any bytes."""
     if not any(isinstance(cell, list) for cell in cells):
         return pa.array(cells, pa.binary()).cast(pa.string(), safe=False)
     maps = pa.array(cells, pa.map_(pa.binary(), pa.binary()))
@@ -343,9 +352,10 @@ def _spark_texts(cells: list[Any]) -> pa.Array:
     )
 
 
+@ON_THE_CLIENT
 @pytest.mark.sink_option("failedRows")
 def test_a_time_beyond_the_calendar_is_a_bad_row(cluster: Cluster, one_for_all: str) -> None:
-    """As Spark's times can be, and Python's cannot."""
+    """Spark's timestamps may be outside Python's calendar."""
     before = len(stored_in(cluster, one_for_all))
     columns = schema(kinds={"msg_time": TIMESTAMP})
     writing = Writing(cluster, columns, one_for_all)

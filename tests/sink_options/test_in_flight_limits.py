@@ -1,4 +1,4 @@
-"""How much is on its way at once: `tubemq.producer.maxInFlight`, `tubemq.producer.maxInFlightBytes`."""
+"""Limits of in-flight messages: `tubemq.producer.maxInFlight`, `tubemq.producer.maxInFlightBytes`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = [{"value": b"%04d" % n} for n in range(400)]
 def test_a_connection_has_no_more_unanswered_sends_than_allowed(
     cluster: Cluster, demo: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Of each connection; and as many as that are."""
+    """The limit counts for each connection, and is reached."""
     seen = []
     submit = BrokerChannel.submit
 
@@ -39,7 +39,7 @@ def test_a_connection_has_no_more_unanswered_sends_than_allowed(
 @pytest.mark.sink_option("tubemq.producer.maxInFlightBytes")
 @pytest.mark.parametrize("most", [1, 20_000])
 def test_a_task_takes_no_more_rows_than_may_be_in_memory(cluster: Cluster, most: int) -> None:
-    """But for the last, and one that Arrow has given already."""
+    """Only the last row and one that Arrow has already given may exceed the limit."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
     columns = schema(rows)
@@ -60,7 +60,7 @@ def test_a_task_takes_no_more_rows_than_may_be_in_memory(cluster: Cluster, most:
 
 @pytest.mark.sink_option("tubemq.producer.maxInFlightBytes")
 def test_the_default_takes_many_rows_ahead(cluster: Cluster) -> None:
-    """By default the same rows are all taken before one of them is stored, for they are few."""
+    """By default, the task takes all these few rows before one is stored."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
     standing = []

@@ -1,4 +1,4 @@
-"""What a message has: `value`, `attributes`, `msg_type`, `msg_time`."""
+"""The content of a message: `value`, `attributes`, `msg_type`, `msg_time`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_broker_filters_by_type(cluster: Cluster, topic: str) -> None:
 @pytest.mark.column("msg_time")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_times_may_be_timestamps_or_texts(cluster: Cluster, topic: str, by_rows: bool) -> None:
-    """To the minute, in UTC."""
+    """A message has the minute, in UTC."""
     moments = [MINUTE + timedelta(seconds=59), datetime(1969, 12, 31, 23, 59, 59, tzinfo=timezone.utc)]
     rows: list[dict[str, Any]] = [{"value": b"time %d" % n, "msg_time": moment} for n, moment in enumerate(moments)]
     if by_rows:  # Spark's rows have them without a zone, in that of the process

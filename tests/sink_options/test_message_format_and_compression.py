@@ -24,7 +24,7 @@ def topic(cluster: Cluster) -> str:
 @pytest.mark.sink_option("compression")
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_the_source_decompresses(cluster: Cluster, topic: str, by_rows: bool) -> None:
-    """Of each codec, and those that are not compressed beside them."""
+    """All codecs are in one topic, with uncompressed messages."""
     sent = []
     for codec in (*CODECS, "none", "GZip"):
         rows = [
@@ -48,7 +48,7 @@ def test_the_source_decompresses(cluster: Cluster, topic: str, by_rows: bool) ->
 
 @pytest.mark.sink_option("compression")
 def test_a_compressed_value_may_exceed_the_topics_limit(cluster: Cluster, topic: str) -> None:
-    """Its limit is of what is sent."""
+    """The limit counts the bytes that are sent."""
     body = b"again and " * 200_000
     with pytest.raises(ConfigError, match="value has 2000000 bytes, and topic"):
         save(cluster, [{"value": body}], topic)
@@ -95,7 +95,7 @@ def test_packs_are_read_as_rows(cluster: Cluster, topic: str, codec: str, by_row
 @pytest.mark.sink_option("messageFormat")
 @pytest.mark.column("inlong_stream", "msg_type")
 def test_the_brokers_filter_packs_by_their_stream(cluster: Cluster, topic: str) -> None:
-    """Unless the row says another type."""
+    """A type of the row wins."""
     pack = {"value": b"a", "inlong_group": "g", "inlong_stream": "stream"}
     save(cluster, [{**pack, "msg_type": "other"}, {**pack, "msg_type": None}], topic, messageFormat="inlongmsg")
     assert [len(stored_in(cluster, topic, filters=[kind])) for kind in ("stream", "other")] == [1, 1]

@@ -20,12 +20,12 @@ ROWS: list[dict[str, Any]] = [{"value": b"%d" % n, "key": b"%d" % (n % 5)} for n
 
 
 def receipts(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each file."""
+    """Return the rows of each file."""
     return {file.name: pq.read_table(file).to_pylist() for file in sorted(folder.glob("*.parquet"))}
 
 
 def landed(cluster: Cluster, topic: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """All rows as the source reads them, by where they are."""
+    """Return all rows as the source reads them, by their location."""
     found = {}
     for row in read_back(cluster, topic):
         found[row["broker_id"], row["partition"], row["message_id"]] = row
@@ -34,7 +34,7 @@ def landed(cluster: Cluster, topic: str) -> dict[tuple[Any, ...], dict[str, Any]
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streaming: bool) -> None:
-    """Where partitions have their stores for themselves, by their positions too."""
+    """If a partition has a store of its own, also by their positions."""
     topic = cluster.new_topic("one")
     writing = Writing(cluster, schema(ROWS), topic, streaming=streaming, receipts=tmp_path)
     tasks = [Task("query", batch=12, partition=part) for part in (1, 0)]
@@ -62,7 +62,7 @@ def test_receipts_locate_the_messages(cluster: Cluster, tmp_path: Path, streamin
 
 
 def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: str, tmp_path: Path) -> None:
-    """Each try has stored the rows: what counts is the last."""
+    """Each attempt has stored the rows; the last one counts."""
     for streaming_id in ("a", "b"):
         for _ in range(2):
             writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=tmp_path)
@@ -82,7 +82,7 @@ def test_a_batch_that_is_committed_again_has_one_file(cluster: Cluster, demo: st
 @pytest.mark.sink_option("effectivelyOnce", "stampRows")
 @pytest.mark.parametrize("committed", [False, True])
 def test_rows_of_an_earlier_attempt_have_receipts(cluster: Cluster, demo: str, tmp_path: Path, committed: bool) -> None:
-    """Each by the number that its stamp has, whether the batch was committed before or not."""
+    """Each has the number of its stamp, whether or not the batch was committed before."""
     once: dict[str, Any] = {"effectivelyOnce": True, "checkpointLocation": Task().query, "receipts": tmp_path}
     task = Task(batch=0)
     writing = Writing(cluster, schema(ROWS), demo, streaming=True, **once)
@@ -128,7 +128,7 @@ def test_without_the_option_there_are_no_receipts(cluster: Cluster, demo: str) -
 
 
 def test_an_impossible_folder_fails_in_the_plan(cluster: Cluster, demo: str, tmp_path: Path) -> None:
-    """Before any row is sent."""
+    """The plan fails before any row is sent."""
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "inside", "nosuch://bucket/x"):
         with pytest.raises(ConfigError, match=r"^option 'receipts': folder '.*' .*; name a folder that the driver can"):
@@ -137,7 +137,7 @@ def test_an_impossible_folder_fails_in_the_plan(cluster: Cluster, demo: str, tmp
 
 
 def test_a_folder_that_disappears_before_the_commit(cluster: Cluster, demo: str, tmp_path: Path) -> None:
-    """It is made again; if it cannot be, the error says that the rows are stored."""
+    """The commit creates it again. If that fails, the error says that the rows are stored."""
     folder = tmp_path / "folder"
     writing = Writing(cluster, schema(ROWS), demo, streaming=True, receipts=folder)
     written = writing.write(ROWS, Task("query"))

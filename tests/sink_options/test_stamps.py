@@ -1,4 +1,4 @@
-"""`stampRows`: copies that a reader can tell."""
+"""`stampRows`: readers can recognize copies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_streams_messages_carry_stamps(cluster: Cluster, demo: str, by_rows: b
 
 
 def test_a_batch_write_has_one_id(cluster: Cluster, demo: str) -> None:
-    """That of the write, not of a stream around it (foreachBatch); the next write has another."""
+    """It is the id of the write, not of a stream around it (foreachBatch); the next write has another."""
     rows = [{"value": b"%d" % n} for n in range(4)]
     ids = []
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_a_batch_write_has_one_id(cluster: Cluster, demo: str) -> None:
 
 
 def without_copies(cluster: Cluster, topic: str) -> list[bytes]:
-    """What the documentation's three lines leave."""
+    """Return what the example of the documentation leaves."""
     rows = read_back(cluster, topic)
     return sorted(
         value for value, *_ in {(row["value"], *(dict(row["attributes"])[key] for key in KEYS)) for row in rows}
@@ -56,7 +56,7 @@ def without_copies(cluster: Cluster, topic: str) -> list[bytes]:
 
 
 def test_another_attempt_gives_the_same_stamps(cluster: Cluster, demo: str) -> None:
-    """So that copies can be told."""
+    """So readers can drop the copies."""
     rows = [{"value": b"%d" % n} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
     task = Task()
@@ -68,7 +68,7 @@ def test_another_attempt_gives_the_same_stamps(cluster: Cluster, demo: str) -> N
 
 
 def test_equal_rows_are_no_copies(cluster: Cluster, demo: str) -> None:
-    """Of one task, of two, or of two batches."""
+    """They come from one task, from two tasks, or from two batches."""
     rows = [{"value": b"same"}] * 3
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
     first = Task()
@@ -79,7 +79,7 @@ def test_equal_rows_are_no_copies(cluster: Cluster, demo: str) -> None:
 
 
 def test_rows_in_another_order_are_not_dropped_as_copies(cluster: Cluster, demo: str) -> None:
-    """Though another row has the number then: some may come twice."""
+    """Another row has the number then, so some rows may come twice."""
     rows = [{"value": b"%d" % n} for n in range(20)]
     writing = Writing(cluster, schema(rows), demo, streaming=True, stampRows=True)
     task = Task()
@@ -95,7 +95,7 @@ def test_without_the_option_messages_have_no_stamps(cluster: Cluster, demo: str)
 
 @pytest.mark.parametrize("key", [*KEYS, "spark_digest"])
 def test_attributes_of_a_stamp_are_reserved(cluster: Cluster, demo: str, key: str) -> None:
-    """Without stamps these are names as any others."""
+    """Without stamps, these names are allowed."""
     rows = [{"value": b"a", "attributes": {"x": "1", key: "2"}}]
     with pytest.raises(
         ConfigError, match=f"^row 0 of task partition 0, column 'attributes': the attribute {key} is reserved where"
