@@ -19,6 +19,7 @@ from tubemq_spark.client.producer.pending_record import RecordMetadata
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import Stamp, parse
 from tubemq_spark.sink.options import EffectivelyOnceOptions
@@ -165,12 +166,10 @@ class PartitionSearch:
             if loss.offered < end:
                 yield from self._read(loss.offered, end, 0)
             if not self._has_met_earlier_batch:
-                raise DataLossError(
+                raise loss_of(
+                    self._partition,
                     f"{self._too_late(since)}. It is unknown what an earlier attempt has stored, because retention has "
                     f"removed messages in [{begin}, {loss.offered})",
-                    topic=self._partition.topic,
-                    broker_id=self._partition.broker_id,
-                    partition=self._partition.partition_id,
                     asked=begin,
                     offered=loss.offered,
                 ) from None

@@ -11,6 +11,7 @@ from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -235,12 +236,10 @@ def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list
 
 
 def _loss_of(partition: Partition, position: int) -> DataLossError:
-    return DataLossError(
+    return loss_of(
+        partition,
         f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, or option "
         f"'tubemq.master' names another cluster; the query has read up to {position}, and all later messages are gone",
-        topic=partition.topic,
-        broker_id=partition.broker_id,
-        partition=partition.partition_id,
         asked=position,
         offered=-1,
     )

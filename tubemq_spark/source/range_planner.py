@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
@@ -109,11 +110,9 @@ def lost_tails(reached: Positions, offered: Positions, log_ends: Positions) -> l
     """Return a loss for each partition that goes on before the position that the query has `reached`: at the one of
     `offered`."""
     return [
-        DataLossError(
+        loss_of(
+            partition,
             _lost_tail(partition, position, offered[partition], log_ends[partition]),
-            topic=partition.topic,
-            broker_id=partition.broker_id,
-            partition=partition.partition_id,
             asked=position,
             offered=offered[partition],
         )

@@ -27,6 +27,7 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
@@ -169,12 +170,10 @@ def _messages(batch: FetchedBatch) -> Iterator[ScannedMessage]:
 
 
 def _expired(partition: Partition, since: int, offered: int) -> DataLossError:
-    return DataLossError(
+    return loss_of(
+        partition,
         f"{partition}: the messages that an earlier attempt of the batch has stored cannot be found, because retention "
         f"has removed messages in [{since}, {offered})",
-        topic=partition.topic,
-        broker_id=partition.broker_id,
-        partition=partition.partition_id,
         asked=since,
         offered=offered,
     )
