@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
-from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import (
     ConfigError,
     DataLossError,

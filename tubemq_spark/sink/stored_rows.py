@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 
 RUN_LENGTH = 1 << 18

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_partition
-from tubemq_spark.client.producer.pending_record import RecordMetadata
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT

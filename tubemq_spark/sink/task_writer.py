@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.body_codec import BodyCodec

@@ -22,7 +22,7 @@ from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer import broker_channel
 from tubemq_spark.client.producer.broker_channel import BrokerChannel, wait_for
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError

@@ -17,7 +17,7 @@ from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.partitioner import Partitioner, RoundRobin
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError

@@ -12,8 +12,8 @@ from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
-from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 
 from tubemq_spark.client.net.connection import Connection, wait_for_any
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Method, ServiceType

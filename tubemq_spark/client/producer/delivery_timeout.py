@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.producer_lifecycle import SendState
 

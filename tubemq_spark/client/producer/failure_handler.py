@@ -11,7 +11,7 @@ from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure

@@ -27,8 +27,15 @@ from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
-from tubemq_spark.client.producer.send_queue import MAX_BYTES, OrderedQueue, QueueId, SendQueue
+from tubemq_spark.client.producer.send_queue import (
+    MAX_BYTES,
+    OrderedQueue,
+    PendingRecord,
+    QueueId,
+    RecordId,
+    RecordMetadata,
+    SendQueue,
+)
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
@@ -43,7 +50,7 @@ from tubemq_spark.protocol.send_request import encode_content
 
 _log = logging.getLogger(__name__)
 
-_SUCCESS, _ACKNOWLEDGED = ErrCode.SUCCESS, SendEvent.ACKNOWLEDGED  # looked up for each record, which takes time
+_SUCCESS = ErrCode.SUCCESS  # looked up for each record, which takes time
 
 # Attributes may make a payload longer than the limit by so many bytes. The broker accepts more, but delivers such a
 # message only from a file: while it is in memory, consumers are led past it (wire: MsgMemStore.getMessages compares
@@ -333,7 +340,7 @@ class Producer:
                 partitioner.broker_failed(channel.broker.broker_id, "lost")
             for record, outcome in outcomes:
                 if isinstance(outcome, Answer) and outcome.errCode == _SUCCESS:
-                    record.on(_ACKNOWLEDGED)
+                    record.acknowledged()
                     is_acknowledged = True
                     partition = record.partition
                     stored[partition] += 1

@@ -6,7 +6,7 @@ import logging
 
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
 from tubemq_spark.client.producer.broker_channel import BrokerChannel, wait_for
-from tubemq_spark.client.producer.pending_record import PendingRecord
+from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Broker

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
-from tubemq_spark.client.producer.pending_record import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
