@@ -17,7 +17,7 @@ from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ADDRESS = r"127\.0\.0\.1:\d+"
-UNTIL = r"; for \d+ s now; it is tried again until \d\d:\d\d:\d\d, in \d+ s"
+UNTIL = r"; failing for \d+ s, retrying for \d+ s more, until \d\d:\d\d:\d\d"
 READING = rf"reading 1:one:0 at broker 1 at {ADDRESS}"
 
 

@@ -193,7 +193,9 @@ def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[W
     if request.param == "silence":
         with socket.create_server(("127.0.0.1", 0)) as server:
             silent = "{}:{}".format(*server.getsockname())
-            yield WrongMaster(silent, "TransportError", "answers nothing within 1 s in either framing; is it the plain")
+            yield WrongMaster(
+                silent, "TransportError", "does not answer within 1 s in either framing. Check that it is the plain"
+            )
     elif request.param == "nobody":
         with refused_address() as refused:
             yield WrongMaster(refused, "TransportError", f"Connection refused. {check}")

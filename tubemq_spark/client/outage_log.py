@@ -69,7 +69,7 @@ class OutageLog:
             if now < due:
                 return
             outage.warned_at = now
-        log.warning("%s; for %.0f s now%s", describe(), now - outage.since, _until(left, clock))
+        log.warning("%s; failing for %.0f s, %s", describe(), now - outage.since, _remaining(left, clock))
 
     def worked(self, log: logging.Logger, subject: Hashable) -> None:
         """Record that an attempt at `subject` succeeded. If a warning was logged, log that the outage is over."""
@@ -81,11 +81,11 @@ class OutageLog:
             log.warning("%s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
 
 
-def _until(left: float | None, clock: Clock) -> str:
+def _remaining(left: float | None, clock: Clock) -> str:
     if left is None:
-        return "; it is tried again"
+        return "retrying"
     moment = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
-    return f"; it is tried again until {moment}, in {max(left, 0.0):.0f} s"
+    return f"retrying for {max(left, 0.0):.0f} s more, until {moment}"
 
 
 OUTAGES = OutageLog()

@@ -145,7 +145,7 @@ def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings
 
 @pytest.mark.parametrize(
     ("framing", "said"),
-    [("prefixed", "knows no topic dmeo: check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
+    [("prefixed", "knows no topic dmeo. Check option 'subscribe'"), ("standard", "431 .*check the topic's name")],
     ids=["1.2", "2.5"],
 )
 def test_an_unknown_topic_is_a_config_error(framing: Any, said: str) -> None:

@@ -87,7 +87,9 @@ def test_a_request_timeout_closes_the_connection() -> None:
     with connected(Peer(silent)) as connection:
         patient = submit(connection, b"", LATE)
         hasty = submit(connection, b"", SOON)
-        with pytest.raises(TransportError, match=r"did not answer in time; if its port .*tubemq.rpc.framing.*standard"):
+        with pytest.raises(
+            TransportError, match=r"did not answer in time. Check its port .*tubemq.rpc.framing.*standard"
+        ):
             connection.reply(hasty)
         assert connection.closed
         assert repr(connection).endswith("closed>")

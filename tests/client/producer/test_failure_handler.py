@@ -59,7 +59,7 @@ def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
     broker = f"broker 1 at {cluster.broker_address(1)}"
     assert broker in told
     assert "rows of task partition " in told
-    assert "it is tried again until " in told
+    assert "retrying for " in told
     assert [text.split(", after")[0] for text in more] == [f"{broker} works again"]
     assert bodies_in(cluster)[b"after"] == 3
 

@@ -150,7 +150,7 @@ def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, use_t
         asked = []
         for n in range(5):
             before = beats.fired
-            with pytest.raises(ConfigError, match=rf"^the master {cluster.master} knows no topic nope{n} that takes"):
+            with pytest.raises(ConfigError, match=rf"^the master {cluster.master} knows no topic nope{n} that accepts"):
                 session.add_topics([f"nope{n}"])
             asked.append(beats.fired - before)
     assert asked[0] > 2
@@ -174,7 +174,7 @@ def test_an_unknown_topic_is_asked_for_again_after_a_while(cluster: EmbeddedClus
         beats = counted(cluster, HEARTBEAT)
         for row in range(100):
             with pytest.raises(
-                ConfigError, match=rf"^row {row}: the master .* knows no topic late that takes messages"
+                ConfigError, match=rf"^row {row}: the master .* knows no topic late that accepts messages"
             ):
                 producer.send("late", b"early", row=row)
         assert beats.fired == 2

@@ -95,8 +95,8 @@ class ConsumerSession(MasterSession):
             return self.cluster.brokers[partition.broker_id]
         except KeyError:
             raise ConfigError(
-                f"the master {self._master.address} knows no broker {partition.broker_id}, which has {partition}: was "
-                "it taken out of the cluster, or is 'tubemq.master' another cluster's?"
+                f"the master {self._master.address} knows no broker {partition.broker_id}, which has {partition}. "
+                "Check that it was not removed, and that option 'tubemq.master' names the right cluster"
             ) from None
 
     def register_once(self) -> None:
@@ -152,8 +152,8 @@ class ConsumerSession(MasterSession):
         while missing := self.cluster.missing(self.topics):
             if not backoff.pause():
                 raise ConfigError(
-                    f"the master {self._master.address} knows no topic {', '.join(missing)}: "
-                    "check option 'subscribe', or have the topic created on the cluster"
+                    f"the master {self._master.address} knows no topic {', '.join(missing)}. "
+                    "Check option 'subscribe', or create the topic"
                 )
             self._master.retry(self._list_partitions)
 

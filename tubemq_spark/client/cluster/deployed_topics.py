@@ -47,7 +47,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
     except ConfigError:  # the group is new and has no other member, so only the topic can be the reason
         return {}
     except (AuthError, ServerError, TransportError) as error:
-        _log.info("whether topic %s is deployed cannot be told: %s", topic, error)
+        _log.info("the master does not tell whether topic %s is deployed: %s", topic, error)
         return None
     finally:
         session.close()
@@ -107,14 +107,14 @@ def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, bro
     while not is_there():
         if deadline.passed:
             raise AwayError(
-                f"the master did not list {what} among those that take messages within {settings.retry_for:g} s; "
-                f"{_where(session, brokers)}. Start the brokers, or open the topic for publishing where it is closed, "
-                "or wait longer with option 'tubemq.retry.maxElapsedMs'"
+                f"{what} accepted no messages for {settings.retry_for:g} s; {_where(session, brokers)}. Start the "
+                "brokers, or open the topic for publishing if it is closed, or wait longer with option "
+                "'tubemq.retry.maxElapsedMs'"
             )
         OUTAGES.failed(
             _log,
             what,
-            lambda: f"{what} takes no messages now; {_where(session, brokers)}",
+            lambda: f"{what} accepts no messages now; {_where(session, brokers)}",
             deadline.left,
             clock=settings.clock,
         )

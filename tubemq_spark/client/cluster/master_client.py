@@ -99,8 +99,8 @@ class MasterClient:
                 if error.name != "Exception":
                     raise
                 raise ConfigError(
-                    f"{self.address} answers like a TubeMQ broker, not like a master ({error.message}): "
-                    "check option 'tubemq.master', masters listen on 8715 by default"
+                    f"{self.address} answers like a TubeMQ broker, not like a master ({error.message}). "
+                    "Check option 'tubemq.master': masters listen on 8715 by default"
                 ) from None
         raise TransportError(
             f"no master answered: {'; '.join(failures)}. Check option 'tubemq.master' and that the master runs"

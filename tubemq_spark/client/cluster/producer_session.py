@@ -24,8 +24,8 @@ class NotListedError(ConfigError):
         self.master = master
         self.topics = tuple(sorted(topics))
         super().__init__(
-            f"the master {master} knows no topic {', '.join(self.topics)} that takes messages: "
-            "check the topic's name, or have it created or opened for publishing on the cluster"
+            f"the master {master} knows no topic {', '.join(self.topics)} that accepts messages. "
+            "Check the topic's name, or create the topic, or open it for publishing"
         )
 
 

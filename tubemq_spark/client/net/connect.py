@@ -58,9 +58,9 @@ def connect(
             probe.close()
     if found is None:
         raise TransportError(
-            f"{address} accepts connections but answers nothing within {timeout:g} s in either framing; "
-            f"is it the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
-            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)?"
+            f"{address} accepts connections but does not answer within {timeout:g} s in either framing. "
+            f"Check that it is the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
+            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)"
         )
     FRAMINGS[address] = found.framing
     _log.debug("%s speaks the %s framing", address, found.framing.value)

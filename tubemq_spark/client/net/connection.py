@@ -117,8 +117,8 @@ class Connection:
                 self.close()
                 FRAMINGS.pop(self.address, None)  # the server may have been replaced by another release
                 raise TransportError(
-                    f"{self.address} did not answer in time; if its port is right, is 'tubemq.rpc.framing' "
-                    f"({self.framing.value} was used), or is the server stuck?"
+                    f"{self.address} did not answer in time. Check its port and option 'tubemq.rpc.framing' "
+                    f"({self.framing.value} was used), and that the server does not hang"
                 )
         return self._replies.pop(serial_no)
 
@@ -184,7 +184,7 @@ class Connection:
         never_answered = next(iter(self._deadlines), None) == 1
         if not never_answered or self._stream.is_tls:
             return ""
-        return "; it never answered: does the port speak TLS? Then set option 'tubemq.tls.enabled' to true"
+        return ". It never answered: if the port uses TLS, set option 'tubemq.tls.enabled' to true"
 
 
 def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:

@@ -32,7 +32,7 @@ def open_socket(address: Address, seconds: float, tls: TlsSettings | None, timin
             opened.close()
             raise
     except ConfigError as cause:  # the driver has checked the files, but they may differ here, or be replaced just now
-        raise TransportError(f"cannot connect to {address}: {cause}; each executor needs the file") from None
+        raise TransportError(f"cannot connect to {address}: {cause}. Each executor needs the file") from None
     except (OSError, UnicodeError) as cause:  # UnicodeError: the name cannot be a host's
         raise TransportError(f"cannot connect to {address}: {reason_of(cause)}") from None
     return opened

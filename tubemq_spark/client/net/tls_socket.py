@@ -12,6 +12,8 @@ from tubemq_spark.client.tls import ClientContext, reason_of
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.metadata import Address
 
+_CHECK_PORT = "Check that it is the TLS port: masters listen on 8716 and brokers on 8124 by default"
+
 
 def over_tls(plain: socket.socket, context: ClientContext, address: Address, seconds: float) -> TlsSocket:
     """Return `plain` over TLS, after a handshake within `seconds`.
@@ -35,21 +37,21 @@ def _handshake(secure: TlsSocket, address: Address, seconds: float) -> None:
     try:
         secure.do_handshake()
     except TimeoutError:
-        raise ConnectionError(f"no answer to the TLS handshake within {seconds:g} s; is this the plain port?") from None
+        raise ConnectionError(f"no answer to the TLS handshake within {seconds:g} s. {_CHECK_PORT}") from None
     except ssl.SSLCertVerificationError as cause:
         raise ProtocolError(
             f"the certificate of {address} is not trusted: {cause.verify_message}; "
             f"{tls_advice.for_certificate(cause.verify_code)}"
         ) from None
     except ssl.SSLEOFError:
-        raise ConnectionError("the peer closed it in the TLS handshake; is this the plain port?") from None
+        raise ConnectionError(f"the peer closed it in the TLS handshake. {_CHECK_PORT}") from None
     except ssl.SSLError as cause:
         reason = cause.reason or ""
         if tls_advice.is_mismatch(reason, has_cipher=secure.cipher() is not None):
             raise ProtocolError(f"cannot connect to {address}: {tls_advice.mismatch(reason)}") from None
         if tls_advice.is_alert(reason):
             raise ConnectionError(_failure(cause, secure.context)) from None
-        raise ProtocolError(f"{address} does not speak TLS ({reason_of(cause)}); is this the plain port?") from None
+        raise ProtocolError(f"{address} does not speak TLS ({reason_of(cause)}). {_CHECK_PORT}") from None
 
 
 def _failure(cause: ssl.SSLError, context: ssl.SSLContext) -> str:
