@@ -6,18 +6,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 
 from tests import messages, reading
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import BOTH, running
 from tests.messages import Sent, bring_into_files
 from tests.reading import UNIT, Row
 from tests.real.topics import FLUSH_NEVER
-from tubemq_spark.client import clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import DataLossError
@@ -120,7 +118,7 @@ def test_heartbeats_keep_claims(
 
 
 def test_readers_go_on_when_their_broker_comes_back(
-    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, flushed: dict[str, list[StoredPartition]], group: str
 ) -> None:
     is_killed = False
 
@@ -132,9 +130,11 @@ def test_readers_go_on_when_their_broker_comes_back(
         else:
             time.sleep(seconds)  # a real broker needs some time
 
-    monkeypatch.setattr(clock, "time", SimpleNamespace(sleep=start, monotonic=time.monotonic, time=time.time))
     begin, end = 100 * UNIT, KEPT * UNIT - 100 * UNIT
-    readers = [reading.reader(broker, group, target.partition, begin, end).batches() for target in flushed["kept"]]
+    readers = [
+        reading.reader(broker, group, target.partition, begin, end, clock=SkippingClock(start)).batches()
+        for target in flushed["kept"]
+    ]
     begun = [reading.rows_of(islice(reader, 1)) for reader in readers]
     broker.kill_broker(1)
     is_killed = True
