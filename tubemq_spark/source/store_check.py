@@ -22,6 +22,16 @@ UNFLUSHED_AT_MOST = 20_000 * UNIT
 _RECENT = 60  # seconds
 
 
+Results = Mapping[PartitionPosition, ProbeResult]
+
+
+class FingerprintState(Enum):
+    INTACT = auto()  # the message is still there
+    REPLACED = auto()  # another message is there, or none
+    EXPIRED = auto()  # retention removed it, so it had been flushed and was not lost in a crash
+    UNKNOWN = auto()  # no probe gave an answer
+
+
 @dataclass(frozen=True)
 class StoreRange:
     """What a batch reads of one store: from the least start to the greatest end of its partitions."""
@@ -51,8 +61,23 @@ class StoreRange:
 
     @property
     def needs_flushed_end(self) -> bool:
-        """Whether the default size of a broker's memory does not tell which messages are safe from a crash."""
+        """Whether the usual size of a broker's memory does not show which messages are safe from a crash."""
         return not self.is_empty and (self.is_far_behind or (self.newest is None and self.start > 0))
+
+    def state(self, fingerprint: Fingerprint, results: Results) -> FingerprintState:
+        position = fingerprint.position
+        result = results.get(self.place(fingerprint))
+        if result is None:
+            return FingerprintState.UNKNOWN
+        if result.begin > position:
+            return FingerprintState.EXPIRED
+        # All ids count: a long message before this one may be unreadable in memory, and readable once it is in files.
+        is_there = result.begin == position and fingerprint.message_id in result.message_ids
+        return FingerprintState.INTACT if is_there else FingerprintState.REPLACED
+
+    def is_truncated(self, results: Results) -> bool:
+        """Return True if the newest fingerprint proves that the store lost its tail."""
+        return self.newest is not None and self.state(self.newest, results) is FingerprintState.REPLACED
 
     def place(self, fingerprint: Fingerprint) -> PartitionPosition:
         return Partition(self.store[0], self.store[1], fingerprint.partition_id), fingerprint.position
@@ -105,23 +130,6 @@ def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -
     return found
 
 
-class FingerprintState(Enum):
-    INTACT = auto()  # the message is still there
-    REPLACED = auto()  # another message is there, or none
-    EXPIRED = auto()  # retention removed it, so it had been flushed and was not lost in a crash
-    UNKNOWN = auto()  # no probe gave an answer
-
-
-def fingerprint_state(fingerprint: Fingerprint, result: ProbeResult | None) -> FingerprintState:
-    if result is None:
-        return FingerprintState.UNKNOWN
-    if result.begin > fingerprint.position:
-        return FingerprintState.EXPIRED
-    # All ids count: a long message before this one may be unreadable in memory, and readable once it is in the files.
-    is_there = result.begin == fingerprint.position and fingerprint.message_id in result.message_ids
-    return FingerprintState.INTACT if is_there else FingerprintState.REPLACED
-
-
 class StoreCheck:
     """Checks one store before a batch reads it, and takes the fingerprints of the batch's end.
 
@@ -132,7 +140,7 @@ class StoreCheck:
     def __init__(
         self,
         batch: StoreRange,
-        results: Mapping[PartitionPosition, ProbeResult],
+        results: Results,
         now: int,
         *,
         is_complete: bool,
@@ -150,14 +158,6 @@ class StoreCheck:
         batch = self.batch
         is_safe = batch.is_far_behind and self._flushed_end is not None and batch.end <= self._flushed_end
         return not batch.is_empty and not is_safe
-
-    @property
-    def is_replaced(self) -> bool:
-        newest = self.batch.newest
-        return newest is not None and self.state(newest) is FingerprintState.REPLACED
-
-    def state(self, fingerprint: Fingerprint) -> FingerprintState:
-        return fingerprint_state(fingerprint, self._results.get(self.batch.place(fingerprint)))
 
     # Positions to probe
 

@@ -25,7 +25,7 @@ from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdS
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.time_search import Search
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.store_check import FingerprintState, StoreCheck, StoreRange, fingerprint_state, store_ranges
+from tubemq_spark.source.store_check import FingerprintState, StoreCheck, StoreRange, store_ranges
 
 _log = logging.getLogger(__name__)
 
@@ -35,13 +35,6 @@ class Checked(NamedTuple):
 
     resume_at: dict[Partition, int]
     fingerprints: Fingerprints
-
-
-class _FirstNew(NamedTuple):
-    """Where new messages begin in each partition of a store (none if it is not truncated), and what is still intact."""
-
-    positions: dict[Partition, int]
-    intact: tuple[Fingerprint, ...]
 
 
 class TruncationCheck:
@@ -78,12 +71,13 @@ class TruncationCheck:
         found = dict(fingerprints)
         resume_at: dict[Partition, int] = {}
         now = max(0, int(self._settings.clock.time()))  # a fingerprint has no negative time
-        for check in self._probed(batches, now, empty):
+        results: dict[PartitionPosition, ProbeResult] = {}
+        for check in self._probed(batches, results, now, empty):
             batch = check.batch
-            offered: dict[Partition, int] = {}
-            if check.is_replaced:
-                offered, found[batch.store] = self._find_first_new(batch)
-            goes_on = {p: min(offered.get(p, log_ends[p]), begin[p]) for p in batch.partitions}
+            first_new: int | None = None
+            if batch.is_truncated(results):
+                first_new, found[batch.store] = self._find_first_new(batch)
+            goes_on = {p: min(begin[p], log_ends[p] if first_new is None else first_new) for p in batch.partitions}
             if any(position < begin[partition] for partition, position in goes_on.items()):
                 resume_at |= goes_on
             elif check.needs_fingerprints:
@@ -100,18 +94,22 @@ class TruncationCheck:
         stores = {partition.store for partition in partitions}
         log_ends = {partition: self._claims.position(partition).end for partition in ends if partition.store in stores}
         batches = store_ranges({partition: ends[partition] for partition in log_ends}, ends, log_ends, fingerprints)
-        newest = [(batch, batch.newest) for batch in batches if batch.newest is not None]
-        results = self._probe(batch.place(fingerprint) for batch, fingerprint in newest)
+        results = self._probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
-        for batch, fingerprint in newest:
-            if fingerprint_state(fingerprint, results.get(batch.place(fingerprint))) is FingerprintState.REPLACED:
-                offered, _ = self._find_first_new(batch)
-                lost |= {partition: position for partition, position in offered.items() if position < ends[partition]}
+        for batch in batches:
+            first_new, _ = self._find_first_new(batch) if batch.is_truncated(results) else (None, ())
+            if first_new is not None:
+                lost |= {partition: first_new for partition in batch.partitions if first_new < ends[partition]}
         return lost
 
-    def _probed(self, batches: Iterable[StoreRange], now: int, empty: Collection[Partition]) -> list[StoreCheck]:
-        """Return the checks of all stores, with the results of their probes."""
-        results: dict[PartitionPosition, ProbeResult] = {}
+    def _probed(
+        self,
+        batches: Iterable[StoreRange],
+        results: dict[PartitionPosition, ProbeResult],
+        now: int,
+        empty: Collection[Partition],
+    ) -> list[StoreCheck]:
+        """Return the checks of all stores, after the probes that they need. `results` receives what the probes find."""
         checks = self._store_checks(batches, results, now)
         for batch in (check.batch for check in checks):
             for partition, position in (*batch.places(batch.start), *batch.places(batch.last_entry)):
@@ -150,8 +148,10 @@ class TruncationCheck:
 
     # Where new messages begin
 
-    def _find_first_new(self, batch: StoreRange) -> _FirstNew:
-        """Examine a store whose newest fingerprint seems to be replaced."""
+    def _find_first_new(self, batch: StoreRange) -> tuple[int | None, tuple[Fingerprint, ...]]:
+        """Return where new messages begin in a store that seems to be truncated, None if it is not; and its intact
+        fingerprints.
+        """
         backoff = RetryBackoff(self._settings.retry_for, clock=self._settings.clock)
         while True:
             try:
@@ -162,25 +162,24 @@ class TruncationCheck:
                 _log.info("%s; trying again", error)
                 self._claims.take({partition: self._claims.position(partition).group for partition in batch.partitions})
 
-    def _try_to_find_first_new(self, batch: StoreRange) -> _FirstNew:
+    def _try_to_find_first_new(self, batch: StoreRange) -> tuple[int | None, tuple[Fingerprint, ...]]:
         results = self._probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
-        states = {one: fingerprint_state(one, results.get(batch.place(one))) for one in batch.fingerprints}
-        if states[batch.fingerprints[-1]] is not FingerprintState.REPLACED:
-            return _FirstNew({}, batch.fingerprints)
+        if not batch.is_truncated(results):
+            return None, batch.fingerprints
+        states = {one: batch.state(one, results) for one in batch.fingerprints}
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
-        survived = [
-            one for one, state in states.items() if state in (FingerprintState.INTACT, FingerprintState.EXPIRED)
-        ]
-        earliest = self._claims.earliest(batch.partitions)
+        # What has expired had been flushed, so no crash has lost it.
+        survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
+        store_begin = max(self._claims.earliest(batch.partitions).values())
         if not survived and len(batch.fingerprints) > 1:
-            return _FirstNew(earliest, ())  # not even the oldest message is there, so all messages are new
+            return store_begin, ()  # not even the oldest message is there, so all messages are new
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
-        low = max(last.position + UNIT if last else 0, *earliest.values())
+        low = max(last.position + UNIT if last else 0, store_begin)
         high = min(replaced.position, *(self._claims.position(partition).end for partition in batch.partitions))
         if low < high:
             high = self._search(batch, low, high, span_between(last, replaced) if last else None)
-        return _FirstNew(dict.fromkeys(batch.partitions, high), intact)
+        return high, intact
 
     def _search(self, batch: StoreRange, low: int, high: int, old_ids: IdSpan | None) -> int:
         """Return the position of the first new message in [low, high), or `high`.
