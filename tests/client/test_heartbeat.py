@@ -1,4 +1,4 @@
-"""The heartbeat's threads."""
+"""Heartbeats: their threads, failures, and forks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 30.0  # seconds after which a beat that does not come is an error
 
 
 class Beats:
-    """Counts calls, and waits for the next ones."""
+    """A heartbeat that counts its calls. `wait` waits for more of them."""
 
     def __init__(self, problem: Exception | None = None) -> None:
         self._problem = problem
@@ -106,7 +106,7 @@ def test_a_hanging_heartbeat_delays_no_other_and_is_not_started_twice() -> None:
 
 
 def test_a_silent_master_does_not_delay_heartbeats_to_another_cluster(use_timings: UseTimings) -> None:
-    """Sessions of two clusters in one process. A master of one says nothing until the other has heard ten beats."""
+    """One process has sessions of two clusters. One master is silent until the other one got ten heartbeats."""
     use_timings(heartbeat_period=SHORT)
     topics = {"demo": TopicSpec(partitions=1)}
     with embedded_cluster(topics=topics) as silent, embedded_cluster(topics=topics) as well:

@@ -55,7 +55,7 @@ def tubemq() -> Iterator[RealTubeMQ]:
 
 
 def refuses(tubemq: RealTubeMQ, token: int) -> bool:
-    """Whether the broker refuses the token, and not for another reason."""
+    """Return True if the broker refuses the token as invalid."""
     host, _, port = tubemq.broker_address(1).partition(":")
     broker = Broker(1, Address(host, int(port)))
     calls = GroupRequests(settings(tubemq), "observers", NO_TOKEN)  # type: ignore[arg-type]  # its address is asked for
@@ -74,7 +74,7 @@ def batch(rows: list[bytes]) -> pa.RecordBatch:
 
 
 def test_clients_renew_their_tokens_over_five_masters(tubemq: RealTubeMQ) -> None:
-    """A batch that was planned before, an idle stream, and a task that writes all the time."""
+    """For a batch that was planned before, an idle stream, and a task that writes all the time."""
     client = settings(tubemq, **CALM)  # type: ignore[arg-type]
     rows = [b"row %d" % number for number in range(200)]
     write_batches(WritePlan(SinkOptions(client, "one")), [batch(rows)])

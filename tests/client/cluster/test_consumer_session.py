@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from google.protobuf.message import Message
 
 from tests.clocks import UseTimings
 from tests.peers import Peer, answering, message_reply
+from tests.waiting import wait_until
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
@@ -32,7 +32,7 @@ FORGED = "x\n2026-01-01 ERROR somebody\x1b[2J\r\u202e"  # forges a line of a log
 
 @dataclass
 class Master:
-    """Knows its members, and `lists`: broker strings and topic strings; tells `tasks`, if there are some."""
+    """A scripted master. It lists `lists` (brokers, topics) and sends the flow rules `tasks`."""
 
     lists: tuple[list[str], list[str]] = field(default_factory=lambda: (["1:127.0.0.1:8123"], ["demo#1:2:3:1"]))
     tasks: pb.OpsTaskInfo | None = None
@@ -78,7 +78,7 @@ def in_a_hurry(use_timings: UseTimings) -> Iterator[None]:
 
 @contextmanager
 def session(*masters: Address, credentials: Credentials | None = None) -> Iterator[ConsumerSession]:
-    """One that is not registered yet, and is closed at the end."""
+    """Yield a session that is not registered yet. Close it at the end."""
     settings = ClientSettings(masters=masters, credentials=credentials, framing=Framing.STANDARD, retry_for=30.0)
     made = ConsumerSession(settings, "g", ["demo"])
     try:
@@ -148,19 +148,12 @@ def test_flow_rules_come_with_the_registration() -> None:
 
 
 def beats(master: Master) -> list[pb.OpsTaskInfo]:
-    """What the heartbeats said was known."""
+    """Return the flow rules that each heartbeat named as known."""
     return [
         pb.HeartRequestC2MV2.FromString(request.data).opsTaskInfo
         for request in list(master.requests)
         if request.method == HEARTBEAT
     ]
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_heartbeats_keep_the_flow_rules_up_to_date(use_timings: UseTimings, caplog: pytest.LogCaptureFixture) -> None:

@@ -67,7 +67,7 @@ def session(
     filters: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     **others: Any,
 ) -> Iterator[ConsumerSession]:
-    """One that is not registered yet, and is closed at the end."""
+    """Yield a session that is not registered yet. Close it at the end."""
     made = ConsumerSession(replace(messages.settings(cluster), retry_for=PATIENCE, **others), GROUP, topics, filters)
     try:
         yield made
@@ -128,7 +128,7 @@ def test_requests_to_brokers_carry_the_last_visit_token() -> None:
 
 
 def test_registering_waits_for_a_topic_that_appears_soon(use_timings: UseTimings) -> None:
-    """By release 1.2; later ones refuse a topic that they do not know."""
+    """Only release 1.2 does not refuse an unknown topic."""
     use_timings(topic_lists_fill_up=PATIENCE)
     with embedded_cluster(topics=TOPICS, brokers=1, framing="prefixed") as cluster:
 
@@ -191,7 +191,7 @@ def test_the_error_of_a_refusal_says_what_to_do(
 
 
 def test_registering_sends_the_filters(cluster: EmbeddedCluster) -> None:
-    """All members of a group have the same, and a group may be held to some."""
+    """All members of a group must have the same filters."""
     cluster.tubemq.authorize("demo", GROUP)
     cluster.tubemq.restrict("demo", GROUP, "a", "b")
     with session(cluster) as unfiltered, session(cluster, filters={"demo": ("a", "c")}) as beyond:

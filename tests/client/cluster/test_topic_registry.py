@@ -1,4 +1,4 @@
-"""Lists of a master that no cluster has: they are refused before they fill the memory, and the error shows them."""
+"""The lists of a master: when they are complete, and that impossible ones are refused before they fill the memory."""
 
 from __future__ import annotations
 
@@ -8,24 +8,81 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.client.cluster.test_consumer_session import Master, session
+from tests.clocks import ManualClock
 from tests.peers import Peer, answering, message_reply
 from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.cluster.topic_registry import TopicRegistry
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request
+from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 
 pytestmark = pytest.mark.timeout(60)
 
 BROKER = "1:127.0.0.1:8123"
+MASTER = Address("127.0.0.1", 8715)
 
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
     POOL.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def registry(clock: ManualClock) -> TopicRegistry:
+    return TopicRegistry(ClientSettings(masters=(MASTER,), clock=clock, timings=Timings(topic_lists_fill_up=5.0)))
+
+
+# When lists are complete
+
+
+def test_lists_may_be_short_for_5_s_after_a_failover(clock: ManualClock, registry: TopicRegistry) -> None:
+    assert registry.complete_by < clock.monotonic()
+    registry.expect_short_lists()
+    assert registry.complete_by == clock.monotonic() + 5.0
+
+
+def test_lists_that_lose_a_topic_may_be_short(clock: ManualClock, registry: TopicRegistry) -> None:
+    registry.set_topics(MASTER, ["demo#1:1:1", "other#1:1:1"], parse_producer_topic)
+    assert registry.complete_by < clock.monotonic()
+    registry.set_topics(MASTER, ["demo#1:1:1"], parse_producer_topic)
+    assert registry.complete_by > clock.monotonic()
+    assert not registry.lists_any("other")
+    assert len(registry.cluster.layouts) == 2
+
+
+def test_lists_are_complete_when_each_broker_has_a_topic(registry: TopicRegistry) -> None:
+    registry.expect_short_lists()
+    registry.set_topics(MASTER, ["demo#1:1:1"], parse_producer_topic)
+    assert not registry.is_complete, "the master has not listed its brokers"
+    registry.add_brokers(MASTER, [BROKER, "2:127.0.0.2:8123"])
+    assert not registry.is_complete, "broker 2 has not registered"
+    assert (registry.excludes_broker(2), registry.excludes_broker(3)) == (False, True)
+    registry.set_topics(MASTER, ["demo#1:1:1,2:1:1"], parse_producer_topic)
+    assert registry.is_complete
+
+
+def test_forget_unlisted_drops_what_the_last_list_lacks(registry: TopicRegistry) -> None:
+    registry.add_brokers(MASTER, [BROKER])
+    registry.set_topics(MASTER, ["demo#1:2:1", "other#1:1:1"], parse_producer_topic)
+    registry.set_topics(MASTER, ["demo#1:2:1"], parse_producer_topic)
+    assert registry.cluster.missing(["demo", "other"]) == []
+    registry.forget_unlisted()
+    assert registry.cluster.missing(["demo", "other"]) == ["other"]
+    assert registry.lists(Partition(1, "demo", 1))
+
+
+# Impossible lists
 
 
 def many(one: str, count: int) -> str:

@@ -65,7 +65,7 @@ def test_take_returns_all_replies_that_came_in() -> None:
 
 
 def test_long_pipelines_do_not_block_each_other() -> None:
-    """The peer reads nothing more while nobody takes its replies."""
+    """The peer reads only while somebody reads its replies."""
     body = bytes(1 << 20)
     with connected(Peer(answering(echo))) as connection:
         numbers = [submit(connection, b"%d" % n + body) for n in range(32)]
@@ -137,7 +137,7 @@ def test_a_peer_that_sends_byte_by_byte_does_not_block_several_replies() -> None
 
 @pytest.mark.parametrize(("rate", "arrives"), [(32 * 1024, True), (8 * 1024, False)])
 def test_a_long_reply_over_a_slow_link_has_more_time(rate: int, arrives: bool) -> None:
-    """By the reader's clock the link carries `rate` bytes a second."""
+    """The reader's clock makes the link carry `rate` bytes a second."""
 
     def serve(connection: socket.socket) -> None:
         serial_no, request = next(requests(connection))

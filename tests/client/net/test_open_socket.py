@@ -42,7 +42,7 @@ def test_a_tls_handshake_byte_by_byte_times_out() -> None:
 
 
 def test_all_hosts_of_a_name_share_the_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of three hosts take no connection and say nothing."""
+    """Two of the three hosts accept no connection and do not answer."""
     given: list[float | None] = []
     settimeout = socket.socket.settimeout
 

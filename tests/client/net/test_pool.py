@@ -1,4 +1,4 @@
-"""Which connections are used again."""
+"""The connection pool: which connections are reused, and which are closed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_without_sharing_each_borrower_gets_a_new_connection(pool: ConnectionPoo
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_task_leaves_shared_connections_and_sessions_behind(shared: bool) -> None:
-    """Connections and a producer's registration, unless it is to share none."""
+    """Without sharing, it closes its connections and its session."""
     with EmbeddedTubeMQ({"one": 1, "pair": 2}) as tubemq, tubemq.on("producer_close").count() as farewells:
         assert write(tubemq, [b"a", b"b"], rpc_timeout=10.0, shared_connections=shared) == 2
         query = Query(tubemq, "pair", rpc_timeout=10.0, shared_connections=shared)
@@ -132,7 +132,7 @@ def test_a_connection_that_was_idle_for_too_long_is_closed(pool: ConnectionPool,
 def test_has_idle_ignores_connections_that_were_idle_for_too_long(
     pool: ConnectionPool, peer: Peer, idle_for: float, there: bool
 ) -> None:
-    """Who counts on it would have to wait for another one to be made."""
+    """The caller would have to wait for a new connection."""
     use(pool, peer)
     assert pool.has_idle(peer.address, replace(SETTINGS, idle_for=idle_for)) is there
 

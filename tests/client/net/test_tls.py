@@ -1,4 +1,4 @@
-"""Connections over TLS: who is trusted, what is said when it goes wrong, and that all else is as without."""
+"""Connections over TLS: which servers are trusted, what errors say, and that requests work as without TLS."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def two_way(server_cert: Certificate, authority: Authority) -> Iterator[Embedded
 
 
 def secured(serve: Serve, own: Certificate, version: ssl.TLSVersion = TLS_1_3, ca: Path | None = None) -> Peer:
-    """A peer that serves over TLS of that version; with `ca` it asks for certificates."""
+    """Return a server over that TLS version. With `ca` it asks clients for a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = version
     context.load_cert_chain(own.cert, own.key)
@@ -116,7 +116,7 @@ def address(text: str) -> Address:
 
 
 def at(tubemq: EmbeddedTubeMQ, tls: TlsSettings) -> dict[str, Any]:
-    """Settings of `Query` and `write`."""
+    """Return the settings for `Query` and `write`."""
     return {"masters": parse_master_addresses(tubemq.tls_master), "tls": tls, "rpc_timeout": TIMEOUT, "framing": None}
 
 
@@ -135,7 +135,7 @@ def test_replies_belong_to_their_requests(
 
 
 def test_long_pipelines_do_not_block_each_other(authority: Authority, server_cert: Certificate) -> None:
-    """The peer reads nothing more while nobody takes its replies."""
+    """The peer reads only while somebody reads its replies."""
     bodies = [bytes([number]) * (MIB + number) for number in range(32)]
     with connected(secured(answering(echo), server_cert), trusting(authority)) as connection:
         numbers = [submit(connection, body) for body in bodies]
@@ -151,7 +151,7 @@ def test_many_small_requests_in_few_writes(authority: Authority, server_cert: Ce
 
 
 def test_waiting_does_not_miss_bytes_that_are_decrypted_already(authority: Authority, server_cert: Certificate) -> None:
-    """The replies come in one go, after the last request."""
+    """All replies come together, after the last request."""
 
     def serve(peer: socket.socket) -> None:
         asked = requests(peer)

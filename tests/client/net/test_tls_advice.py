@@ -1,4 +1,4 @@
-"""What users are told to do about each way in which TLS fails."""
+"""What each TLS error tells users to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two-way TLS with real servers. One way cannot be had: release 1.2.0 ends at the first connection."""
+"""Two-way TLS with real servers. One-way TLS is not possible: release 1.2.0 ends at the first connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAMING: Framing = "standard" if os.environ.get("TUBEMQ_SERVER_JARS") else "pref
 
 
 class TlsTubeMQ(RealTubeMQ):
-    """One master and one broker that listen on second ports, and trust whom `stores` trusts."""
+    """One master and one broker with a TLS port each. They trust what the key stores `stores` trust."""
 
     def __init__(self, stores: JavaStores) -> None:
         super().__init__(topics={"pair": TopicSpec(partitions=2)}, framing=FRAMING)
