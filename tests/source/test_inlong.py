@@ -1,4 +1,4 @@
-"""Packs of InLong's DataProxy, taken apart."""
+"""InLongMsg packs of InLong's DataProxy are decoded."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def microseconds(text: str) -> int:
     return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
 
 
-# What InLong's own class wrote
+# Packs that InLong's own class wrote
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_messages_equal_those_that_inlongs_own_class_reads(name: str) -> None:
-    """Its order is that of the pack, but for messages with attributes of their own between others: none is here."""
+    """InLong's class reorders only messages with their own attributes between others; there are none here."""
     lines = [line.split(" ") for line in (GOLDEN / f"{name}.txt").read_text().splitlines()]
     theirs = [(attributes_of(base64.b64decode(text).decode()), base64.b64decode(body)) for text, body in lines]
     assert [(dict(head.attributes), body) for head, body in messages(golden(name))] == theirs
@@ -199,14 +199,14 @@ def test_truncated_pack_is_refused(name: str) -> None:
     for end in range(len(pack)):
         with pytest.raises(ProtocolError):
             unpack(pack[:end])
-        with pytest.raises(ProtocolError):  # and with its mark at the end
+        with pytest.raises(ProtocolError):  # also with the right last bytes
             unpack(pack[: min(end, len(pack) - 3)] + pack[:2])
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
 def test_changed_byte_gives_a_protocol_error_or_messages(name: str, change: int) -> None:
-    """Any other error would end a query that is to skip what is corrupt."""
+    """Any other error would end a query that should skip corrupt messages."""
     pack = golden(name)
 
     def is_told(place: int) -> bool:
@@ -218,7 +218,7 @@ def test_changed_byte_gives_a_protocol_error_or_messages(name: str, change: int)
             return True
         return False
 
-    assert sum(is_told(place) for place in range(len(pack))) >= 4 + 4  # both marks, and at least one size
+    assert sum(is_told(place) for place in range(len(pack))) >= 4 + 4  # both ends, and at least one size
 
 
 @given(st.binary(max_size=60), st.integers(0, 5))
@@ -285,7 +285,7 @@ def test_error_describes_the_damage(pack: bytes, says: str) -> None:
     "pack",
     [
         pack_grouped(1, [("", bytes(2000))], compressed=True),
-        pack_grouped(1, [("", b"")] * 20),  # each message has its price, however short
+        pack_grouped(1, [("", b"")] * 20),  # each message counts, however short
         pack_grouped(1, [("a" * 1000, b"")]),
         pack_grouped(1, [("&".join("abcdefghijklmnopq" * 4), b"")]),
         frame(1, header(1, 1) + group(1, "", bytes(4 * 20))),
@@ -302,7 +302,7 @@ def test_pack_that_takes_too_much_memory_is_refused(pack: bytes) -> None:
 
 
 def test_message_counts_in_packs_are_ignored() -> None:
-    """Neither do they in InLong's own reader."""
+    """InLong's own reader ignores them, too."""
     for told in (0, 1, 2**31):
         inside = struct.pack(">qII", 7, told, 1) + b"\0\0" + struct.pack(">I", told) + sized([b"\0" + sized([b"body"])])
         assert list(unpack(frame(2, inside))) == [(Head({}, None, None, None), [b"body"])]

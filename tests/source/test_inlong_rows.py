@@ -1,4 +1,4 @@
-"""Packs of InLong as rows."""
+"""InLongMsg packs become rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(maker: RowMaker, messages: list[Any], positions: list[int] | None = Non
 
 @pytest.mark.parametrize("corrupt", ["fail", "skip", "keep"])
 def test_columns(corrupt: str) -> None:
-    """`corrupt` stays the last."""
+    """`corrupt` stays the last column."""
     spark = spark_schema(corrupt, "inlongmsg")
     assert spark.fieldNames() == [*SPARK_SCHEMA.fieldNames(), *INLONG, *(["corrupt"] if corrupt == "keep" else [])]
     assert all(field.nullable for field in spark)
@@ -83,7 +83,7 @@ def test_rows_do_not_depend_on_batching() -> None:
 
 
 def good_and_bad() -> list[Any]:
-    """No pack, a wrong check sum, a wrong header; and packs about them."""
+    """Messages that are not a pack, or have a wrong check sum or header, between packs."""
     wrong_sum = message(pack_grouped(1, [(ONE, b"lost")]), message_id=3)
     wrong_sum.checkSum ^= 1
     return [
@@ -110,7 +110,7 @@ def test_message_that_is_not_a_pack_is_skipped_and_counted() -> None:
 
 
 def test_message_that_is_not_a_pack_is_kept_unchanged() -> None:
-    """In one row, with what is known of the message."""
+    """It is one row with the message's own columns."""
     bad = good_and_bad()[1:4]
     found = rows(maker(corrupt="keep"), good_and_bad())
     assert [row["message_id"] for row in found] == [1, 2, 3, 4, 5, 5]
@@ -129,11 +129,11 @@ def test_packs_of_unwanted_types_are_not_unpacked(corrupt: str) -> None:
     assert list(reader.corrupt()) == []
 
 
-# Packs that become long
+# Long packs
 
 
 def long_pack(count: int, body: bytes) -> bytes:
-    """Version 1, with all messages in one compressed group."""
+    """A pack of version 1 with all messages in one compressed group."""
     return frame(1, header(1, 1) + group(1, ONE, sized([body] * count), compressed=True))
 
 
@@ -149,7 +149,7 @@ def long_pack(count: int, body: bytes) -> bytes:
     ids=["bodies", "empty bodies", "long attributes", "many attributes", "own attributes"],
 )
 def test_batches_have_a_bounded_size(pack: bytes, count: int) -> None:
-    """However short the message is on the wire."""
+    """This does not depend on the size on the wire."""
     assert len(pack) < 3 << 20
     batches = 0
     indexes: list[int] = []
@@ -173,7 +173,7 @@ def test_repeated_attributes_count_towards_the_size() -> None:
 
 @pytest.mark.parametrize("corrupt", ["skip", "keep"])
 def test_damaged_pack_gives_no_row_at_all(corrupt: str) -> None:
-    """Also when the rows of its beginning would fill batches."""
+    """Even if the first rows would fill batches."""
     half = group(1, ONE, sized([bytes(1000)] * 30_000), compressed=True)
     damaged = frame(1, header(1, 2) + half + half[:-1])
     packs = [message(pack_grouped(1, [(ONE, b"a")])), message(damaged), message(pack_grouped(1, [(ONE, b"b")]))]
@@ -183,7 +183,7 @@ def test_damaged_pack_gives_no_row_at_all(corrupt: str) -> None:
 
 
 def test_memory_of_packs_is_bounded() -> None:
-    """Five packs of 10 MB in all, each of which becomes 40 MB."""
+    """Five packs of 10 MB in total, each 40 MB after decompression."""
     packs = [message(long_pack(40_000, bytes(1000)), message_id=number) for number in range(5)]
     tracemalloc.start()
     try:

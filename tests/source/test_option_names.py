@@ -1,4 +1,4 @@
-"""Names of options that are none of the source's: which are refused, and what the user is told."""
+"""Option names that the source does not have: which are refused, and with which error."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_suggested_options_exist() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        # What Spark itself hands on.
+        # Options that Spark itself passes.
         "path", "paths", "checkpointLocation", "mode", "numPartitions", "queryName", "outputMode",
         "owner", "provider", "option.subscribe", "option.tubemq.group", "spark.sql.x", "__of_a_platform",
-        # Of our sink.
+        # Options of our sink.
         "topic", "tubemq.producer.maxInFlight", "failedRows", "deadLetterTopic", "stampRows", "effectivelyOnce",
         "receipts",
     ],
@@ -112,7 +112,7 @@ def test_options_of_other_namespaces_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["header", "inferSchema", "url", "startingPosition", "ignoreChanges", "rowsPerSecond"])
 def test_options_of_other_sources_are_refused(name: str) -> None:
-    """Whoever gives one expects an effect."""
+    """A user who sets one expects an effect."""
     problem = refusal(REQUIRED | {name: "x"})
     assert problem.startswith(f"option '{name}' is unknown")
     assert problem.endswith(("did you mean 'startingOffsets'?", "or look for its name in docs/options.md"))

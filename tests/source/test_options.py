@@ -1,4 +1,4 @@
-"""The source's options: what each may be, what it is without, and how a bad one is refused."""
+"""The source's options: values, defaults, and errors about bad values."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ASSIGNED = {"subscribe": None, "assign": '{"t":["1:0"]}'}
 
 
 def with_options(given: dict[str, str | None]) -> dict[str, str]:
-    """The required ones, and those given; None leaves one out."""
+    """Return the required options and the given ones; None removes one."""
     return {name: value for name, value in (REQUIRED | given).items() if value is not None}
 
 
 def read(streaming: bool = True, /, **given: str) -> SourceOptions:
-    """With `tubemq_x_yMs` for `tubemq.x.yMs`."""
+    """Read options; `tubemq_x_yMs` stands for `tubemq.x.yMs`."""
     raw = REQUIRED | {name.replace("_", "."): value for name, value in given.items()}
     return SourceOptions.read(raw, streaming=streaming)
 
@@ -46,7 +46,7 @@ def refusal(raw: dict[str, str], streaming: bool = True) -> str:
 
 @pytest.fixture(autouse=True)
 def _spark_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are of options, whatever Spark they run on."""
+    """The tests must not depend on the Spark release."""
     monkeypatch.setattr(source_options, "_has_read_limits", lambda: True)
 
 
@@ -194,7 +194,7 @@ def test_keys_in_lower_case_are_accepted() -> None:
     assert SourceOptions.read(raw | lowered, streaming=True) == SourceOptions.read(raw | spelled, streaming=True)
 
 
-# Bad values: `tests/test_options_covered.py` sees to it that each option is in one of the next two tables.
+# Bad values: `tests/test_options_covered.py` checks that each option is in one of the next two tables.
 
 BAD_VALUES = [
     ("tubemq.master", "", "host:port"),
@@ -296,7 +296,7 @@ BAD_VALUES = [
     ("maxUnpackedBytes", "64m", "a number of bytes, 1 to 1073741824"),
 ]
 
-# Values that are wrong by what else is given. Each entry: the option that is wrong, all that is given, what is said.
+# Values that do not fit other options. Each entry: the wrong option, the given options, the error.
 MISFITS: list[tuple[str, dict[str, str | None], str]] = [
     ("subscribe", {"subscribe": None}, "option 'subscribe' is required: topic[,topic…], or option 'assign': {"),
     ("subscribe", {"assign": '{"t":["1:0"]}'}, "give option 'subscribe' or 'assign', not both"),
@@ -351,7 +351,7 @@ _JARGON = re.compile(
 
 
 def assert_is_for_users(sentence: str) -> None:
-    """One sentence on one line, without what only Python's users know."""
+    """Assert that it is one sentence on one line, without Python's terms."""
     assert "\n" not in sentence
     assert not sentence.endswith(".")
     assert not _JARGON.search(sentence), sentence
@@ -359,7 +359,7 @@ def assert_is_for_users(sentence: str) -> None:
 
 @pytest.mark.parametrize(("name", "text", "expects"), BAD_VALUES)
 def test_a_bad_value_is_refused(name: str, text: str, expects: str) -> None:
-    """Naming option, value and what was expected; on the driver, when the source is loaded."""
+    """The error names the option, the value and what was expected. It is raised on the driver, at load."""
     raw = with_options({"subscribe": None if name == "assign" else "t", name: text})
     problem = refusal(raw, streaming=not name.startswith("ending"))
     assert problem.startswith(f"option '{name}' is {text!r}; expected ")

@@ -1,4 +1,4 @@
-"""Rows from the wire's messages, as Arrow."""
+"""The wire's messages become rows in Arrow batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def message(body: bytes, attributes: bytes = b"", *, message_id: int = 7, flag: 
 
 
 def batch_of(maker: RowMaker, *args: Any) -> Any:
-    """The only one."""
+    """The only batch."""
     (batch,) = maker.batches(*args)
     return batch
 
@@ -119,7 +119,7 @@ def test_offset_is_null_without_positions() -> None:
         (b"$msgType$=", None, "", None),
         (b"$msgTime$=202402292359", None, None, MINUTE),
         (b"$msgTime$=197001010000", None, None, datetime(1970, 1, 1, tzinfo=timezone.utc)),
-        (b"$msgTime$=202302292359", [("$msgTime$", "202302292359")], None, None),  # no such day
+        (b"$msgTime$=202302292359", [("$msgTime$", "202302292359")], None, None),  # there is no such day
         (b"$msgTime$=soon", [("$msgTime$", "soon")], None, None),
     ],
 )
@@ -173,11 +173,11 @@ def test_positions_must_fit_the_messages() -> None:
         batch_of(RowMaker(RowFormat()), HERE, [message(b"a"), message(b"b")], [28])
 
 
-# Corrupt messages, and types that are not wanted
+# Corrupt messages and unwanted types
 
 
 def corrupt_pair() -> list[Any]:
-    """One with a wrong check sum, one with a wrong header."""
+    """One message with a wrong check sum, one with a wrong header."""
     one = message(b"one", b"$msgType$=a,k=v", message_id=2)
     one.checkSum ^= 1
     return [one, message(b"\x00\x00\x00\x09two", message_id=3, flag=1)]
@@ -216,7 +216,7 @@ def test_column_corrupt_exists_if_corrupt_messages_are_kept() -> None:
 
 @pytest.mark.parametrize("positions", [None, [0, 28, 56, 84]])
 def test_messages_of_unwanted_types_are_left_out(positions: list[int] | None) -> None:
-    """The broker compares hashes; `Aa` and `BB` have the same."""
+    """The broker compares hashes; `Aa` and `BB` have the same hash."""
     maker = RowMaker(RowFormat(msg_types={"clicks": frozenset({"Aa", "c"})}))
     messages = [message(b"", b"$msgType$=%b" % kind) for kind in (b"Aa", b"BB", b"c")] + [message(b"")]
     batch = batch_of(maker, HERE, messages, positions)
@@ -316,7 +316,7 @@ def test_body_that_cannot_be_decompressed_is_skipped(name: str) -> None:
 @pytest.mark.parametrize("name", BAD_BODIES)
 @pytest.mark.parametrize("message_format", ["raw", "inlongmsg"])
 def test_body_that_cannot_be_decompressed_is_kept_as_received(name: str, message_format: str) -> None:
-    """With the header of their attributes, which says how they were compressed."""
+    """The value includes the attribute header, which names the codec."""
     bad = bad_body(name)
     maker = RowMaker(RowFormat(corrupt="keep", message_format=message_format, max_unpacked=1000))
     (row,) = batch_of(maker, HERE, [bad], None).to_pylist()
@@ -361,7 +361,7 @@ def test_many_messages_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_many_attributes_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short attribute takes a hundred times its bytes on the wire."""
+    """In memory, a short attribute takes a hundred times its size on the wire."""
     monkeypatch.setattr(source_rows, "_MAX_BYTES", 30_000)
     sent = [message(b"", b",".join(b"%d" % number for number in range(100)))] * 6
     batches = list(RowMaker(RowFormat()).batches(HERE, sent, None))
@@ -375,7 +375,7 @@ def test_one_body_may_exceed_the_batch_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_long_headers_are_not_cached() -> None:
-    """A process reads for days: what it keeps must not grow with what producers write."""
+    """A process may read for days, so the cache must not grow with what producers write."""
     source_rows._decode_short.cache_clear()
     batch_of(RowMaker(RowFormat()), HERE, [message(b"", b"k=" + bytes(1000)), message(b"", b"k=v")], None)
     assert source_rows._decode_short.cache_info().currsize == 1

@@ -1,4 +1,4 @@
-"""Clusters of a test alone, and what their servers were asked."""
+"""Clusters for one test, and the requests to their servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[..., EmbeddedTubeMQ]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts clusters, with the arguments of `EmbeddedTubeMQ`."""
+    """Start clusters with the arguments of `EmbeddedTubeMQ`."""
     with ExitStack() as stack:
         started: list[EmbeddedTubeMQ] = []
 
@@ -34,13 +34,13 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each fetch of a task was given, as the brokers saw it."""
+    """How many messages the brokers returned for each fetch of a task."""
     counts: list[int] = []
     answer = BrokerService._read
 
     def count(broker: BrokerService, request: broker_pb.GetMessageRequestC2B, *args: Any) -> Sequence[bytes]:
         messages = answer(broker, request, *args)
-        if "_driver_" not in request.clientId:  # which looks at single messages
+        if "_driver_" not in request.clientId:  # the driver probes single messages
             counts.append(len(messages))
         return messages
 

@@ -17,8 +17,8 @@ from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 @pytest.fixture
 def tubemq(start: Start) -> EmbeddedTubeMQ:
-    """Ten messages in each of the topics a and b, the first two of which have expired; group readers stands at the
-    sixth of a, and nowhere in b."""
+    """Ten messages in each of the topics a and b; the first two have expired. The group is at the sixth message of a,
+    and new in b."""
     tubemq = start({"a": 1, "b": 1})
     for topic in ("a", "b"):
         fill(tubemq, topic, 10)
@@ -29,7 +29,7 @@ def tubemq(start: Start) -> EmbeddedTubeMQ:
 
 
 def numbers(rows: list[dict[str, object]], topic: str) -> list[int]:
-    """Which of the topic's messages came."""
+    """Which of the topic's messages were read."""
     return [int(str(row["offset"])) // UNIT for row in rows if row["topic"] == topic]
 
 
@@ -58,7 +58,7 @@ def test_read_begins_at_starting_offsets(
     [("latest", []), (None, []), ({"a": {"1:0": -2}, "b": {"1:0": -1}}, list(range(2, 10)))],
 )
 def test_stream_begins_at_the_latest_by_default(tubemq: EmbeddedTubeMQ, given: object, a: list[int]) -> None:
-    """Which it does by itself; what is sent after that comes."""
+    """Later messages are read."""
     stream = Stream(tubemq, "a", "b", startingOffsets=given)
     stream.run()
     fill(tubemq, "b", 1)
@@ -125,8 +125,8 @@ A_MINUTE = 20  # messages
 
 @pytest.fixture
 def timed(start: Start) -> EmbeddedTubeMQ:
-    """Two partitions with stores of their own, `A_MINUTE` messages in each of the hour from 12:00 on in each of them;
-    every fifth message has no time."""
+    """Two partitions, each with its own store, and an hour of messages from 12:00 on, `A_MINUTE` a minute; every fifth
+    message has no time."""
     tubemq = start({"t": 1}, brokers=2)
     for minute in range(MINUTES):
         for number in range(A_MINUTE):
@@ -137,7 +137,7 @@ def timed(start: Start) -> EmbeddedTubeMQ:
 
 
 def between(first: int, behind: int) -> list[bytes]:
-    """The bodies of the minutes from `first` on, those of one partition."""
+    """The bodies of one partition from minute `first` on."""
     return [b"%d.%d" % (minute, number) for minute in range(first, behind) for number in range(A_MINUTE)]
 
 
@@ -160,7 +160,7 @@ def milliseconds(minute: int) -> int:
 )
 @pytest.mark.parametrize("streaming", [True, False])
 def test_read_begins_at_starting_timestamp(timed: EmbeddedTubeMQ, given: object, first: int, streaming: bool) -> None:
-    """To the minute, as messages know it; whatever `startingOffsets` say. In each partition alike."""
+    """Times are exact to the minute, apply to each partition, and win over `startingOffsets`."""
     options = {"startingTimestamp": given, "startingOffsets": "latest"}
     rows = Stream(timed, "t", **options).run()[0] if streaming else read_batch(timed, "t", **options)
     for broker in (1, 2):
@@ -181,7 +181,7 @@ def test_stream_begins_at_the_latest_if_no_message_is_late_enough(timed: Embedde
 def test_search_for_a_time_gives_up_in_a_topic_without_times(
     start: Start, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic of a week would be read twice inside Spark's first question."""
+    """Otherwise a week of messages would be read twice within the first `latestOffset`."""
     monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
     tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
     fill(tubemq, "t", 2000)
@@ -213,7 +213,7 @@ def test_small_partition_without_times_begins_at_its_end(start: Start, caplog: p
 def test_batch_ends_at_ending_timestamp(
     timed: EmbeddedTubeMQ, given: dict[str, object], first: int, behind: int
 ) -> None:
-    """An end before the start leaves nothing to read."""
+    """If the end is before the start, there is nothing to read."""
     rows = read_batch(timed, "t", **given)
     for broker in (1, 2):
         assert bodies(row for row in rows if row["broker_id"] == broker) == between(first, behind)
@@ -222,7 +222,7 @@ def test_batch_ends_at_ending_timestamp(
 @pytest.mark.option("msgTimeZone")
 @pytest.mark.parametrize(("zone", "hour"), [(None, 12), ("UTC", 12), ("Asia/Shanghai", 4), ("+05:30", None)])
 def test_msg_time_zone_is_the_producers_zone(start: Start, zone: str | None, hour: int | None) -> None:
-    """What rows hold, what times without a zone mean, and what is looked for."""
+    """It applies to rows, to times without a zone, and to the search."""
     tubemq = start({"t": 1})
     for minute in range(3):
         tubemq.send("t", b"%d" % minute, msg_time=f"2026010112{minute:02}")

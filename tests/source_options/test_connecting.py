@@ -1,4 +1,4 @@
-"""The client's options: which servers, who asks them, over what, and for how long."""
+"""The client's options: masters, credentials, TLS, timeouts and connections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_any_master_that_answers_is_used(start: Start) -> None:
 
 @pytest.mark.option("tubemq.master")
 def test_task_follows_a_broker_that_moved_after_the_plan(start: Start, use_timings: UseTimings) -> None:
-    """A DataFrame may be used long after it was planned, and the broker may run on another host by then."""
+    """A DataFrame may be used long after it was planned; the broker may be on another host then."""
     use_timings(broker_lookup_after=0.0)
     tubemq = start({"t": 2})
     sent = fill(tubemq, "t", 20)
@@ -63,7 +63,7 @@ def test_task_follows_a_broker_that_moved_after_the_plan(start: Start, use_timin
 
 @pytest.fixture
 def strict(start: Start) -> EmbeddedTubeMQ:
-    """Its master asks consumers who they are."""
+    """A cluster whose master requires credentials."""
     tubemq = start({"t": 1}, config=ServerConfig(start_consume_authenticate=True))
     fill(tubemq, "t", 5)
     return tubemq
@@ -71,7 +71,7 @@ def strict(start: Start) -> EmbeddedTubeMQ:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
-    """What clients show to the master."""
+    """The credentials that clients send to the master."""
     found: list[master_pb.AuthenticateInfo] = []
     check = authentication.check_certificate
 
@@ -88,7 +88,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[master_pb.AuthenticateInfo]:
 def test_credentials_are_sent_to_the_master(
     strict: EmbeddedTubeMQ, shown: list[master_pb.AuthenticateInfo], tmp_path: Path, by_file: bool
 ) -> None:
-    """The user's name, and what only who has the password can make of it."""
+    """The user's name, and a signature that needs the password."""
     file = tmp_path / "password"
     file.write_text("p4ssw0rd\nnot this\n")
     secret = {"tubemq_passwordFile": str(file)} if by_file else {"tubemq_password": "p4ssw0rd"}
@@ -110,14 +110,14 @@ def test_strict_master_refuses_a_client_without_a_user(strict: EmbeddedTubeMQ) -
 
 @pytest.fixture(scope="module")
 def secure(authority: Authority, server_cert: Certificate) -> Iterator[EmbeddedTubeMQ]:
-    """It asks clients for a certificate, too."""
+    """A cluster that requires client certificates."""
     with EmbeddedTubeMQ({"t": 1}, tls=tls_files(server_cert, authority)) as tubemq:
         fill(tubemq, "t", 5)
         yield tubemq
 
 
 def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
-    """How many rows come over TLS."""
+    """Return how many rows are read over TLS."""
     options = {"tubemq_master": tubemq.tls_master, "tubemq_tls_enabled": "true", "tubemq_retry_maxElapsedMs": 0}
     return len(read_batch(tubemq, "t", **{**options, **given}))
 
@@ -126,7 +126,7 @@ def read_securely(tubemq: EmbeddedTubeMQ, **given: object) -> int:
 def test_two_way_tls_needs_all_certificates(
     secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
-    """Without any one of these it does not go."""
+    """Without any one of them, the connection fails."""
     whole = {
         "tubemq_tls_ca": authority.own.cert,
         "tubemq_tls_cert": client_cert.cert,
@@ -159,7 +159,7 @@ def test_key_may_be_encrypted(
 def test_verify_hostname_checks_the_certificates_host(
     secure: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
-    """The server's is made for 127.0.0.1, and the same server answers as localhost."""
+    """The certificate names 127.0.0.1; the server can also be reached as localhost."""
     master = secure.tls_master.replace("127.0.0.1", "localhost")
     given = {
         "tubemq_master": master,
@@ -210,7 +210,7 @@ def test_framing_is_the_given_one_or_detected(start: Start, spoken: str, asked: 
 @pytest.mark.option("tubemq.retry.maxElapsedMs")
 @pytest.mark.parametrize(("given", "enough"), [(0, False), (30_000, True)])
 def test_operation_is_retried_up_to_the_maximum_time(start: Start, given: int, enough: bool) -> None:
-    """Which counts from the last progress."""
+    """The time counts from the last progress."""
     tubemq = start({"t": 1})
     sent = fill(tubemq, "t", 5)
     with tubemq.on("get_message", times=5).fail(503) as refused:
@@ -227,7 +227,7 @@ def test_operation_is_retried_up_to_the_maximum_time(start: Start, given: int, e
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """All that are made from now on."""
+    """All connections that are opened from now on."""
     made: list[Connection] = []
 
     def note(address: Address, *args: Any) -> Connection:
@@ -268,7 +268,7 @@ def test_idle_connection_is_closed(
         assert not any(one.closed for one in before)
         skipping_clock.advance(120.0)
         run.latest()
-        if closed:  # one that a heartbeat has at the moment, a little later
+        if closed:  # a connection that a heartbeat uses now is closed a little later
             wait_until(lambda: (run.latest(), all(one.closed for one in before))[1])
         else:
             assert not any(one.closed for one in before)

@@ -1,4 +1,4 @@
-"""`commitOffsets`, `tubemq.claim.timeoutMs`, and who else is in the group."""
+"""`commitOffsets`, `tubemq.claim.timeoutMs`, and other members of the group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
-pytestmark = pytest.mark.timeout(40)  # seconds: the client would wait for a partition for longer by itself
+pytestmark = pytest.mark.timeout(40)  # seconds: by default, the client waits longer than that for a partition
 
 
 def stands(tubemq: EmbeddedTubeMQ, topic: str = "t") -> int | None:
@@ -47,7 +47,7 @@ def test_group_follows_commits_and_is_never_ahead(start: Start, given: str | Non
 
 
 def test_next_run_commits_the_batch_of_trigger_once(start: Start) -> None:
-    """Trigger `once`: Spark ends the run without a word that the batch is committed."""
+    """With trigger `once`, Spark ends the run without calling `commit`."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
@@ -98,7 +98,7 @@ def test_new_query_begins_where_the_group_stayed(start: Start) -> None:
 def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
     start: Start, monkeypatch: pytest.MonkeyPatch, streaming: bool
 ) -> None:
-    """It is over when time has gone on, which it does after the second try."""
+    """The clock jumps after the second attempt."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 4)
     given = {"tubemq_claim_timeoutMs": 300}
@@ -131,7 +131,7 @@ def test_partition_released_in_time_is_taken(start: Start, caplog: pytest.LogCap
 
 
 def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -> None:
-    """The second is told by whom its partitions are held; the first goes on."""
+    """The second query's error names the holder; the first query goes on."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 10)
     first, second = Stream(tubemq, "t"), Stream(tubemq, "t", tubemq_claim_timeoutMs=200)
@@ -149,7 +149,7 @@ def test_second_query_of_a_group_learns_who_holds_the_partitions(start: Start) -
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_group_of_server_balanced_consumers_is_refused(start: Start, streaming: bool) -> None:
-    """As Java's are, unless told otherwise."""
+    """Java consumers are of that kind by default."""
     tubemq = start({"t": 2})
     rival = ServerBalanced(clusters_door(tubemq), GROUP, ["t"])
     assert rival.register()[0] == 200

@@ -1,4 +1,4 @@
-"""`metadataIntervalMs`, and what is added while a query runs or rests."""
+"""`metadataIntervalMs`, and partitions that are added while a query runs or is stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def all_came(tubemq: EmbeddedTubeMQ, stream: Stream, run: StreamRun) -> bool:
 @pytest.mark.option("metadataIntervalMs")
 @growing
 def test_new_partitions_are_found_while_the_query_runs(start: Start, grow: Grow) -> None:
-    """With all that was sent before it was seen; even if the query begins at the latest."""
+    """All their messages are read, also earlier ones, even if the query began at the latest."""
     tubemq = start({"t": 2})
     stream = Stream(tubemq, "t", metadataIntervalMs=100, startingOffsets="latest")
     with stream.running() as run:

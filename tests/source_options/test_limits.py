@@ -1,5 +1,5 @@
-"""How much comes at once: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`, `maxPartitionsPerTask`,
-`headsIntervalMs`."""
+"""Sizes of batches and tasks: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`,
+`maxPartitionsPerTask`; and `headsIntervalMs`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sizes(batches: list[list[dict[str, Any]]]) -> list[int]:
 
 @pytest.mark.option("maxOffsetsPerTrigger")
 def test_batch_reads_at_most_max_offsets(start: Start) -> None:
-    """Index entries, which are messages where all partitions of a store are read."""
+    """The limit is in index entries; these are messages if all partitions of a store are read."""
     tubemq = start({"t": 2})
     fill(tubemq, "t", 100)
     stream = Stream(tubemq, "t", maxOffsetsPerTrigger=30)
@@ -34,7 +34,7 @@ def test_batch_reads_at_most_max_offsets(start: Start) -> None:
 
 @pytest.mark.option("maxOffsetsPerTrigger")
 def test_entries_of_other_messages_count_towards_the_limit(start: Start) -> None:
-    """A store's index is what limits are counted in: of one partition of two, and with a filter, fewer rows come."""
+    """With one of two partitions, or with a filter, fewer rows than entries are read."""
     tubemq = start({"t": 2})
     for number in range(100):
         tubemq.send("t", b"%d" % number, number % 2, msg_type="x" if number % 4 < 2 else "y")
@@ -43,7 +43,7 @@ def test_entries_of_other_messages_count_towards_the_limit(start: Start) -> None
 
 @pytest.mark.option("maxOffsetsPerTrigger")
 def test_stores_share_the_limit_by_their_backlog(start: Start) -> None:
-    """However little waits in one, it is not forgotten."""
+    """A store with a small backlog gets its share, too."""
     tubemq = start({"t": 1}, brokers=3)
     waiting = {1: 900, 2: 90, 3: 1}
     for broker, count in waiting.items():
@@ -58,7 +58,7 @@ def test_stores_share_the_limit_by_their_backlog(start: Start) -> None:
 
 @pytest.mark.option("maxOffsetsPerTrigger")
 def test_available_now_reads_what_was_there_at_the_start(start: Start) -> None:
-    """However much a producer sends meanwhile."""
+    """A producer keeps sending meanwhile."""
     tubemq = start({"t": 1})
     sent = fill(tubemq, "t", 50)
     stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)
@@ -95,7 +95,7 @@ def test_default_read_limit_tells_spark_about_limits(start: Start, given: dict[s
 
 @pytest.mark.option("minOffsetsPerTrigger")
 def test_batch_waits_for_min_offsets(start: Start) -> None:
-    """But for the first of a run."""
+    """Only a run's first batch does not wait."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 5)
     stream = Stream(tubemq, "t", minOffsetsPerTrigger=10, maxTriggerDelay="1h")
@@ -162,7 +162,7 @@ def test_partition_with_much_to_read_has_its_own_task(start: Start) -> None:
 
 @pytest.mark.option("maxPartitionsPerTask")
 def test_thousand_idle_partitions_do_not_make_a_thousand_tasks(start: Start) -> None:
-    """Those with nothing to read make none at all, those with a little share some, without being asked to."""
+    """Partitions with nothing to read make no task; those with a little share tasks, also without the option."""
     tubemq = start({"t": 500}, brokers=2)
     stream = Stream(tubemq, "t")
     with stream.running() as run:
@@ -176,7 +176,7 @@ def test_thousand_idle_partitions_do_not_make_a_thousand_tasks(start: Start) -> 
     assert sorted(bodies(stream.rows)) == sorted(stored(tubemq, "t"))
 
 
-# Heads
+# Log ends
 
 
 @pytest.mark.option("headsIntervalMs")
@@ -196,7 +196,7 @@ def test_brokers_are_asked_for_log_ends_once_an_interval(start: Start, given: in
 
 
 def test_progress_report_shows_the_log_ends(start: Start) -> None:
-    """The latest offset is where the stores end, however little a batch may take of it."""
+    """The latest offset is where the stores end, even if batches are limited."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     stream = Stream(tubemq, "t", maxOffsetsPerTrigger=20)

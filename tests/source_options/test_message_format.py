@@ -62,7 +62,7 @@ def test_another_format_is_refused(start: Start) -> None:
 
 @pytest.mark.parametrize("corrupt", ["fail", "keep"])
 def test_spark_accepts_the_rows_of_packs(spark: SparkSession, start: Start, corrupt: str) -> None:
-    """Spark compares what comes with the schema it was told."""
+    """Spark compares the rows with the declared schema."""
     tubemq = start({"t": 2})
     for number in range(40):
         tubemq.send("t", PACKS[number % 2], number % 2)

@@ -1,4 +1,4 @@
-"""A micro-batch that is repeated brings the same rows, whatever the options are, and whatever was sent meanwhile."""
+"""A repeated micro-batch brings the same rows with any options, although more messages were sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
 def test_repeated_batch_brings_the_same_rows(start: Start, given: dict[str, object]) -> None:
-    """In their order; the first batch and a later one, each by a new run."""
+    """In the same order; a new run repeats the first batch, and another run a later one."""
     tubemq = start({"t": 2, "sole": 1}, brokers=2)
 
     def send(minute: int) -> None:

@@ -1,4 +1,4 @@
-"""What Spark has a part in: triggers, progress, tasks, pushed filters."""
+"""Options that need Spark: triggers, progress reports, tasks, pushed filters."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def stream(spark: SparkSession, tubemq: EmbeddedTubeMQ, *topics: str, **given: o
 
 
 def positions(offset: Any, topic: str = "t") -> int:
-    """The sum of a topic's, of an offset in a progress report, which is JSON or its text."""
+    """Return the sum of a topic's positions in an offset of a progress report, which is JSON or its text."""
     found = json.loads(offset) if isinstance(offset, str) else offset
     return sum(found["offsets"][topic].values())
 
 
 @pytest.mark.option("maxOffsetsPerTrigger")
 def test_limits_with_each_trigger(spark: SparkSession, queries: Queries, start: Start, tmp_path: Path) -> None:
-    """`availableNow` ends at what there was when it began, although a producer goes on; a run that does not end shows
-    its lag; `once` takes all there is."""
+    """`availableNow` ends at the log ends of its start, although a producer goes on; an endless run reports its lag;
+    `once` reads everything."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 50)
     batches = Batches()
@@ -88,7 +88,7 @@ def test_spark_runs_as_many_tasks_as_planned(spark: SparkSession, start: Start, 
 
 @pytest.mark.option("pushFilters")
 def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: Start, served: list[int]) -> None:
-    """The rows are those without it; what it costs is seen by what the brokers served."""
+    """The rows are the same as without the option, but the brokers return fewer messages."""
     tubemq = start({"a": 1, "b": 2}, brokers=2)
     fill(tubemq, "a", 400)
     for msg_type in ("x", "y"):
@@ -123,7 +123,7 @@ def test_pushed_filters_reduce_what_brokers_return(spark: SparkSession, start: S
 
 @pytest.mark.option("commitOffsets")
 def test_group_follows_a_running_query(spark: SparkSession, queries: Queries, start: Start, tmp_path: Path) -> None:
-    """Also of one that has nothing to do; and not ahead of its commits: the sink holds up a batch meanwhile."""
+    """Also while the query is idle; and never ahead of its commits, while the sink holds a batch."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 30)
     go_on = threading.Event()

@@ -76,7 +76,7 @@ def test_partition_assigned_later_is_read_from_its_earliest_position(start: Star
 
 
 def types_of(tubemq: EmbeddedTubeMQ, topic: str, count: int, *types: str | None) -> None:
-    """`count` messages whose types go round."""
+    """Send `count` messages whose types alternate."""
     for number in range(count):
         fill(tubemq, topic, 1, msg_type=types[number % len(types)])
 
@@ -84,7 +84,7 @@ def types_of(tubemq: EmbeddedTubeMQ, topic: str, count: int, *types: str | None)
 @pytest.mark.option("filters")
 @pytest.mark.parametrize("streaming", [True, False])
 def test_broker_returns_only_wanted_message_types(start: Start, served: list[int], streaming: bool) -> None:
-    """But for types whose hash is the same, which the brokers cannot tell from them: those are left out here."""
+    """Brokers cannot distinguish types with the same hash; the reader drops those."""
     assert filter_code("Aa") == filter_code("BB")
     tubemq = start({"t": 1})
     types_of(tubemq, "t", 500, "Aa", "BB", "other", None, "more")
@@ -135,7 +135,7 @@ def test_filtered_stream_goes_on_exactly_where_it_was(start: Start) -> None:
 
 
 def send_raw(tubemq: EmbeddedTubeMQ, msg_type: str, partition: int) -> None:
-    """As other clients may, with a type that ours refuse."""
+    """Send as other clients may, with a type that ours refuses."""
     data, flag = encode_payload(b"body", b"$msgType$=" + msg_type.encode())
     message = raw.send(data, "t", partition)
     message.flag, message.msgType, message.msgTime = flag, msg_type, "202601011200"
@@ -154,7 +154,7 @@ def send_raw(tubemq: EmbeddedTubeMQ, msg_type: str, partition: int) -> None:
     ],
 )
 def test_conditions_on_times_reduce_what_is_read(start: Start, condition: Filter, count: int) -> None:
-    """By what surely lies outside: times may be out of order by a quarter of an hour. No time is too far away."""
+    """Times may be out of order by 15 minutes, so the range keeps that margin. Extreme times do no harm."""
     tubemq = start({"t": 1})
     for hour in (11, 11, 11, 14, 14, 14):
         tubemq.send("t", b"", msg_time=f"20260101{hour}00")
@@ -185,7 +185,7 @@ def test_conditions_on_times_reduce_nothing_without_times(
     ids=lambda types: f"{len(types)} types",
 )
 def test_conditions_on_types_lose_no_row(start: Start, types: tuple[str, ...]) -> None:
-    """Whatever Spark may be asked for."""
+    """For any types in the query's condition."""
     tubemq = start({"t": 2})
     for number in range(20):
         send_raw(tubemq, ("x", "y", "", " x", "7")[number % 5], number % 2)
@@ -201,7 +201,7 @@ def test_conditions_on_types_lose_no_row(start: Start, types: tuple[str, ...]) -
 
 
 def damage(tubemq: EmbeddedTubeMQ, topic: str, body: bytes) -> None:
-    """Stores one more message, and then a check sum that is not that of its bytes."""
+    """Store one more message, and damage its check sum."""
     tubemq.send(topic, body)
 
     def change() -> None:
@@ -218,7 +218,7 @@ def damage(tubemq: EmbeddedTubeMQ, topic: str, body: bytes) -> None:
 
 @pytest.fixture
 def damaged(start: Start) -> EmbeddedTubeMQ:
-    """Ten good messages, with a damaged one behind the third and one behind the last."""
+    """Ten good messages; a damaged one follows the third, another the last."""
     tubemq = start({"t": 1})
     fill(tubemq, "t", 3)
     damage(tubemq, "t", b"damaged 1")

@@ -1,4 +1,4 @@
-"""Sources and queries for the tests that run Spark."""
+"""Fixtures of the tests that run Spark."""
 
 from __future__ import annotations
 

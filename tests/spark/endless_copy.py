@@ -1,4 +1,4 @@
-"""A query from topics into a topic, in a process of its own: to be killed, in parts or as a whole.
+"""A query from topics into a topic, in a process of its own that tests kill.
 
 python -m tests.spark.endless_copy '{"source": {…}, "columns": ["value", …], "sink": {…}, "java": "-XX:…"}'
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 def main() -> None:
     given = json.loads(sys.argv[1])
     spark = (
-        SparkSession.builder.master("local[2,4]")  # of four tries of a task
+        SparkSession.builder.master("local[2,4]")  # up to four attempts of a task
         .config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", given["java"])
         .getOrCreate()

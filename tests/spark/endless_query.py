@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed.
+"""A query in a process of its own that tests kill.
 
 python -m tests.spark.endless_query '{"options": {…}, "output": "folder", "checkpoint": "folder", "java": "-XX:…"}'
 """

@@ -1,4 +1,4 @@
-"""Queries in tests: started, watched, and stopped whatever happens; and what their checkpoints say."""
+"""Queries in tests: how they are started, watched and stopped, and what their checkpoints hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Sink = Callable[[DataFrame, int], None]
 
 
 class Message(NamedTuple):
-    """What tells messages apart; `offset` is null where the partition shares its store."""
+    """What identifies a message; `offset` is null if the partition shares its store."""
 
     offset: int | None
     message_id: int
@@ -43,7 +43,7 @@ class Source:
         self.group = group
 
     def options(self, *topics: str, **others: object) -> dict[str, str]:
-        """Those of all tests, and `others` with `_` for `.` in their names; None leaves one out."""
+        """Return the options of all tests and `others`. `_` in a name stands for `.`; None removes an option."""
         options: dict[str, object] = {
             "tubemq.master": self.cluster.master,
             "tubemq.rpc.framing": self.cluster.framing,
@@ -64,7 +64,7 @@ class Source:
         return self.spark.read.format("tubemq").options(**self.options(*topics, **options)).load()
 
     def wait_for_positions(self, wanted: Positions) -> None:
-        """Until the group stands there, as the brokers tell anybody; release 2.5 tells of a new group after 7 s."""
+        """Wait until the brokers report these positions of the group; release 2.5 reports a new group after 7 s."""
 
         def told(p: Partition) -> int | None:
             return self.cluster.group_offset(self.group, p.topic, p.broker_id, p.partition_id)
@@ -72,13 +72,13 @@ class Source:
         wait_for(lambda: {p: told(p) for p in wanted} == wanted, f"group {self.group} at {wanted}")
 
     def left_at(self, partitions: Iterable[Partition]) -> Positions:
-        """Where the group stands when all its members have left."""
+        """Return the group's positions after all its members have left."""
         wait_for(lambda: not self.cluster.members(self.group).clients, f"the end of group {self.group}")
         return {partition: look(self.cluster, self.group, partition).group for partition in partitions}
 
 
 class Batches:
-    """A sink that keeps the rows of each micro-batch, in the order they came; a repeated one stands there twice."""
+    """A sink that keeps the rows of each micro-batch in their order, also those of a repeated one."""
 
     def __init__(self) -> None:
         self.brought: list[tuple[int, list[Row]]] = []
@@ -97,12 +97,12 @@ class Batches:
         return [row for _, rows in self.brought for row in rows]
 
     def rows_of(self, batch_id: int) -> list[list[Row]]:
-        """The rows of each try of a micro-batch."""
+        """Return the rows of each attempt at a micro-batch."""
         return [rows for number, rows in self.brought if number == batch_id]
 
 
 class Queries:
-    """Starts queries and knows them all."""
+    """Starts queries, and stops all of them."""
 
     def __init__(self) -> None:
         self._started: list[StreamingQuery] = []
@@ -112,7 +112,7 @@ class Queries:
         return self.begin((writer.trigger(**trigger) if trigger else writer).start)
 
     def begin(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """A query whose source runs, or has failed by itself."""
+        """Return a query whose source runs, or has failed by itself."""
         for _ in range(5):
             query = self.add(start())
             wait_for(lambda: not (query.isActive and _is_starting(query)), "the start of the query")  # noqa: B023
@@ -130,8 +130,8 @@ class Queries:
 
 
 def came_too_late(query: StreamingQuery) -> bool:
-    """Whether Spark gave up the source's process: it waits for 10 s, which no setting changes, and a machine may be
-    busier than that."""
+    """Return True if Spark gave up the source's process. It waits 10 s, which no setting changes; a busy machine needs
+    more."""
     return TOO_LATE in str(query.exception())
 
 
@@ -140,7 +140,7 @@ def _is_starting(query: StreamingQuery) -> bool:
 
 
 def wait_for(condition: Callable[[], T], what: str, query: StreamingQuery | None = None, timeout: float = 300.0) -> T:
-    """What `condition` gives once it is true; a query that ended meanwhile will not make it so."""
+    """Return the result of `condition` once it is true. Fail early if the query ends before."""
     deadline = time.monotonic() + timeout
     while True:
         alive = query is None or query.isActive
@@ -158,14 +158,14 @@ def wait_for_progress(query: StreamingQuery) -> None:
 
 
 def wait_for_rows(query: StreamingQuery, batches: Batches, count: int) -> None:
-    """Until `count` rows came, and the micro-batch that brought the last of them is committed."""
+    """Wait until there are `count` rows, and the micro-batch of the last row is committed."""
     wait_for(lambda: len(batches.rows) >= count, f"{count} rows", query)
     last = batches.brought[-1][0]
     wait_for(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= last, f"the end of batch {last}", query)
 
 
 def run_to_the_end(query: StreamingQuery, timeout: int = 300) -> None:
-    """For a trigger that ends by itself; raises what the query failed with."""
+    """Wait for the end of a query whose trigger ends; raise its error."""
     assert query.awaitTermination(timeout), f"it goes on: {query.status}"
 
 
@@ -183,7 +183,7 @@ def by_partition(rows: Iterable[Row]) -> dict[Partition, list[Message]]:
 def expected(
     cluster: Cluster, *parts: Mapping[Partition, Sequence[Sent]], start: Positions | None = None
 ) -> dict[Partition, list[Message]]:
-    """What `by_partition` must give for all that was sent, in parts one after another, from `start` on."""
+    """Return what `by_partition` must return for all messages that were sent, from `start` on."""
     found: dict[Partition, list[Message]] = defaultdict(list)
     for part in parts:
         for partition, sent in part.items():
@@ -197,7 +197,7 @@ def expected(
 
 
 def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
-    """The position behind the last message of each store, for each of its partitions."""
+    """Return the position after the last message of each partition's store."""
     stores: dict[tuple[int, str, int], int] = defaultdict(int)
     for part in parts:
         for partition, sent in part.items():
@@ -207,7 +207,7 @@ def ends_of(*parts: Mapping[Partition, Sequence[Sent]]) -> Positions:
 
 
 def to_json(positions: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """As `startingOffsets` has them."""
+    """Return the JSON of option `startingOffsets`."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for partition, position in positions.items():
         found[partition.topic][f"{partition.broker_id}:{partition.partition_id}"] = position
@@ -222,7 +222,7 @@ def numbers(folder: Path) -> list[int]:
 
 
 def logged_end(checkpoint: Path, batch_id: int) -> Positions:
-    """Where a micro-batch ends, by the offset log."""
+    """Return where a micro-batch ends, by the offset log."""
     return {
         Partition(int(key.split(":")[0]), topic, int(key.split(":")[1])): position
         for topic, keys in _logged_offset(checkpoint, batch_id)["offsets"].items()
@@ -231,19 +231,19 @@ def logged_end(checkpoint: Path, batch_id: int) -> Positions:
 
 
 def logged_query(checkpoint: Path) -> str:
-    """The id under which the query claims its partitions."""
+    """Return the id under which the query claims its partitions."""
     name = _logged_offset(checkpoint, 0)["query"]
     assert isinstance(name, str)
     return name
 
 
 def committed_end(checkpoint: Path) -> Positions:
-    """Where the last committed micro-batch ends."""
+    """Return where the last committed micro-batch ends."""
     return logged_end(checkpoint, numbers(checkpoint / "commits")[-1])
 
 
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
-    """As if Spark had crashed between the offset log's entry and the commit log's."""
+    """Undo the last commit, as if Spark had crashed between offset log and commit log."""
     assert numbers(checkpoint / "commits")[-1] == batch_id
     for name in (str(batch_id), f".{batch_id}.crc"):
         (checkpoint / "commits" / name).unlink()

@@ -1,4 +1,4 @@
-"""A batch write whose tasks fail once, in a process of its own, for Spark must be told at its start to try them again.
+"""A batch write whose tasks fail once. It needs a process of its own, because Spark gets task retries at its start.
 
 python -m tests.spark.retried_write '{"sink": {…}, "tasks": 2, "rows": 1000, "gate": "file", "java": "-XX:…"}'
 
@@ -35,7 +35,7 @@ def main() -> None:
         task, step = context.partitionId(), 100
         is_to_fail = context.attemptNumber() == 0
         for start in range(0, count, step):
-            if is_to_fail and start > count / 2:  # the sink sends what it has when it is given more
+            if is_to_fail and start > count / 2:  # the sink sends its rows when it gets more
                 wait_for_gate(2)
             numbers = range(start, min(count, start + step))
             values = [f"{task} {number} ".ljust(1000, ".") for number in numbers]
@@ -49,7 +49,7 @@ def main() -> None:
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", given["java"])
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "200")  # the sink has most rows when the try fails
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "200")  # so that the sink has most rows by then
         .getOrCreate()
     )
     frame = spark.range(0, given["tasks"], 1, given["tasks"]).mapInArrow(rows, "value string, key string")

@@ -19,14 +19,14 @@ from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 
-_CONSUMER_REGISTER = cast(Method, 4)  # server-side balance, which the connector does not use
+_CONSUMER_REGISTER = cast(Method, 4)  # server-side balance; the connector does not use it
 _CONSUMER_HEARTBEAT = cast(Method, 5)
 _HOST = "127.0.0.1"
-_PERIOD = 5.0  # seconds between two heartbeats; servers wait for 30 at least
+_PERIOD = 5.0  # seconds between two heartbeats; servers wait at least 30
 
 
 class ServerBalanced:
-    """A consumer whose partitions the master deals out, as those of the official clients by default."""
+    """A consumer whose partitions the master assigns: the default of the official clients."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Sequence[str]) -> None:
         self._cluster = cluster
@@ -36,7 +36,7 @@ class ServerBalanced:
         self._staying = ExitStack()
 
     def register(self) -> tuple[int, str]:
-        """The master's error code and text; a member stays one until `close`."""
+        """Register; return the master's error code and text. The consumer stays a member until `close`."""
         message = master_pb.RegisterRequestC2M(
             clientId=self._client_id, groupName=self._group, hostName=_HOST, topicList=self._topics
         )
@@ -62,7 +62,7 @@ class ServerBalanced:
 
 @contextmanager
 def foreign_claim(cluster: Cluster, group: str, partition: Partition) -> Iterator[str]:
-    """Somebody holds `partition`; gives the client id."""
+    """Hold `partition` as another consumer; yield its client id."""
     client_id = f"somebody_{uuid.uuid4().hex[:8]}"
     beat = calls(cluster, group).heartbeat(broker(cluster, partition.broker_id), client_id, [partition])
     assert register(cluster, group, partition, client_id).errCode == 200
@@ -79,7 +79,7 @@ def _again_and_again(beat: Callable[[], object]) -> Iterator[None]:
 
     def run() -> None:
         while not ended.wait(_PERIOD):
-            with suppress(TubeMQError):  # as the next one may go well
+            with suppress(TubeMQError):  # because the next one may succeed
                 beat()
 
     thread = threading.Thread(target=run, name="rival's heartbeat", daemon=True)

@@ -1,4 +1,4 @@
-"""Scans the same data several times, in a Spark of its own, and prints as JSON how many rows each scan gave.
+"""Scans the same data several times in a Spark of its own, and prints each scan's number of rows as JSON.
 
 python -m tests.spark.scans '{"spark": "local[6]", "options": {…}, "folder": "…", "java": "-XX:…"}'
 """

@@ -1,6 +1,6 @@
-"""What cannot work says so at once, on the driver, in a sentence that tells what to do.
+"""Errors about bad input: they are raised at once, on the driver, in one sentence that says what to do.
 
-The text looked at is that of the exception which the user's program gets from Spark.
+The tests look at the text of the exception that the user's program gets from Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.spark.rivals import ServerBalanced, foreign_claim
 from tubemq_spark.protocol.metadata import Partition
 
 PASSWORD = "p4ssw0rd-of-nobody"
-SECONDS = 120  # a query that has not failed by then hangs; most need two, on a busy machine more
+SECONDS = 120  # a query that has not failed by then hangs; most need 2 s, on a busy machine more
 
 _RAISED = re.compile(r"tubemq_spark\.errors\.(\w+): (.*)")
 _CHAINED = re.compile("direct cause of the following|During handling of the above")
@@ -42,7 +42,7 @@ class Complaint(NamedTuple):
 
 
 class Failing:
-    """Reads that fail: loads, counts a batch, or runs a stream, and gives what the user is told."""
+    """A read that fails: it loads, counts a batch or runs a stream, and returns the error."""
 
     def __init__(self, source: Source, queries: Queries, folder: Path, topic: str, kind: str) -> None:
         self.source = source
@@ -76,14 +76,14 @@ def complaint(action: Callable[[], object]) -> Complaint:
     text = str(caught.value)
     assert any(condition in text for condition in _ON_DRIVER), text
     assert PASSWORD not in text
-    (raised,) = _RAISED.finditer(text)  # alone, without another one that was its cause
-    assert not _CHAINED.search(text[: raised.start()]), text  # Spark's own may follow
+    (raised,) = _RAISED.finditer(text)  # exactly one error, without a cause
+    assert not _CHAINED.search(text[: raised.start()]), text  # Spark's own error may follow
     return Complaint(*raised.groups())
 
 
 @pytest.fixture(scope="module")
 def topic(cluster: Cluster) -> str:
-    """One topic is enough for all that fails."""
+    """One topic is enough for all failing reads."""
     return cluster.new_topic("three")
 
 
@@ -97,7 +97,7 @@ def failing_stream(source: Source, queries: Queries, tmp_path: Path, topic: str)
     return Failing(source, queries, tmp_path, topic, "stream")
 
 
-# Options, at load(): which no server is asked about, so that one is enough.
+# Options at load(): no server is asked, so one kind of server is enough.
 on_one_server = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
 
 
@@ -152,7 +152,7 @@ def test_user_schema_is_refused(failing: Failing, spark: SparkSession) -> None:
 
 
 class WrongMaster(NamedTuple):
-    """An address where no master is, and what a read from there is told."""
+    """An address that is not a master's, and the error of a read from there."""
 
     address: str
     error: str
@@ -160,7 +160,7 @@ class WrongMaster(NamedTuple):
 
 
 class NotHTTP(socketserver.BaseRequestHandler):
-    """What a master's web port says to a client of its other port."""
+    """Answers as a master's web port does to a TubeMQ client."""
 
     def handle(self) -> None:
         self.request.recv(1 << 16)
@@ -181,7 +181,7 @@ def web_server() -> Iterator[str]:
 
 @contextmanager
 def refused_address() -> Iterator[str]:
-    """Where nobody listens, and nobody else can: the port is taken."""
+    """An address where nobody listens; the port is taken, so that nobody else can."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield "{}:{}".format(*taken.getsockname())
@@ -237,7 +237,7 @@ def test_wrong_master_address_is_explained(failing: Failing, wrong_master: Wrong
 
 @on_one_server
 def test_missing_master_fails_early(failing_stream: Failing) -> None:
-    """Not as long as for one that was there before: the address may be wrong. (`failing` waits for two minutes.)"""
+    """The address may be wrong, so the first contact is not retried for long. (`failing` waits for two minutes.)"""
     with refused_address() as address:
         told = failing_stream(
             **{"tubemq.master": address, "tubemq.rpc.framing": "auto", "tubemq.retry.maxElapsedMs": 3_600_000}
@@ -336,7 +336,7 @@ def test_ending_offsets_that_do_not_fit_are_refused(
 
 
 def logged(checkpoint: Path, offset: object) -> None:
-    """A checkpoint whose first micro-batch ended at `offset`."""
+    """Make a checkpoint whose first micro-batch ended at `offset`."""
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     for folder, lines in (("offsets", ["v1", "{}", json.dumps(offset)]), ("commits", ["v1", "{}"])):

@@ -1,4 +1,4 @@
-"""Batch reads from a real TubeMQ."""
+"""Batch reads through Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
 @on_both_servers
 def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
-    """From the earliest to the latest position by default; every read gives the same rows in the same order."""
+    """The default is from the earliest to the latest position. Every read gives the same rows in the same order."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     sent = send(source.cluster, numbered(everywhere, 2800))
@@ -53,7 +53,7 @@ def test_row_values(source: Source) -> None:
 
 
 def test_batch_between_positions(source: Source) -> None:
-    """A number, -2 the earliest, -1 the latest; an empty range among them."""
+    """Bounds are numbers, -2 (earliest) or -1 (latest); one range is empty."""
     topic = source.cluster.new_topic("one")
     first, second = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered([first, second], 200))
@@ -71,7 +71,7 @@ def test_batch_between_positions(source: Source) -> None:
 
 
 def test_range_is_the_same_after_more_messages(source: Source) -> None:
-    """Cut anywhere, in partitions that share a store: counts and order do not change."""
+    """Ranges may be cut anywhere in a shared store; counts and order do not change."""
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 900))
@@ -124,7 +124,7 @@ def test_password_is_in_no_plan(source: Source, capsys: pytest.CaptureFixture[st
 
 
 def test_redaction_setting_hides_options_in_plans(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the documentation says; Spark shows the options of streams."""
+    """The documentation shows the setting; Spark prints the options of streams."""
     frame = source.stream(source.cluster.new_topic("one"), **{"tubemq.user": "u-of-nobody", "tubemq.password": "p"})
     frame.explain(True)
     assert "tubemq.user=u-of-nobody" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Servers killed under a query: it goes on by itself, or fails with the exact loss; nothing comes twice."""
+"""Server crashes under a query: it goes on, or fails with the exact loss, and reads no message twice."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def flushed(cluster: Cluster) -> dict[str, Stored]:
-    """Messages of each topic that are in broker 1's files, for it was stopped in peace; what comes later is not."""
+    """Messages of each topic that are in the files of broker 1, because it was stopped regularly."""
     stored = {
         topic: send(cluster, numbered(partitions(cluster, topic), COUNTS.get(topic, 3_000), SIZES.get(topic, 40)))
         for topic in TOPICS
@@ -66,7 +66,7 @@ def flushed(cluster: Cluster) -> dict[str, Stored]:
 
 @pytest.fixture
 def small_arrow_batches(spark: SparkSession) -> Iterator[None]:
-    """Rows pass from Python to Python a few hundred at a time, not all at once."""
+    """Let Spark pass a few hundred rows at a time between Python processes."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -84,7 +84,7 @@ def start(source: Source, queries: Queries, topic: str, sink: Batches, checkpoin
 def test_idle_query_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
-    """The group's last moves, which the broker had not written down, are said again."""
+    """The broker had not stored the group's last positions; the driver sends them again."""
     cluster, batches = source.cluster, Batches()
     query = start(source, queries, "running", batches, tmp_path)
     wait_for_rows(query, batches, 3_000)
@@ -103,7 +103,7 @@ def test_idle_query_survives_a_broker_crash(
 def test_task_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
-    """In the middle of its range: it goes on where it was, and what it gave out already is not given out again."""
+    """The crash is in the middle of the range. The task goes on there and returns no row twice."""
     cluster, batches = source.cluster, Batches()
     (partition,) = partitions(cluster, "midway")
     reached, gate = tmp_path / "reached", tmp_path / "gate"
@@ -148,7 +148,7 @@ def test_unread_messages_lost_in_a_crash_do_no_harm(
 def test_lost_tail_fails_the_query_and_names_the_range(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
-    """Those positions will be other messages': to go on would leave some out. Every restart says so again."""
+    """Other messages will get those positions, so going on would skip some. Every restart fails again."""
     cluster, batches = source.cluster, Batches()
     (partition,) = partitions(cluster, "tail_read")
     query = start(source, queries, "tail_read", batches, tmp_path)
@@ -165,7 +165,7 @@ def test_lost_tail_fails_the_query_and_names_the_range(
     assert data_loss(start(source, queries, "tail_read", batches, tmp_path)) == told
     assert by_partition(batches.rows) == expected(cluster, flushed["tail_read"], lost)
 
-    # The same for a batch that has to be read again.
+    # A batch that must be repeated fails in the same way.
     forget_commit(tmp_path, numbers(tmp_path / "commits")[-1])
     told = data_loss(start(source, queries, "tail_read", batches, tmp_path))
     assert str(partition) in told
@@ -177,7 +177,7 @@ def test_lost_tail_fails_the_query_and_names_the_range(
 def test_query_survives_a_master_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
-    """The brokers are enough to go on; the group is there again when the master is."""
+    """The brokers are enough to go on. The group registers again when the master is back."""
     cluster, batches = source.cluster, Batches()
     targets = partitions(cluster, "masterless")
     query = start(source, queries, "masterless", batches, tmp_path)
@@ -197,7 +197,7 @@ def test_query_survives_a_master_crash(
 
 
 def data_loss(query: StreamingQuery) -> str:
-    """The sentence of the DataLossError that ends `query`."""
+    """Return the text of the DataLossError that ends `query`."""
     with pytest.raises(StreamingQueryException) as caught:
         run_to_the_end(query)
     (told,) = set(re.findall(r"tubemq_spark\.errors\.DataLossError: (.*)", str(caught.value)))
@@ -206,7 +206,7 @@ def data_loss(query: StreamingQuery) -> str:
 
 
 def held_back(reached: Path, gate: Path):  # type: ignore[no-untyped-def]
-    """Takes rows, and tells of the first; takes no more until it is let."""
+    """Return a function that passes the first rows on, reports them, and waits for the gate."""
     first, permission = str(reached), str(gate)
 
     def ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,5 @@
-"""A query from TubeMQ into TubeMQ with `effectivelyOnce` whose processes die again and again: each message is in the
-output once, those of a key in their order, and receipts say where."""
+"""A query from TubeMQ into TubeMQ with `effectivelyOnce` whose processes are killed: the output has each message once,
+those of a key in their order, and receipts name their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tubemq_spark.protocol.metadata import Partition
 
 COLUMNS = [
     "value",
-    # One key for each partition of the one topic; the other's rows go anywhere.
+    # The rows of one topic have a key for each partition; the other topic's rows have none.
     "CASE WHEN topic LIKE 'three%' THEN concat_ws(':', broker_id, partition) END AS key",
     "map('from', concat_ws(':', broker_id, topic, partition)) AS attributes",
 ]
@@ -67,7 +67,7 @@ class Copy:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The query in a session of its own, of which nothing is left afterwards."""
+        """Run the query in a session of its own, and kill the whole session at the end."""
         given = {
             "source": self.source.options(*self.topics, startingOffsets="earliest"),
             "columns": COLUMNS,
@@ -89,7 +89,7 @@ class Copy:
                 process.stdin.close()
 
     def wait_for_more_batches(self, count: int) -> None:
-        """Until so many more are logged than there are now."""
+        """Wait until `count` more micro-batches are logged."""
         log = self.checkpoint / "offsets"
         enough = len(numbers(log)) + count
         try:
@@ -99,7 +99,7 @@ class Copy:
             raise
 
     def finish(self, queries: Queries) -> None:
-        """All that is there, to its end."""
+        """Process everything that is there."""
         frame = self.source.stream(*self.topics, startingOffsets="earliest").selectExpr(*COLUMNS)
         writer = frame.writeStream.format("tubemq").options(**self.sink).trigger(availableNow=True)
         query: StreamingQuery = queries.begin(writer.start)
@@ -110,7 +110,7 @@ class Copy:
         for part in sent:
             for partition, stored in part.items():
                 wanted[partition] += [message.body for message in stored]
-        # In another group, for those who were killed still have theirs.
+        # In another group, because killed members still hold theirs.
         rows = self.source.batch(self.output, tubemq_group=f"{self.source.group}_check").collect()
 
         found = Counter(bytes(row.value) for row in rows)
@@ -149,7 +149,7 @@ class Copy:
 
 
 def kill_a_worker(session: int, chance: random.Random) -> None:
-    """One of the Python processes that run tasks, if there is any now."""
+    """Kill one of the Python processes that run tasks, if there is any."""
     daemons = {pid for pid in members(session) if b"pyspark.daemon" in _read(pid, "cmdline")}
     workers = sorted(pid for pid in daemons if _parent(pid) in daemons)
     if workers:
@@ -174,10 +174,10 @@ def test_each_message_once_whatever_dies(
     source: Source, queries: Queries, tmp_path: Path, chance: random.Random, runs: int
 ) -> None:
     copy = Copy(source, tmp_path)
-    with Producer(source.cluster, copy.topics, pause=0.3) as producer:  # each look reads what there is
+    with Producer(source.cluster, copy.topics, pause=0.3) as producer:  # each scan of the output reads all of it
         for run in range(runs):
             with copy.running() as process:
-                # At first in the very first micro-batch; then anywhere.
+                # The first kill is in the first micro-batch, later ones are anywhere.
                 copy.wait_for_more_batches(chance.randint(1, 2) if run else 1)
                 for event in chance.choices(["worker", "worker", "stop"], k=3 if run else chance.randint(0, 2)):
                     time.sleep(chance.uniform(0, 1.5))
@@ -190,7 +190,7 @@ def test_each_message_once_whatever_dies(
                     copy.wait_for_more_batches(1)
                 time.sleep(chance.uniform(0, 0.5))
                 kill(process.pid, chance.choice([None, "java"]))
-                if chance.random() < 0.5:  # what its Python processes still do meets the next run
+                if chance.random() < 0.5:  # else its Python processes may disturb the next run
                     copy.finish(queries)
     copy.finish(queries)
     copy.check(producer.sent)

@@ -1,4 +1,4 @@
-"""The examples of the documentation run; all of README.md in one Spark session, as in one PySpark shell."""
+"""The examples of the documentation run; those of README.md run in one Spark session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: str) -> list[str]:
-    """The Python code of a page."""
+    """Return the Python code of a page."""
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
@@ -37,7 +37,7 @@ def tubemq(spark: SparkSession) -> Iterator[EmbeddedTubeMQ]:
 
 
 class Shell:
-    """Runs blocks in one namespace. Addresses and folders of the examples become those of the test."""
+    """Runs blocks in one namespace, with the test's addresses and directories."""
 
     def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
         self.names: dict[str, Any] = {"spark": spark}
@@ -50,7 +50,7 @@ class Shell:
         exec(compile(here, "documentation", "exec"), self.names)
 
     def run_tests_of(self, block: str) -> int:
-        """Calls the test functions that a block defines, each with fixtures of its own; their number."""
+        """Call the test functions that a block defines, each with its own fixtures; return their number."""
         found = re.findall(r"^def (test_\w+)", block, re.MULTILINE)
         for number, name in enumerate(found):
             with ExitStack() as stack:
@@ -116,7 +116,7 @@ def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path
 
 
 def test_updates_are_written_by_foreach_batch(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
-    """For Spark refuses the output mode `update` for sinks in Python."""
+    """Spark refuses the output mode `update` for sinks in Python."""
     tubemq.create_topic("counts", partitions=3)
     (tmp_path / "events").mkdir()
     events = spark.readStream.text(str(tmp_path / "events")).withColumnRenamed("value", "city")

@@ -1,4 +1,4 @@
-"""Checkpoints that releases wrote go on, to the row, in all later ones."""
+"""Checkpoints of old releases: queries go on with exactly the right rows in all later releases."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ names = [f"{folder.parent.name}-{folder.name}" for folder in KEPT]
 
 @pytest.mark.parametrize("kept", KEPT, ids=names)
 def test_golden_checkpoint_goes_on(kept: Path) -> None:
-    """The micro-batch that was logged but not committed comes once more, the same; then what came since, and no more.
+    """The micro-batch that was logged but not committed is repeated with the same rows; the next has all later rows.
 
-    The server has forgotten the group.
+    The server does not know the group any more.
     """
 
     def run(options: dict[str, str], end: Positions) -> Brought:
@@ -119,16 +119,16 @@ def partition_of(topic: str, message: StoredMessage) -> Partition:
 
 
 def from_start(story: Story, before: list[Stored], run: list[Stored], number: int) -> list[Stored]:
-    """What a run brought; the first, from where the query began."""
+    """Return what a run read; the first run began at `startingOffsets`."""
     if number or not story.options["startingOffsets"].startswith("{"):
         return run
-    # The one story of this kind: 1:0 began at entry 5, 1:1 at the earliest, 1:2 where the store ended.
+    # Only one story has positions: 1:0 began at entry 5, 1:1 at the earliest, 1:2 at the log end.
     begin = {0: 5 * ENTRY, 1: 0, 2: len(before + run) * ENTRY}
     return [(topic, message) for topic, message in before + run if message.offset >= begin[message.partition]]
 
 
 def ends(story: Story, stored: Iterable[Stored]) -> dict[Partition, int]:
-    """The end of each partition's store."""
+    """Return the end of each partition's store."""
 
     def store(partition: Partition) -> tuple[int, str, int]:
         return partition.broker_id, partition.topic, partition.partition_id // STORE_PARTITION_BASE
@@ -144,7 +144,7 @@ def parse(target: str) -> Partition:
 
 
 def expected(story: Story, stored: Iterable[Stored]) -> Counter[tuple[object, ...]]:
-    """The rows: the offset is told where a partition has its store for itself."""
+    """Return the rows; they have an offset if the partition has its store for itself."""
     return Counter(
         (
             partition_of(topic, message),

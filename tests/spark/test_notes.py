@@ -1,4 +1,4 @@
-"""What the driver notes of a stream that writes reaches the plan of the next batch, whichever worker makes it."""
+"""The driver's commit note reaches the plan of the next batch in any worker process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = 2
 
 
 def that_tells(said: str) -> type[TubeMQDataSource]:
-    """Writes down what it finds noted when a batch is planned, and when it is committed."""
+    """A source that records the note that it finds at each plan and commit."""
 
     class Telling(TubeMQDataSource):
         @classmethod
@@ -61,6 +61,6 @@ def test_plan_of_a_batch_knows_the_last_commit(spark: SparkSession, tmp_path: Pa
         assert len(cluster.tubemq.messages("demo")) == 10 * FILES
     told = [json.loads(line) for line in said.read_text().splitlines()]
     assert len({folder for folder, _, _ in told}) == 1
-    # Each batch is planned once, and its commit makes another writer.
+    # Each batch is planned once, and its commit creates another writer.
     known = [[None, -1], *([query.runId, batch] for batch in range(FILES - 1))]
     assert [one[1:] for one in told] == [one for one in known for _ in range(2)]

@@ -1,7 +1,7 @@
-"""A query that is stopped or dies again and again while messages come in: each is in its output once.
+"""A query is stopped or killed while messages arrive: its output has each message once.
 
-The output is Parquet files, of which Spark counts those of a committed micro-batch alone. What a repeated micro-batch
-read beyond, or short of, its first try would be there twice, or never.
+The output is Parquet files; Spark reads only those of committed micro-batches. If a repeated micro-batch read more or
+less than its first attempt, messages would be there twice, or never.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def topics(cluster: Cluster) -> list[str]:
 
 
 class Producer:
-    """Appends to all partitions of some topics, a few messages each `pause` seconds, in a thread."""
+    """A thread that sends a few messages to all partitions of some topics every `pause` seconds."""
 
     def __init__(self, cluster: Cluster, topics: list[str], pause: float = 0.05) -> None:
         self._cluster = cluster
@@ -88,7 +88,7 @@ class Producer:
 
     @property
     def sent(self) -> list[dict[Partition, list[Sent]]]:
-        """All of them, once they have ended."""
+        """All messages, after the thread has ended."""
         assert not self._thread.is_alive()
         if self._problem is not None:
             raise self._problem
@@ -104,7 +104,7 @@ class Producer:
 
 
 class Output:
-    """A query's folder of Parquet files and its checkpoint."""
+    """A query's Parquet files and its checkpoint."""
 
     def __init__(self, source: Source, topics: list[str], folder: Path) -> None:
         self._source = source
@@ -121,13 +121,13 @@ class Output:
         return queries.add(writer.start(self.folder))
 
     def wait_for_more_batches(self, count: int) -> None:
-        """Until so many more are logged than there are now."""
+        """Wait until `count` more micro-batches are logged."""
         log = self.checkpoint / "offsets"
         enough = len(numbers(log)) + count
         wait_for(lambda: len(numbers(log)) >= enough, f"micro-batch {enough}")
 
     def check(self, sent: list[dict[Partition, list[Sent]]]) -> None:
-        """Every message once, and the group at the end of them all."""
+        """Assert that the output has every message once, and that the group is at the end."""
         rows = self._source.spark.read.parquet(self.folder).collect()
         found = Counter(
             (Partition(row.broker_id, row.topic, row.partition), row.message_id, bytes(row.value)) for row in rows
@@ -152,7 +152,7 @@ def test_stopped_at_any_moment(
     with Producer(source.cluster, topics) as producer:
         for turn in range(turns):
             query = output.write(queries)
-            if turn % 2:  # the first seconds of a run are its start: let some get beyond it
+            if turn % 2:  # a run's first seconds are its start: let some runs get further
                 wait_for(lambda: query.lastProgress or came_too_late(query), "the first micro-batch")  # noqa: B023
             time.sleep(chance.uniform(0, 2))
             query.stop()
@@ -183,7 +183,7 @@ def test_killed_at_any_moment(
     with Producer(source.cluster, topics) as producer:
         for turn in range(turns):
             with in_a_session(command) as leader:
-                # At first in the middle of the very first micro-batch; then anywhere.
+                # The first kill is within the first micro-batch, later ones are anywhere.
                 output.wait_for_more_batches(chance.randint(1, 4) if turn else 1)
                 time.sleep(chance.uniform(0, 0.5))
                 what = chance.choice(["all", "java"]) if program == "any" else program
@@ -195,7 +195,7 @@ def test_killed_at_any_moment(
 
 @contextmanager
 def in_a_session(command: list[str]) -> Iterator[int]:
-    """Runs `command` in a session of its own, of which nothing is left afterwards; gives the session's id."""
+    """Run `command` in a session of its own; yield the session's id, and kill the whole session at the end."""
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -207,7 +207,7 @@ def in_a_session(command: list[str]) -> Iterator[int]:
 
 
 def kill(session: int, program: str | None = None) -> None:
-    """SIGKILL to all processes of a session, or to those of one program in it. (Python workers leave the group.)"""
+    """Kill all processes of a session, or those of one program. (Python workers leave the process group.)"""
 
     def alive() -> list[int]:
         found = []

@@ -1,4 +1,4 @@
-"""Dead letters, as the source reads them, to rows that the sink takes."""
+"""`restore` turns dead letters that the source reads into rows that the sink accepts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def as_read(spark: SparkSession, sent: Sequence[Message]) -> DataFrame:
 
 
 def found(rows: DataFrame) -> list[dict[str, Any]]:
-    """By value."""
+    """Return the rows by value."""
     dicts = [{name: plain(cell) for name, cell in row.asDict().items()} for row in rows.collect()]
     return sorted(dicts, key=by_value)
 
@@ -88,7 +88,7 @@ def test_restored_columns_are_the_sinks(spark: SparkSession) -> None:
 
 
 def test_rows_of_all_shapes_are_restored(spark: SparkSession) -> None:
-    """Each piece is there twice, in any order."""
+    """Each piece exists twice, in any order."""
     sent = [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row)]
     sent += [message for row, cells in enumerate(ROWS.values()) for message in messages(cells, row, time=NOON + 60)]
     random.Random(7).shuffle(sent)
@@ -98,7 +98,7 @@ def test_rows_of_all_shapes_are_restored(spark: SparkSession) -> None:
 
 
 def test_pieces_are_sorted_by_number(spark: SparkSession) -> None:
-    """By number, not by text."""
+    """They are sorted by number, not by text."""
     cells = Cells(bytes(number % 251 for number in range(20_000)))
     sent = messages(cells)
     assert len(sent) > 20
@@ -106,7 +106,7 @@ def test_pieces_are_sorted_by_number(spark: SparkSession) -> None:
 
 
 def test_equal_rows_are_not_copies(spark: SparkSession) -> None:
-    """Of unknown origin they may be; a row too many is better than one too few."""
+    """Their origin is unknown; a row too many is better than one too few."""
     equal = messages(ROWS["cut"], 0) + messages(ROWS["cut"], 1)
     unknown = messages(ROWS["plain"], spark_id=None) + messages(ROWS["plain"], spark_id=None)
     rows = found(restore(as_read(spark, equal + unknown)))
@@ -175,6 +175,6 @@ def test_restore_refuses_other_frames(spark: SparkSession) -> None:
 
 
 def test_the_documented_time_is_the_same_minute() -> None:
-    """`timed` above."""
+    """The row `timed` above has that time."""
     moment = datetime.fromtimestamp(HALF_PAST_EIGHT * 60, timezone.utc)
     assert f"{moment:%Y%m%d%H%M}" == TIMES["timed"]

@@ -1,4 +1,4 @@
-"""Queries that scan the same data several times: unions, joins, actions one after another and at once."""
+"""Queries that scan the same data several times: unions, joins, sequential and simultaneous actions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.spark.test_restart import ROOT
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROWS = 240
-STANDS = 14 * 28  # where the group of the batch reads stands before and after
+STANDS = 14 * 28  # the position of the batch reads' group, before and after
 END = ROWS * 28  # of the store
 
 
-@pytest.mark.usefixtures("spark")  # which skips where Java is missing
+@pytest.mark.usefixtures("spark")  # it skips the test if Java is missing
 @pytest.mark.parametrize("master", ["local[6]", pytest.param("local-cluster[2,2,1024]", marks=pytest.mark.thorough)])
 def test_every_scan_gives_all_rows(master: str, tmp_path: Path) -> None:
     with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:

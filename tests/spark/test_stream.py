@@ -1,4 +1,4 @@
-"""Streams from a real TubeMQ: what they read, where they begin, and where they leave their group."""
+"""Streams through Spark: what they read, where they begin, and where they leave their group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(
 def read_available(
     source: Source, queries: Queries, topic: str, checkpoint: Path, sink: Batches | None = None, **options: object
 ) -> Batches:
-    """What a run brings that ends by itself."""
+    """Return what a run with trigger AvailableNow reads."""
     batches = Batches() if sink is None else sink
     run_to_the_end(queries.start(source.stream(topic, **options), batches, checkpoint, availableNow=True))
     return batches
@@ -48,7 +48,7 @@ def read_available(
 
 @on_both_servers
 def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """Two brokers, partitions with a store of their own and shared ones, several stores; triggers that end."""
+    """Two brokers, partitions with their own store or a shared one, several stores; triggers that end."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
     everywhere = [partition for topic in topics for partition in partitions(source.cluster, topic)]
     frame = source.stream(*topics, startingOffsets="earliest")
@@ -69,7 +69,7 @@ def test_all_kinds_of_topics_in_one_query(source: Source, queries: Queries, tmp_
 def test_stream_on_an_empty_topic_begins_with_the_first_messages(
     source: Source, queries: Queries, tmp_path: Path
 ) -> None:
-    """Even when the first micro-batch, which is empty, is repeated after a crash."""
+    """Also if the empty first micro-batch is repeated after a crash."""
     topic, batches = source.cluster.new_topic("one"), Batches()
     read_available(source, queries, topic, tmp_path, batches, startingOffsets="latest")
     assert numbers(tmp_path / "commits") == [0]
@@ -83,7 +83,7 @@ def test_stream_on_an_empty_topic_begins_with_the_first_messages(
 
 
 def test_new_group_begins_at_starting_offsets_and_stays_there(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """With `latest`: who comes later under the group's name finds it where the store ended when the query began."""
+    """With `latest`, the group's position is the log end at the start of the query, also for later members."""
     topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     before = send(source.cluster, numbered(targets, 30))
@@ -111,7 +111,7 @@ def test_query_begins_at_the_group_or_the_earliest(source: Source, queries: Quer
 
 
 def test_query_begins_at_given_positions(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """A number, the earliest, the latest; wherever the group stands."""
+    """Positions are numbers, the earliest or the latest; the group's position does not matter."""
     topic = source.cluster.new_topic("three")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 600))
@@ -141,7 +141,7 @@ def test_topic_added_to_a_query_is_read_from_its_earliest_position(
 def test_logged_batch_without_commit_is_repeated_exactly(
     source: Source, queries: Queries, tmp_path: Path, batch_id: int
 ) -> None:
-    """Exactly: although more messages came meanwhile, and the query would begin at the latest if it were new."""
+    """More messages have arrived, and a new query would begin at the latest."""
     topic, batches = source.cluster.new_topic("three"), Batches()
     targets = partitions(source.cluster, topic)
     sent = []
@@ -180,7 +180,7 @@ def test_failed_batch_moves_nothing_and_is_repeated(source: Source, queries: Que
     batches.fail_in = None
     read_available(source, queries, topic, tmp_path, batches)
     assert batches.rows_of(1)[0] == batches.rows_of(1)[1] != []
-    last_tries = dict(batches.brought).values()  # the failed batch may have begun before all were sent
+    last_tries = dict(batches.brought).values()  # the failed batch may have begun before all messages were sent
     assert by_partition(row for rows in last_tries for row in rows) == expected(source.cluster, first, more)
     assert source.left_at(targets) == committed_end(tmp_path)
 
@@ -189,12 +189,12 @@ def test_failed_batch_moves_nothing_and_is_repeated(source: Source, queries: Que
 
 
 def test_group_is_at_the_end_of_the_last_committed_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """While the query runs and when it was stopped."""
+    """While the query runs, and after it was stopped."""
     topic, batches = source.cluster.new_topic("stores"), Batches()
     targets = partitions(source.cluster, topic)
     query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
     for turn in range(1, 4):
-        # Not all partitions of each broker get some: those must not stay behind, for the others move their stores.
+        # Some partitions of each broker get no messages. Their positions must advance, too, because the stores advance.
         send(source.cluster, numbered(targets[turn : turn + 3], 90))
         wait_for_rows(query, batches, 90 * turn)
         last = committed_end(tmp_path)
@@ -205,7 +205,7 @@ def test_group_is_at_the_end_of_the_last_committed_batch(source: Source, queries
 
 
 def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """Spark commits the last micro-batch of a run only in its log."""
+    """Spark writes the last micro-batch of a run to its commit log without calling `commit`."""
     topic = source.cluster.new_topic("one")
     targets = partitions(source.cluster, topic)
     sent = send(source.cluster, numbered(targets, 100))
@@ -215,14 +215,14 @@ def test_stop_commits_the_last_batch(source: Source, queries: Queries, tmp_path:
 
 @on_both_servers
 def test_running_query_keeps_other_consumers_out(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """The master shows it and refuses other kinds of consumers, the brokers refuse rivals; until the query stops."""
+    """The master lists the group and refuses server-balanced consumers; the brokers refuse other claims."""
     topic, batches = source.cluster.new_topic("one"), Batches()
     target = partitions(source.cluster, topic)[0]
     rival = ServerBalanced(source.cluster, source.group, [topic])
     query = start(source, queries, topic, batches, tmp_path, startingOffsets="earliest")
     send(source.cluster, numbered([target], 10))
     wait_for_rows(query, batches, 10)
-    source.wait_for_positions(committed_end(tmp_path))  # where the driver moves it when it takes back what tasks had
+    source.wait_for_positions(committed_end(tmp_path))  # the driver moves it there when it takes back the tasks' claims
 
     group = source.cluster.members(source.group)
     assert (group.topics, group.balance, len(group.clients)) == ([topic], "client-rebalance", 1)

@@ -1,4 +1,4 @@
-"""What the sink writes when Spark runs it: stamps, receipts, retries, dead letters; read back by the source."""
+"""The sink in Spark: stamps, receipts, retries and dead letters, read back by the source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import plan_write
 
 STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
-ROWS, TASKS = 1500, 2  # of each task of the retried write
+ROWS, TASKS = 1500, 2  # rows of each task of the retried write, and tasks
 
 
 def options(cluster: Cluster, topic: str | None = None, **others: str) -> dict[str, str]:
@@ -56,7 +56,7 @@ def place(row: Any) -> tuple[Any, ...]:
 
 
 def test_a_batch_write_with_stamps_and_receipts(source: Source, tmp_path: Path) -> None:
-    """Both say the same of each row, and the rows of a task are numbered as they came."""
+    """Stamps and receipts agree, and a task's rows are numbered in their order."""
     topic = source.cluster.new_topic("three")
     rows = source.spark.range(0, 3000, 1, 3).selectExpr("CAST(id AS STRING) AS value")
     save(rows, source.cluster, topic, stampRows="true", receipts=str(tmp_path))
@@ -88,7 +88,7 @@ def test_receipts_have_the_offset_that_the_source_reads(source: Source, tmp_path
 
 
 def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """Not the query's: one micro-batch may write more than once."""
+    """The query's id is not used, because one micro-batch may write more than once."""
     cluster = source.cluster
     topic = cluster.new_topic("one")
     (tmp_path / "in").mkdir()
@@ -119,7 +119,7 @@ def test_each_write_in_foreach_batch_has_its_own_id(source: Source, queries: Que
 
 @pytest.fixture
 def by_rows(spark: SparkSession) -> str:
-    """The name of a sink as Spark 4.0 has it, without an Arrow writer for streams."""
+    """The name of a sink that writes rows, as in Spark 4.0, which has no Arrow writer for streams."""
 
     class OlderSpark(TubeMQDataSource):
         @classmethod
@@ -152,7 +152,7 @@ SHAPES = """
 def test_rows_and_arrow_give_the_same_messages(
     source: Source, queries: Queries, by_rows: str, tmp_path: Path, once: bool
 ) -> None:
-    """All columns, and where each message with a key or a target goes."""
+    """All columns are compared, and the targets of messages with a key or an explicit target."""
     cluster = source.cluster
     topic = cluster.new_topic("three")
     target = partitions(cluster, topic)[-1]
@@ -195,7 +195,7 @@ def test_rows_and_arrow_give_the_same_messages(
 
 
 def write_with_retries(cluster: Cluster, topic: str, folder: Path, **others: str) -> None:
-    """The first try of each task fails when the brokers have some of the rows."""
+    """Write rows; the first attempt of each task fails after the brokers have stored some rows."""
     gate, said = folder / "gate", folder / "said.txt"
     given = {
         "gate": str(gate),
@@ -233,7 +233,7 @@ def name_of(row: Row) -> str:
     indirect=True,
 )
 def test_reader_drops_copies_of_stamped_rows(source: Source, queries: Queries, tmp_path: Path) -> None:
-    """Those of a task that was tried again, and of a batch that was repeated. The rows of a key keep their order."""
+    """Copies of a retried task and of a repeated batch are dropped. The rows of a key keep their order."""
     cluster = source.cluster
     topic = cluster.new_topic("three")
     write_with_retries(cluster, topic, tmp_path, stampRows="true")
@@ -274,7 +274,7 @@ def test_reader_drops_copies_of_stamped_rows(source: Source, queries: Queries, t
 
 
 def test_rows_in_another_order_are_not_copies(source: Source) -> None:
-    """All but their stamps may be equal, or only their values: none is lost."""
+    """Rows may be equal but for their stamps, or have equal values: none is lost."""
     topic = source.cluster.new_topic("three")
     texts = MapType(StringType(), StringType())
     columns = StructType().add("value", StringType()).add("attributes", texts).add("msg_type", StringType())
@@ -299,7 +299,7 @@ def test_rows_in_another_order_are_not_copies(source: Source) -> None:
 
 
 def without_copies(source: Source, topic: str) -> list[Row]:
-    """As the documentation says."""
+    """Return the rows without copies, by the documented query."""
     lines = lines_of("sink.md", "dropDuplicates")
     left: DataFrame = run(lines, spark=source.spark, options=source.options(topic))
     return left.collect()
@@ -309,13 +309,13 @@ def without_copies(source: Source, topic: str) -> list[Row]:
 
 
 def test_dead_letters_are_restored(source: Source) -> None:
-    """The three lines of docs/dead-letters.md."""
+    """These are the three lines of docs/dead-letters.md."""
     cluster, spark = source.cluster, source.spark
     topic, dead_letters = cluster.new_topic("three"), cluster.new_topic("one")
     rows = spark.range(0, 300, 1, 2).selectExpr(
         "CAST(id AS STRING) AS value",
         "map('n', CAST(id AS STRING)) AS attributes",
-        "IF(id % 3 = 0, ' news', 'news') AS msg_type",  # TubeMQ takes no blank in front
+        "IF(id % 3 = 0, ' news', 'news') AS msg_type",  # TubeMQ refuses a blank at the start
         "CAST(id % 7 AS STRING) AS key",
     )
     save(rows, cluster, topic, failedRows="deadLetter", deadLetterTopic=dead_letters)
