@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster
 from tests.source_options.conftest import Start
 from tests.spark.rivals import ServerBalanced, foreign_claim
 from tests.waiting import wait_until
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch, stored
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.errors import ConfigError, PartitionOccupiedError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -107,8 +104,9 @@ def test_waiting_for_a_held_partition_ends_at_the_claim_timeout(
             tubemq.on("partition_register", partition=1).count() as tries,
             monkeypatch.context() as patched,
         ):
-            slow = SimpleNamespace(monotonic=lambda: 10.0 * (tries.fired > 1), time=time.time, sleep=time.sleep)
-            patched.setattr(backoff, "time", slow)
+            clock = SkippingClock()
+            clock.monotonic = lambda: 10.0 * (tries.fired > 1)  # type: ignore[method-assign]
+            patched.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
             with pytest.raises(PartitionOccupiedError) as caught:
                 Stream(tubemq, "t", **given).run() if streaming else read_batch(tubemq, "t", **given)
         assert tries.fired == 2

@@ -97,8 +97,8 @@ class Run:
         change: Change = lambda options: options,
         point: Callable[[str], object] = lambda point: None,
     ) -> None:
-        self.reader = Reader(raw, TubeMQDataSource(dict(raw)).schema())
-        self._on_executors = pickle.dumps(self.reader)
+        self._raw = raw
+        self.reader = self._new_reader()
         self.reader._options = change(self.reader._options)
         self.reported: Any = None  # what progress reports show
         self.end: Any = None  # what `latestOffset` returned last
@@ -138,7 +138,7 @@ class Run:
 
     def read(self, tasks: Iterable[InputPartition]) -> Iterator[pa.RecordBatch]:
         """What the tasks return, one after another."""
-        reader = pickle.loads(self._on_executors)
+        reader = pickle.loads(pickle.dumps(self._new_reader()))
         for task in tasks:
             for batch in reader.read(task):
                 yield batch
@@ -146,6 +146,9 @@ class Run:
 
     def stop(self) -> None:
         self.reader.stop()
+
+    def _new_reader(self) -> Reader:
+        return Reader(self._raw, TubeMQDataSource(dict(self._raw)).schema())
 
     def _start(self) -> Any:
         committed = self._checkpoint.committed
