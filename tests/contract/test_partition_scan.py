@@ -3,128 +3,41 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
 
 import pytest
 
-from tests import messages, reading
+from tests import messages
 from tests.clusters import LAYOUTS, Cluster, Layout
-from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, running
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
+from tests.scanning import KINDS, MANY, STAMP, FilledTopic, NewScanner, scanners
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks, read_bookmarks
-from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_group, scan_partition
+from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_partition
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import DataLossError, FencedError, PartitionOccupiedError, PositionMovedError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.stamp import Origin, Stamp, encode, parse
+from tubemq_spark.protocol.stamp import parse
 
 STRANGER = "some_java_consumer"
-STAMP = Stamp(Origin("q", 7, 0), 5, None)
-KINDS = (b"$msgType$=a,kind=b", b"", encode(STAMP.origin) + b"5")
-MANY = 18_000  # messages: a scan has not fetched all of them when it returns the first
 FLUSHED = 2_000  # messages of a topic before its lost tail
 LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
 
 
-class FilledTopic:
-    """A topic, and all messages that were sent to it, with their positions."""
-
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
-        self.partitions = messages.partitions(cluster, topic)
-        self._stored: dict[Partition, list[tuple[int, ScannedMessage]]] = {
-            partition: [] for partition in self.partitions
-        }
-
-    def send(self, count: int, attributes: bytes = b"", partitions: Sequence[Partition] = (), size: int = 40) -> None:
-        wanted = messages.numbered(partitions or self.partitions, count, size)
-        for partition, sent in messages.send(self.cluster, wanted, attributes=attributes).items():
-            sole = reading.owns_store(self.cluster, partition)
-            for one in sent:
-                seen = ScannedMessage(attributes, one.message_id, one.position if sole else None)
-                self._stored[partition].append((one.position, seen))
-
-    def end(self, partition: Partition) -> int:
-        """Return the end of the partition's store."""
-        positions = (
-            position
-            for other, stored in self._stored.items()
-            for position, _ in stored
-            if (other.broker_id, other.store_id) == (partition.broker_id, partition.store_id)
-        )
-        return max(positions, default=-UNIT) + UNIT
-
-    def rows(self, partition: Partition, start: int = 0, end: int | None = None) -> list[ScannedMessage]:
-        end = self.end(partition) if end is None else end
-        return [seen for position, seen in self._stored[partition] if start <= position < end]
-
-    def lose(self, partition: Partition, end: int) -> int:
-        """Forget the messages from `end` on. Return how many they are."""
-        left = [(position, seen) for position, seen in self._stored[partition] if position < end]
-        lost = len(self._stored[partition]) - len(left)
-        self._stored[partition] = left
-        return lost
-
-
-@dataclass(frozen=True)
-class Scanner:
-    """Scans a topic in groups of its own."""
-
-    session: ProducerSession
-    base: str
-    filled: FilledTopic
-
-    def scan_partition(
-        self,
-        partition: Partition,
-        since: int = 0,
-        until: int | None = None,
-        margin: int = MARGIN,
-        claim: ClaimId | None = None,
-        retry_for: float | None = None,
-    ) -> Iterator[ScannedMessage]:
-        return scan_partition(
-            self.session, self.base, partition, since, until=until, margin=margin, claim=claim, retry_for=retry_for
-        )
-
-    def claim(self, client_id: object, partition: Partition) -> int:
-        """Return the error code."""
-        cluster = self.filled.cluster
-        return reading.register(cluster, scan_group(self.base), partition, str(client_id)).errCode
-
-    def free(self, client_id: object, partition: Partition) -> int:
-        cluster = self.filled.cluster
-        return reading.unregister(cluster, scan_group(self.base), partition, str(client_id)).errCode
-
-
-NewScanner = Callable[..., Scanner]
-
-
 @pytest.fixture
 def new_scanner(group: str) -> Iterator[NewScanner]:
-    """Return a factory of scanners. They wait `retry_for` seconds, by default longer than any turn takes."""
-    with ExitStack() as stack:
-
-        def make(filled: FilledTopic, retry_for: float = 300.0) -> Scanner:
-            settings = replace(messages.settings(filled.cluster), retry_for=retry_for)
-            session = stack.enter_context(SESSIONS.lease(settings))
-            session.add_topics([filled.topic])
-            return Scanner(session, group, filled)
-
-        yield make
+    with scanners(group) as new:
+        yield new
 
 
 @pytest.fixture(scope="module")
@@ -362,81 +275,3 @@ def test_a_scan_fails_if_a_crash_loses_messages_that_it_returned(broker: Cluster
         assert filled.lose(filled.partitions[0], FLUSHED * UNIT) == 5000
         filled.send(300, KINDS[2], filled.partitions[:1])
         assert list(new_scanner(filled).scan_partition(filled.partitions[0])) == filled.rows(filled.partitions[0])
-
-
-# Retention. Embedded only, because a real server takes minutes to expire messages
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[EmbeddedCluster]:
-    with embedded_cluster(brokers=1) as cluster:
-        yield cluster
-
-
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
-def test_a_scan_ignores_retention_before_the_bookmark(
-    own: EmbeddedCluster, layout: Layout, new_scanner: NewScanner
-) -> None:
-    filled = FilledTopic(own, own.new_topic(layout))
-    filled.send(1200)
-    own.tubemq.expire(filled.topic, keep=100)
-    scanner = new_scanner(filled)
-    for partition in filled.partitions:
-        low = filled.end(partition) - 100 * UNIT
-        for since in (low, low + 50 * UNIT, filled.end(partition), filled.end(partition) + UNIT):
-            assert list(scanner.scan_partition(partition, since)) == filled.rows(partition, low)
-
-
-@pytest.mark.parametrize("layout", LAYOUT_NAMES)
-@pytest.mark.parametrize("until", [None, 300 * UNIT])
-def test_retention_behind_the_bookmark_fails_a_scan(
-    own: EmbeddedCluster, layout: Layout, until: int | None, new_scanner: NewScanner
-) -> None:
-    filled = FilledTopic(own, own.new_topic(layout))
-    filled.send(1200)
-    own.tubemq.expire(filled.topic, keep=100)
-    scanner = new_scanner(filled)
-    for partition in filled.partitions:
-        low = filled.end(partition) - 100 * UNIT
-        for since in (0, 200 * UNIT, min(low, until or low) - UNIT):
-            with pytest.raises(
-                DataLossError, match=rf"^{partition}: .* removed messages in \[{since}, {low}\)$"
-            ) as raised:
-                list(scanner.scan_partition(partition, since, until))
-            assert (raised.value.asked, raised.value.offered) == (since, low)
-
-
-def test_retention_during_a_scan_may_repeat_messages(own: EmbeddedCluster, new_scanner: NewScanner) -> None:
-    filled = FilledTopic(own, own.new_topic("one"))
-    partition = filled.partitions[0]
-    filled.send(MANY, KINDS[2])
-    scanner = new_scanner(filled)
-    harmless, harmful = (scanner.scan_partition(partition, since, claim=None) for since in (MANY * UNIT, 0))
-    seen = [next(harmless)]
-    own.tubemq.expire(filled.topic, keep=6_000)
-    seen += harmless
-    assert list(dict.fromkeys(seen))[-6_000:] == filled.rows(partition, (MANY - 6_000) * UNIT)
-    assert set(seen) <= set(filled.rows(partition))
-    with pytest.raises(DataLossError):
-        list(harmful)
-
-
-# Counting entries before a scan
-
-
-@pytest.mark.parametrize(
-    ("since", "end", "margin", "count"),
-    [
-        (0, 0, MARGIN, 0),
-        (0, 10, MARGIN, 10),
-        (10, 10, MARGIN, 10),
-        (10, 10, 0, 0),
-        (10, 10, 4, 4),
-        (10, 15, 4, 9),
-        (15, 10, 4, 4),
-        (100_000, 100_000, MARGIN, MARGIN),
-        (100_000, 100_001, MARGIN, MARGIN + 1),
-    ],
-)
-def test_entries_of_a_scan(since: int, end: int, margin: int, count: int) -> None:
-    assert entries(since * UNIT, end * UNIT, margin=margin) == count

@@ -1,0 +1,97 @@
+"""Scans of partitions whose beginning retention removes. A real server takes minutes to expire messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clusters import Layout
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.reading import UNIT
+from tests.scanning import KINDS, MANY, FilledTopic, NewScanner, scanners
+from tubemq_spark.client.consumer.partition_scan import MARGIN, entries
+from tubemq_spark.errors import DataLossError
+
+LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def new_scanner(group: str) -> Iterator[NewScanner]:
+    with scanners(group) as new:
+        yield new
+
+
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+def test_a_scan_ignores_retention_before_the_bookmark(
+    own: EmbeddedCluster, layout: Layout, new_scanner: NewScanner
+) -> None:
+    filled = FilledTopic(own, own.new_topic(layout))
+    filled.send(1200)
+    own.tubemq.expire(filled.topic, keep=100)
+    scanner = new_scanner(filled)
+    for partition in filled.partitions:
+        low = filled.end(partition) - 100 * UNIT
+        for since in (low, low + 50 * UNIT, filled.end(partition), filled.end(partition) + UNIT):
+            assert list(scanner.scan_partition(partition, since)) == filled.rows(partition, low)
+
+
+@pytest.mark.parametrize("layout", LAYOUT_NAMES)
+@pytest.mark.parametrize("until", [None, 300 * UNIT])
+def test_retention_behind_the_bookmark_fails_a_scan(
+    own: EmbeddedCluster, layout: Layout, until: int | None, new_scanner: NewScanner
+) -> None:
+    filled = FilledTopic(own, own.new_topic(layout))
+    filled.send(1200)
+    own.tubemq.expire(filled.topic, keep=100)
+    scanner = new_scanner(filled)
+    for partition in filled.partitions:
+        low = filled.end(partition) - 100 * UNIT
+        for since in (0, 200 * UNIT, min(low, until or low) - UNIT):
+            with pytest.raises(
+                DataLossError, match=rf"^{partition}: .* removed messages in \[{since}, {low}\)$"
+            ) as raised:
+                list(scanner.scan_partition(partition, since, until))
+            assert (raised.value.asked, raised.value.offered) == (since, low)
+
+
+def test_retention_during_a_scan_may_repeat_messages(own: EmbeddedCluster, new_scanner: NewScanner) -> None:
+    filled = FilledTopic(own, own.new_topic("one"))
+    partition = filled.partitions[0]
+    filled.send(MANY, KINDS[2])
+    scanner = new_scanner(filled)
+    harmless, harmful = (scanner.scan_partition(partition, since, claim=None) for since in (MANY * UNIT, 0))
+    seen = [next(harmless)]
+    own.tubemq.expire(filled.topic, keep=6_000)
+    seen += harmless
+    assert list(dict.fromkeys(seen))[-6_000:] == filled.rows(partition, (MANY - 6_000) * UNIT)
+    assert set(seen) <= set(filled.rows(partition))
+    with pytest.raises(DataLossError):
+        list(harmful)
+
+
+# Counting entries before a scan
+
+
+@pytest.mark.parametrize(
+    ("since", "end", "margin", "count"),
+    [
+        (0, 0, MARGIN, 0),
+        (0, 10, MARGIN, 10),
+        (10, 10, MARGIN, 10),
+        (10, 10, 0, 0),
+        (10, 10, 4, 4),
+        (10, 15, 4, 9),
+        (15, 10, 4, 4),
+        (100_000, 100_000, MARGIN, MARGIN),
+        (100_000, 100_001, MARGIN, MARGIN + 1),
+    ],
+)
+def test_entries_of_a_scan(since: int, end: int, margin: int, count: int) -> None:
+    assert entries(since * UNIT, end * UNIT, margin=margin) == count
