@@ -1,5 +1,5 @@
-"""The same random calls on two TubeMQ servers, and their replies compared field by field.
+"""Plays the same random calls on two TubeMQ servers and compares their replies field by field.
 
-`generate` makes scripts, `play` plays one on one server, `compare` says what may differ, `bench` plays many on a pair,
-`shrink` finds the smallest script that differs. `python -m tests.differential` runs thousands.
+`generate` makes scripts, `play` plays one on one server, `compare` has the allowed differences, `bench` plays many on a
+pair of servers, `shrink` finds the smallest script that differs. `python -m tests.differential` plays thousands.
 """

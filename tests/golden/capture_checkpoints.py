@@ -64,18 +64,18 @@ STORIES = {
 
 
 def capture(spark: SparkSession, name: str, folder: Path) -> None:
-    told = STORIES[name]
-    with tempfile.TemporaryDirectory() as temporary, EmbeddedTubeMQ(brokers=told.brokers) as tubemq:
+    history = STORIES[name]
+    with tempfile.TemporaryDirectory() as temporary, EmbeddedTubeMQ(brokers=history.brokers) as tubemq:
         checkpoint = Path(temporary)
-        told.create_topics(tubemq)
-        send(tubemq, told.before, "before")
-        for number, targets in enumerate(told.runs):
+        history.create_topics(tubemq)
+        send(tubemq, history.before, "before")
+        for number, targets in enumerate(history.runs):
             send(tubemq, targets, f"run {number}")
-            frame = spark.readStream.format("tubemq").options(**told.options).option("tubemq.master", tubemq.master)
+            frame = spark.readStream.format("tubemq").options(**history.options).option("tubemq.master", tubemq.master)
             writer = frame.load().writeStream.format("noop").option("checkpointLocation", temporary)
             writer.trigger(availableNow=True).start().awaitTermination()
         logs = {log: sorted(file.name for file in (checkpoint / log).glob("[0-9]*")) for log in ("offsets", "commits")}
-        assert logs["offsets"] == logs["commits"] == [str(number) for number in range(len(told.runs))], logs
+        assert logs["offsets"] == logs["commits"] == [str(number) for number in range(len(history.runs))], logs
         if name.endswith(NOT_COMMITTED):
             logs["commits"].pop()
         for log, files in logs.items():
@@ -83,7 +83,7 @@ def capture(spark: SparkSession, name: str, folder: Path) -> None:
                 (folder / log).mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(checkpoint / log / file, folder / log / file)
         shutil.copyfile(checkpoint / "metadata", folder / "metadata")
-    told.write(folder)
+    history.write(folder)
 
 
 def main(release: str) -> None:

@@ -55,7 +55,7 @@ class Story:
 
 
 def send(tubemq: EmbeddedTubeMQ, targets: Sequence[str], what: str) -> list[tuple[str, StoredMessage]]:
-    """One message to each of `targets`, with their topics as they were stored; `what` tells the bodies apart."""
+    """Send a message to each of `targets` and return them with their topics, as stored. Bodies contain `what`."""
     stored = []
     for number, target in enumerate(targets):
         topic, partition = target.split()

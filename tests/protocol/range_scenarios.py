@@ -78,8 +78,8 @@ def scenario(rng: random.Random, kinds: Sequence[str]) -> Scenario:
     partitions = rng.choice(own if owns_store else shared)
     size = rng.randint(2, 40)
     for _ in range(size):
-        poisoned, matches, too_long = (rng.random() < share for share in (0.15, 0.7, 0.1 if owns_store else 0))
-        store.append(rng.choice(partitions), poisoned=poisoned, matches=matches, too_long=too_long)
+        unreadable, matches, too_long = (rng.random() < share for share in (0.15, 0.7, 0.1 if owns_store else 0))
+        store.append(rng.choice(partitions), unreadable=unreadable, matches=matches, too_long=too_long)
         if rng.random() < 0.05:
             store.swap_blocks()
     if rng.random() < 0.5:

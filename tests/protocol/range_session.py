@@ -195,7 +195,7 @@ def long_session(*, depth: int = 1) -> Session:
 def searching_gaps() -> Session:
     """Return a session that searches gaps. The broker handles a fetch next. Entries of others follow in memory."""
     store = store_of(OURS, OURS)
-    store.append(OURS, poisoned=True)
+    store.append(OURS, unreadable=True)
     store.append(*[OURS] * 4)
     store.swap_blocks()
     store.flush()

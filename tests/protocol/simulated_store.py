@@ -83,10 +83,10 @@ class SimulatedStore:
 
     # Producers, the flush thread, retention, administrators and crashes
 
-    def append(self, *partitions: int, poisoned: bool = False, matches: bool = True, too_long: bool = False) -> None:
+    def append(self, *partitions: int, unreadable: bool = False, matches: bool = True, too_long: bool = False) -> None:
         for partition in partitions:
             self._next_id += 1
-            message = None if poisoned else Message(self._next_id, self._next_id % 7)
+            message = None if unreadable else Message(self._next_id, self._next_id % 7)
             if message is not None:
                 self.numbers[message] = len(self.entries)
             self.entries.append(Entry(partition, message, matches, too_long))

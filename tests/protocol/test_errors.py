@@ -70,8 +70,8 @@ def test_the_tree_in_the_module_docstring_shows_every_error(kind: type[TubeMQErr
 
 
 def test_the_text_of_an_error_is_one_printable_line() -> None:
-    told = str(TubeMQError("a\nb\x1b[31m\u202ec\ud800 \N{SNOWMAN}"))
-    assert told == r"a\nb\x1b[31m\u202ec\ud800 " + "\N{SNOWMAN}"
+    text = str(TubeMQError("a\nb\x1b[31m\u202ec\ud800 \N{SNOWMAN}"))
+    assert text == r"a\nb\x1b[31m\u202ec\ud800 " + "\N{SNOWMAN}"
 
 
 @pytest.mark.parametrize("code", [404, 415, 424, 777])

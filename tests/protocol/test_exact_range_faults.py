@@ -102,7 +102,7 @@ def test_finds_the_last_delivered_message_in_smaller_replies() -> None:
 def test_wrong_positions_delivered_before_a_disconnect_fail_the_range() -> None:
     """The group moves back by as many entries as have no message, so that they seem to have one."""
     store = store_of(OURS, OURS, limits=Limits(memory_entries=5), flushed=False)
-    store.append(OURS, poisoned=True)
+    store.append(OURS, unreadable=True)
     store.append(*[OURS] * 4)
     session = Session(store, 0, 7 * UNIT, owns_store=True)
     session.exchange()

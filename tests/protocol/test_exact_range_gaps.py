@@ -25,7 +25,7 @@ from tubemq_spark.protocol.range_state import State
 def test_a_message_that_arrives_during_the_last_fetch_does_not_belong_to_the_range(owns_store: bool) -> None:
     """The reply's maxOffset is the end of the range, but its last message is behind it."""
     store = store_of(OURS, flushed=False)
-    store.append(OURS if owns_store else 8, poisoned=True)
+    store.append(OURS if owns_store else 8, unreadable=True)
     store.append(OURS)
     store.racing = [OURS]
     session = Session(store, 0, 3 * UNIT, owns_store)
@@ -36,7 +36,7 @@ def test_a_message_that_arrives_during_the_last_fetch_does_not_belong_to_the_ran
 def test_an_unreadable_entry_shifts_no_positions() -> None:
     store = store_of(OURS)
     for _ in range(3):
-        store.append(OURS, poisoned=True)
+        store.append(OURS, unreadable=True)
         store.append(OURS, OURS)
     session = Session(store, 0, 10 * UNIT, owns_store=True)
     session.run()
@@ -126,7 +126,7 @@ def test_messages_behind_too_many_gaps_have_no_positions(limits: Limits, flushed
 
 def test_a_range_of_unreadable_entries_is_empty() -> None:
     store = store_of(OURS)
-    store.append(OURS, OURS, OURS, poisoned=True)
+    store.append(OURS, OURS, OURS, unreadable=True)
     store.append(OURS)
     session = Session(store, 1 * UNIT, 4 * UNIT, owns_store=True)
     assert session.run() == []

@@ -37,7 +37,7 @@ def default_rule(*limits: DataLimit, empty: tuple[EmptyWait, ...] = (), pause: F
     return FlowRule("default", 2, limits=Limits(limits, empty, pause))
 
 
-# Texts
+# Texts of rules
 
 
 def test_parses_all_types_of_records() -> None:
@@ -156,7 +156,7 @@ def test_any_text_gives_a_rule(text: str) -> None:
     assert rule.problem == "" or rule.limits == Limits()
 
 
-# What a master tells
+# Rules in replies of the master
 
 
 def test_the_client_has_no_rules_at_first() -> None:
@@ -209,7 +209,7 @@ def test_an_unreadable_rule_replaces_the_rule_before_it() -> None:
     assert rules.default.problem
 
 
-# What they ask for
+# The rules that apply
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)))

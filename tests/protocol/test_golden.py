@@ -174,11 +174,11 @@ def test_a_producer_registers_and_gets_topics(talk: Conversation) -> None:
     assert (broker.broker_id, broker.address.host) == (1, "127.0.0.1")
     assert registered.authorizedInfo.visitAuthorizedToken > 0
 
-    heard = talk.reply("producer_heartbeat", master_pb.HeartResponseM2P)
-    assert list(heard.brokerInfos) == []
-    assert heard.brokerCheckSum == registered.brokerCheckSum
-    assert heard.appdConfig.maxMsgSize == 1024 * 1024
-    (text,) = heard.topicInfos
+    reply = talk.reply("producer_heartbeat", master_pb.HeartResponseM2P)
+    assert list(reply.brokerInfos) == []
+    assert reply.brokerCheckSum == registered.brokerCheckSum
+    assert reply.appdConfig.maxMsgSize == 1024 * 1024
+    (text,) = reply.topicInfos
     assert parse_producer_topic(text) == [TopicOnBroker("demo", 1, stores=1, partitions=3)]
 
 

@@ -15,9 +15,9 @@ from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 IDS = IdSpan(10, 19)
 
 
-def batch(*ids: int, begin: int = 280, sole: bool = True) -> FetchedBatch:
+def batch(*ids: int, begin: int = 280, has_positions: bool = True) -> FetchedBatch:
     messages = [SimpleNamespace(messageId=one, checkSum=0) for one in ids]
-    positions = [begin + 28 * index for index in range(len(ids))] if sole else None
+    positions = [begin + 28 * index for index in range(len(ids))] if has_positions else None
     return FetchedBatch(messages, positions, begin, begin + 28 * len(ids))
 
 
@@ -37,7 +37,7 @@ def test_the_error_names_the_range() -> None:
 
 
 def test_accepts_the_planned_messages() -> None:
-    assert not is_replaced(check(), batch(10, 19, 12), batch(), batch(15, sole=False))
+    assert not is_replaced(check(), batch(10, 19, 12), batch(), batch(15, has_positions=False))
     assert not is_replaced(check())
 
 

@@ -15,7 +15,7 @@ def request(method: int = 17, data: bytes = b"") -> Request:
     return Request(2, method, 10_000, data)
 
 
-def answer(serial_no: int, reply: Response | Failure, framing: Framing = Framing.STANDARD) -> bytes:
+def reply_frame(serial_no: int, reply: Response | Failure, framing: Framing = Framing.STANDARD) -> bytes:
     return encode_frame(serial_no, encode_reply(reply), framing)
 
 
@@ -32,7 +32,7 @@ def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[
     rpc = RpcProtocol(framing)
     numbers = [rpc.request(request(method))[0] for method in range(len(order))]
     assert len(set(numbers)) == len(order) == rpc.unanswered
-    wire = b"".join(answer(numbers[n], Response(n, b"%d" % n), framing) for n in order)
+    wire = b"".join(reply_frame(numbers[n], Response(n, b"%d" % n), framing) for n in order)
     assert rpc.receive(wire) == [(numbers[n], Response(n, b"%d" % n)) for n in order]
     assert rpc.unanswered == 0
 
@@ -40,42 +40,42 @@ def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[
 def test_a_failure_can_reply_to_any_method() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
-    assert rpc.receive(answer(number, Failure("X", "y"))) == [(number, Failure("X", "y"))]
+    assert rpc.receive(reply_frame(number, Failure("X", "y"))) == [(number, Failure("X", "y"))]
 
 
 def test_decodes_a_reply_that_comes_in_parts() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
-    wire = answer(number, Response(17, b"data"))
+    wire = reply_frame(number, Response(17, b"data"))
     assert [rpc.receive(wire[i : i + 1]) for i in range(len(wire) - 1)] == [[]] * (len(wire) - 1)
     assert rpc.receive(wire[-1:]) == [(number, Response(17, b"data"))]
 
 
-def wrong_answers(number: int) -> dict[str, bytes]:
+def invalid_replies(number: int) -> dict[str, bytes]:
     return {
-        "which no request waits for": answer(number + 1, Response(17, b"")),
-        "answered as method 18": answer(number, Response(18, b"")),
+        "which no request waits for": reply_frame(number + 1, Response(17, b"")),
+        "answered as method 18": reply_frame(number, Response(18, b"")),
         "length of its RspResponseBody": encode_frame(number, b"\2\x08\1\2\x08\0", Framing.STANDARD),
         "starts with": b"HTTP/1.1 400 Bad Request",
     }
 
 
-@pytest.mark.parametrize("reason", wrong_answers(0))
+@pytest.mark.parametrize("reason", invalid_replies(0))
 def test_refuses_an_invalid_reply_and_all_bytes_after_it(reason: str) -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
     with pytest.raises(ProtocolError, match=reason):
-        rpc.receive(wrong_answers(number)[reason])
+        rpc.receive(invalid_replies(number)[reason])
     with pytest.raises(ProtocolError, match=reason):
-        rpc.receive(answer(number, Response(17, b"")))
+        rpc.receive(reply_frame(number, Response(17, b"")))
 
 
-@pytest.mark.parametrize("reason", wrong_answers(0))
+@pytest.mark.parametrize("reason", invalid_replies(0))
 def test_returns_the_replies_before_an_invalid_one_first(reason: str) -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     first, _ = rpc.request(request())
     second, _ = rpc.request(request())
-    wire = answer(first, Response(17, b"kept")) + wrong_answers(second)[reason]
+    wire = reply_frame(first, Response(17, b"kept")) + invalid_replies(second)[reason]
     assert rpc.receive(wire) == [(first, Response(17, b"kept"))]
     with pytest.raises(ProtocolError, match=reason):
         rpc.receive(b"")
@@ -84,9 +84,9 @@ def test_returns_the_replies_before_an_invalid_one_first(reason: str) -> None:
 def test_refuses_a_second_reply_to_a_request() -> None:
     rpc = RpcProtocol(Framing.STANDARD)
     number, _ = rpc.request(request())
-    rpc.receive(answer(number, Response(17, b"")))
+    rpc.receive(reply_frame(number, Response(17, b"")))
     with pytest.raises(ProtocolError, match="no request waits for"):
-        rpc.receive(answer(number, Response(17, b"")))
+        rpc.receive(reply_frame(number, Response(17, b"")))
 
 
 def test_a_request_that_is_too_long_stays_unsent() -> None:

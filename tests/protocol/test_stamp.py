@@ -37,15 +37,15 @@ def test_stamps_round_trip_behind_other_attributes(
 
 @given(origins, numbers, digests)
 def test_readers_get_stamps_as_attributes_with_reserved_names(origin: Origin, row: int, digest: str | None) -> None:
-    seen = decode_attributes(stamped(origin, row, digest)).own
-    assert seen is not None
-    assert dict(seen) == {
+    own = decode_attributes(stamped(origin, row, digest)).own
+    assert own is not None
+    assert dict(own) == {
         "spark_id": origin.id,
         "spark_batch": str(origin.batch),
         "spark_partition": str(origin.partition),
         "spark_row": str(row),
     } | ({} if digest is None else {"spark_digest": digest})
-    assert set(seen) <= RESERVED
+    assert set(own) <= RESERVED
 
 
 @given(own)

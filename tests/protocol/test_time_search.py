@@ -35,8 +35,8 @@ class TimedStore:
     probes: int = 0
     fetches: int = 0
 
-    def append(self, partition: int, minute: int | None = None, *, poisoned: bool = False) -> None:
-        self.store.append(partition, poisoned=poisoned)
+    def append(self, partition: int, minute: int | None = None, *, unreadable: bool = False) -> None:
+        self.store.append(partition, unreadable=unreadable)
         message = self.store.entries[-1].message
         if message is not None and minute is not None:
             self.times[key_of(message)] = minute * MINUTE
@@ -84,11 +84,11 @@ def timed_stores(draw: st.DrawFn, *, in_order: bool) -> TimedStore:
     timed = TimedStore(SimulatedStore(limits))
     sole = draw(st.booleans())
     minute = 0
-    kinds = st.sampled_from(["timed", "timed", "timed", "other", "untimed", "poisoned"])
+    kinds = st.sampled_from(["timed", "timed", "timed", "other", "untimed", "unreadable"])
     for kind, step in draw(st.lists(st.tuples(kinds, st.integers(0, 3)), max_size=80)):
         minute = minute + step // 2 if in_order else step
         partition = OTHERS if kind == "other" and not sole else OURS
-        timed.append(partition, None if kind == "untimed" else minute, poisoned=kind == "poisoned")
+        timed.append(partition, None if kind == "untimed" else minute, unreadable=kind == "unreadable")
     size = len(timed.store.entries)
     timed.store.backup = draw(st.integers(0, size))
     timed.store.flushed = draw(st.integers(0, timed.store.backup))
