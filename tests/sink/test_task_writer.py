@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
@@ -10,22 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, IntegerType, StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, connect, counted, settings
 from tests.stored import stored_in
-from tubemq_spark.client import forget_servers
-from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError
+from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
-from tubemq_spark.sink.batch import batch_writer
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
-from tubemq_spark.sink.stream import TubeMQStreamRowWriter, stream_writer
 from tubemq_spark.sink.task_writer import write_batches, write_rows
-from tubemq_spark.sink.write_plan import WritePlan, plan_write
+from tubemq_spark.sink.write_plan import WritePlan
 from tubemq_spark.testing import ServerConfig, StoredMessage
 
 TYPES = {
@@ -194,77 +190,3 @@ def test_rows_are_written_like_batches(cluster: EmbeddedCluster) -> None:
     assert sum(write_rows(options(cluster), rows).rows.values()) == 300
     stored = {message.body: message.attributes for message in messages(cluster)}
     assert stored == {b"%d" % n: {"n": f"{n}"} for n in range(300)}
-
-
-# The driver's part
-
-
-def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
-    return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
-
-
-def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
-    planned = plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert planned.options.topic == "demo"
-    with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
-        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
-    with pytest.raises(ConfigError, match="column 'value' has the type int"):
-        plan_write(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
-    with pytest.raises(ConfigError, match="knows no topic nope"):
-        plan_write(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
-
-
-def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
-    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    calls = master_calls()
-    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert master_calls() == calls > 0
-
-
-def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
-    cluster: EmbeddedCluster, use_timings: UseTimings
-) -> None:
-    """The driver gives up early, because the address may be a typing error."""
-    use_timings(first_contact_timeout=0.0)
-    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
-    with pytest.raises(TransportError, match="no master answered"):
-        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
-    assert lost.fired == 1
-
-    planned = pickle.loads(pickle.dumps(plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
-    forget_servers()  # the task is in another process
-    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
-    write_batches(planned, [batch([{"value": b"a"}])])
-    assert bodies_in(cluster) == {b"a": 1}
-    assert lost.fired == 1
-
-
-def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
-    given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
-    for writer in (
-        batch_writer(given, SCHEMA, False),
-        stream_writer(given, SCHEMA, False),
-    ):
-        assert "geheim" not in repr(writer)
-        arrived = pickle.loads(pickle.dumps(writer))
-        written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
-        assert sum(written.rows.values()) == 1
-    assert bodies_in(cluster) == {b"a": 2}
-
-
-def test_what_is_committed_and_aborted_is_said(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
-    given = raw(cluster, topic="demo")
-    done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
-    with caplog.at_level("DEBUG", "tubemq_spark.sink"):
-        writer = batch_writer(given, SCHEMA, False)
-        writer.commit(done)
-        writer.abort(done)
-        stream = TubeMQStreamRowWriter(writer._plan)
-        stream.commit(done, 5)
-        stream.abort([], 6)
-    records = [record for record in caplog.records if record.name.startswith("tubemq_spark.sink")]
-    assert [record.levelname for record in records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
-    messages = [record.getMessage() for record in records]
-    assert "7 rows in 2 partitions" in messages[0]
-    assert "batch 5" in messages[2]
-    assert "batch 6" in messages[3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,8 +20,7 @@ from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE, CommitNote, read_commit_note, write_commit_note
-from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE, read_commit_note
 
 Start = Callable[..., EmbeddedCluster]
 
@@ -227,53 +225,3 @@ def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
     assert lost.fired == 1
     assert sum(written.rows.values()) == 5
     assert [count for body, count in bodies_in(cluster).items() if body.startswith(b"1 ")] == [1] * 5
-
-
-# What the driver notes
-
-
-def test_a_commit_note_is_read_again(tmp_path: object) -> None:
-    note = CommitNote("query", "run", 7, frozenset({"a", "b"}))
-    assert read_commit_note("some") == CommitNote()
-    write_commit_note("some", note)
-    assert read_commit_note("some") == note
-    assert read_commit_note("other") == CommitNote()
-    assert note.is_before(WriteTask("query", 8, 0, 0, "run"))
-    for query, batch, run in (("query", 7, "run"), ("query", 6, "run"), ("query", 8, "another"), ("another", 8, "run")):
-        assert not note.is_before(WriteTask(query, batch, 0, 0, run))
-    assert not CommitNote("query", None, 7).is_before(WriteTask("query", 8, 0, 0, None))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
-def test_a_damaged_commit_note_is_ignored(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    write_commit_note("some", CommitNote("query", "run", 7))
-    (file,) = tmp_path.iterdir()
-    file.write_text(text, "latin-1")
-    assert read_commit_note("some") == CommitNote()
-    assert "ignoring the damaged note of the last commit" in caplog.text
-
-
-def test_without_sparks_folder_the_note_is_in_a_private_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = CommitNote("query", "run", 7)
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nowhere"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    write_commit_note("some", note)
-    assert read_commit_note("some") == note
-    (folder,) = tmp_path.iterdir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o777)  # others could write what they like
-    assert read_commit_note("some") == CommitNote()
-    write_commit_note("some", note)
-    os.rename(folder, tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", folder)
-    (tmp_path / "elsewhere").chmod(0o700)
-    assert read_commit_note("some") == CommitNote()
-
-
-def test_a_commit_note_that_cannot_be_written_is_a_warning(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    write_commit_note("some", CommitNote())
-    (file,) = tmp_path.iterdir()
-    file.unlink()
-    file.mkdir()
-    write_commit_note("some", CommitNote("query", "run", 7))
-    assert "so the next batch will search for earlier attempts" in caplog.text

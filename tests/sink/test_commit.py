@@ -1,0 +1,40 @@
+"""Commits and aborts are logged with what the tasks have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tubemq_spark.sink.batch import batch_writer
+from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.stream import TubeMQStreamRowWriter
+
+SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}) as running:
+        yield running
+
+
+def test_commits_and_aborts_are_logged(cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"tubemq.master": cluster.master, "topic": "demo"}
+    done = [Written({"1:demo:0": 2}), None, Written({"1:demo:0": 1, "2:demo:0": 4})]
+    with caplog.at_level("DEBUG", "tubemq_spark.sink"):
+        writer = batch_writer(given, SCHEMA, False)
+        writer.commit(done)
+        writer.abort(done)
+        stream = TubeMQStreamRowWriter(writer._plan)
+        stream.commit(done, 5)
+        stream.abort([], 6)
+    records = [record for record in caplog.records if record.name.startswith("tubemq_spark.sink")]
+    assert [record.levelname for record in records] == ["DEBUG", "WARNING", "DEBUG", "WARNING"]
+    messages = [record.getMessage() for record in records]
+    assert "7 rows in 2 partitions" in messages[0]
+    assert "batch 5" in messages[2]
+    assert "batch 6" in messages[3]

@@ -1,0 +1,113 @@
+"""Which earlier attempts a task may have: the note of the last commit, and tasks that end after a new run began."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.clocks import UseTimings
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in
+from tests.without_spark.sink import Task, batches, options, schema
+from tubemq_spark.sink.earlier_attempts import RUN_CACHE, CommitNote, read_commit_note, write_commit_note
+from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import WritePlan, plan_write
+
+ROWS = [{"value": b"%d" % row} for row in range(400)]
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Begin as a new driver and worker do."""
+    RUN_CACHE.clear()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    yield
+    RUN_CACHE.clear()
+
+
+@pytest.fixture
+def cluster(use_timings: UseTimings) -> Iterator[EmbeddedCluster]:
+    use_timings(task_settling=0.0)
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("late", [0, 200], ids=["all of its rows", "half of its rows"])
+def test_a_late_task_of_an_earlier_run_stores_rows_after_the_new_plan(
+    cluster: EmbeddedCluster, tmp_path: Path, late: int
+) -> None:
+    def planned() -> WritePlan:
+        raw = options(cluster, "demo", effectivelyOnce=True, checkpointLocation=str(tmp_path))
+        return plan_write(raw, schema(ROWS), False).for_tasks()
+
+    plans = [planned()]
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield from batches(ROWS[:late], schema(ROWS))
+        plans.append(planned())  # by the new run's driver
+        yield from batches(ROWS[late:], schema(ROWS))
+
+    task = Task()
+    with task.running():
+        write_batches(plans[0], slowly())
+    with task.restarted().running():
+        write_batches(plans[1], batches(ROWS, schema(ROWS)))
+    assert bodies_in(cluster) == Counter(row["value"] for row in ROWS)
+
+
+# The note of the last commit
+
+
+def test_a_commit_note_is_read_again(tmp_path: object) -> None:
+    note = CommitNote("query", "run", 7, frozenset({"a", "b"}))
+    assert read_commit_note("some") == CommitNote()
+    write_commit_note("some", note)
+    assert read_commit_note("some") == note
+    assert read_commit_note("other") == CommitNote()
+    assert note.is_before(WriteTask("query", 8, 0, 0, "run"))
+    for query, batch, run in (("query", 7, "run"), ("query", 6, "run"), ("query", 8, "another"), ("another", 8, "run")):
+        assert not note.is_before(WriteTask(query, batch, 0, 0, run))
+    assert not CommitNote("query", None, 7).is_before(WriteTask("query", 8, 0, 0, None))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"id": "q", "run": "r", "batch": 1, "topics": 3}', "ÿ"])
+def test_a_damaged_commit_note_is_ignored(tmp_path: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    write_commit_note("some", CommitNote("query", "run", 7))
+    (file,) = tmp_path.iterdir()
+    file.write_text(text, "latin-1")
+    assert read_commit_note("some") == CommitNote()
+    assert "ignoring the damaged note of the last commit" in caplog.text
+
+
+def test_without_sparks_folder_the_note_is_in_a_private_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = CommitNote("query", "run", 7)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    write_commit_note("some", note)
+    assert read_commit_note("some") == note
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)  # others could write what they like
+    assert read_commit_note("some") == CommitNote()
+    write_commit_note("some", note)
+    os.rename(folder, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", folder)
+    (tmp_path / "elsewhere").chmod(0o700)
+    assert read_commit_note("some") == CommitNote()
+
+
+def test_a_commit_note_that_cannot_be_written_is_a_warning(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    write_commit_note("some", CommitNote())
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.mkdir()
+    write_commit_note("some", CommitNote("query", "run", 7))
+    assert "so the next batch will search for earlier attempts" in caplog.text

@@ -1,0 +1,97 @@
+"""The driver checks a write before its tasks run, and the plan travels to them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StructType
+
+from tests.clocks import UseTimings
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import bodies_in, counted
+from tubemq_spark.client import forget_servers
+from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.sink.batch import batch_writer
+from tubemq_spark.sink.stream import stream_writer
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import plan_write
+from tubemq_spark.testing import ServerConfig
+
+SCHEMA = StructType().add("value", BinaryType())
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
+    with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=1000)) as running:
+        yield running
+
+
+@pytest.fixture
+def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
+    """Return how many requests of producers the master has received. There are no heartbeats."""
+    use_timings(heartbeat_period=3600.0)
+    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
+    return lambda: sum(counter.fired for counter in counters)
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, pa.schema([("value", pa.binary())]))
+
+
+def raw(cluster: EmbeddedCluster, **others: str) -> dict[str, str]:
+    return {"tubemq.master": cluster.master, "tubemq.rpc.framing": "standard", **others}
+
+
+def test_a_plan_is_checked_on_the_driver(cluster: EmbeddedCluster) -> None:
+    planned = plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert planned.options.topic == "demo"
+    with pytest.raises(ConfigError, match=r"TubeMQ only appends: .*mode\('append'\)"):
+        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=True)
+    with pytest.raises(ConfigError, match="column 'value' has the type int"):
+        plan_write(raw(cluster, topic="demo"), StructType().add("value", IntegerType()), overwrite=False)
+    with pytest.raises(ConfigError, match="knows no topic nope"):
+        plan_write(raw(cluster, topic="nope", **{"tubemq.retry.maxElapsedMs": "100"}), SCHEMA, False)
+
+
+def test_planning_again_asks_no_master(cluster: EmbeddedCluster, master_calls: Callable[[], int]) -> None:
+    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    calls = master_calls()
+    plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert master_calls() == calls > 0
+
+
+def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
+    cluster: EmbeddedCluster, use_timings: UseTimings
+) -> None:
+    """The driver gives up early, because the address may be a typing error."""
+    use_timings(first_contact_timeout=0.0)
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    with pytest.raises(TransportError, match="no master answered"):
+        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+    assert lost.fired == 1
+
+    planned = pickle.loads(pickle.dumps(plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))
+    forget_servers()  # the task is in another process
+    lost = cluster.tubemq.on("producer_register", times=1).close_connection()
+    write_batches(planned, [batch([{"value": b"a"}])])
+    assert bodies_in(cluster) == {b"a": 1}
+    assert lost.fired == 1
+
+
+def test_writers_travel_to_the_executors(cluster: EmbeddedCluster) -> None:
+    given = raw(cluster, topic="demo", **{"tubemq.user": "me", "tubemq.password": "geheim"})
+    for writer in (
+        batch_writer(given, SCHEMA, False),
+        stream_writer(given, SCHEMA, False),
+    ):
+        assert "geheim" not in repr(writer)
+        arrived = pickle.loads(pickle.dumps(writer))
+        written = pickle.loads(pickle.dumps(arrived.write(iter([batch([{"value": b"a"}])]))))
+        assert sum(written.rows.values()) == 1
+    assert bodies_in(cluster) == {b"a": 2}
