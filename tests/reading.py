@@ -123,8 +123,8 @@ def unregister(cluster: Cluster, group: str, partition: Partition, client_id: st
     return _registration(cluster, calls(cluster, group).unregister(broker, partition, client_id))
 
 
-def look(cluster: Cluster, group: str, partition: Partition) -> GroupPosition:
-    """Where the group stands and where the store ends. The partition must be free, and is free again afterwards."""
+def group_position(cluster: Cluster, group: str, partition: Partition) -> GroupPosition:
+    """Return the group's position and the end of the store. The partition must be free, and is free afterwards."""
     reply = register(cluster, group, partition, OBSERVER)
     assert reply.errCode == 200, f"{partition} is not free: {reply.errCode} {reply.errMsg}"
     assert unregister(cluster, group, partition, OBSERVER).errCode == 200

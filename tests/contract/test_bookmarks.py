@@ -59,12 +59,12 @@ class Scene:
 
     def ends(self) -> dict[Partition, int]:
         """Return the ends of the partitions' stores, as another group sees them."""
-        return {p: reading.look(self.cluster, f"{self.base}_tests", p).end for p in self.partitions}
+        return {p: reading.group_position(self.cluster, f"{self.base}_tests", p).end for p in self.partitions}
 
     def group_positions(self, batch: int) -> dict[Partition, int]:
         """Return the positions of the batch's group, as another consumer sees them, which needs free partitions."""
         group = bookmark_group(self.base, batch)
-        return {p: reading.look(self.cluster, group, p).group for p in self.partitions}
+        return {p: reading.group_position(self.cluster, group, p).group for p in self.partitions}
 
 
 @pytest.fixture

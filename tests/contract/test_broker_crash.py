@@ -142,7 +142,7 @@ def test_readers_go_on_when_their_broker_comes_back(
     for target, reader, rows in zip(flushed["kept"], readers, begun, strict=True):
         assert 0 < len(rows) < len(target.rows(begin, end))
         assert rows + reading.rows_of(reader) == target.rows(begin, end)
-        assert reading.look(broker, group, target.partition).group == begin
+        assert reading.group_position(broker, group, target.partition).group == begin
     assert not is_killed
 
 
@@ -153,12 +153,12 @@ def test_a_lost_tail_ends_its_reader(broker: Cluster, flushed: dict[str, list[St
     restart(broker)
 
     for target, reader in zip(flushed["lost"], readers, strict=True):
-        left = reading.look(broker, group, target.partition).end
+        left = reading.group_position(broker, group, target.partition).end
         assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
         with pytest.raises(DataLossError, match=f"{target.partition}: .* the store lost its tail") as raised:
             reading.rows_of(reader)
         assert (raised.value.asked, raised.value.offered) == (end, left)
-        assert reading.look(broker, group, target.partition).group == start
+        assert reading.group_position(broker, group, target.partition).group == start
         assert reading.read(broker, group, target.partition, start, left) == target.rows(start, left)
 
 
@@ -176,12 +176,12 @@ def test_messages_at_positions_of_lost_ones_are_not_taken_for_them(
     restart(broker)
 
     for target, reader, other, rows in zip(flushed["reused"], in_tail, before, begun, strict=True):
-        left = reading.look(broker, group, target.partition).end
+        left = reading.group_position(broker, group, target.partition).end
         assert left == FLUSHED * UNIT, "no tail was lost, so this proves nothing"
         now = target.sent + target.send(TAIL + 100)
         with pytest.raises(DataLossError, match=f"{target.partition}: .* uses the positions for other messages"):
             reading.rows_of(reader)
-        assert reading.look(broker, group, target.partition).group == start
+        assert reading.group_position(broker, group, target.partition).group == start
         # A reader that had returned nothing of the tail returns the new messages.
         assert rows == target.rows(start, left)[: len(rows)]
         assert rows + reading.rows_of(other) == target.rows(start, end, now)
@@ -204,4 +204,6 @@ def test_a_driver_restores_the_positions_that_a_crash_lost(
     assert {partition: driver.position(partition).group for partition in partitions} == with_position
     driver.release()
     session.close()
-    assert {partition: reading.look(broker, group, partition).group for partition in partitions} == with_position
+    assert {
+        partition: reading.group_position(broker, group, partition).group for partition in partitions
+    } == with_position

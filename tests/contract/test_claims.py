@@ -70,7 +70,7 @@ class Shelf:
 
     def group_position(self) -> int:
         """Where the group stands; the partition must be free."""
-        return reading.look(self.cluster, self.group, self.partition).group
+        return reading.group_position(self.cluster, self.group, self.partition).group
 
     def wait_until_admins_see_the_group(self) -> None:
         """At once with release 1.2.0, some seconds after the first register with 2.5."""

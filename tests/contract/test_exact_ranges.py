@@ -63,7 +63,7 @@ class Scene:
         """Ranges of partitions with data: long and short ones, many with a border near one of `edges`."""
         for _ in range(count):
             partition = self.rng.choice(list(self.sent))
-            last = reading.look(self.cluster, self.group, partition).end // UNIT
+            last = reading.group_position(self.cluster, self.group, partition).end // UNIT
             edge = self.rng.choice([0, last, *(position // UNIT for position in edges)])
             one = edge + self.rng.randint(-5, 5) if self.rng.random() < 0.5 else self.rng.randint(0, last)
             one = min(max(one, 0), last)
@@ -74,7 +74,7 @@ class Scene:
 
     def read(self, partition: Partition, start: int, end: int) -> list[Row]:
         rows = reading.read(self.cluster, self.group, partition, start, end)
-        assert reading.look(self.cluster, self.group, partition).group == start
+        assert reading.group_position(self.cluster, self.group, partition).group == start
         return rows
 
     def expected(self, partition: Partition, start: int, end: int) -> list[Row]:
@@ -209,7 +209,7 @@ def test_in_files(early: Early, group: str, rng: random.Random, layout: Layout) 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_in_files_and_memory(early: Early, group: str, rng: random.Random, layout: Layout) -> None:
     scene = early.flushed(early.scenes[layout], group, rng)
-    edge = min(reading.look(scene.cluster, group, partition).end for partition in scene.partitions)
+    edge = min(reading.group_position(scene.cluster, group, partition).end for partition in scene.partitions)
     scene.send(2000)
     scene.check(MIXED, (edge,))
 
@@ -236,6 +236,6 @@ def test_the_group_stands_at_the_start_while_a_range_is_read(
 
     reading.unregister(scene.cluster, group, partition, str(claim))  # or nobody else could look
 
-    assert reading.look(scene.cluster, group, partition).group == start
+    assert reading.group_position(scene.cluster, group, partition).group == start
     with pytest.raises(FencedError, match=re.escape(str(claim))):
         reading.rows_of(reading_on)

@@ -50,10 +50,10 @@ class Scene:
 
     def positions(self) -> dict[Partition, int]:
         """Where the group stands; all partitions must be free."""
-        return {partition: self.look(partition).group for partition in self.partitions}
+        return {partition: self.group_position(partition).group for partition in self.partitions}
 
-    def look(self, partition: Partition) -> GroupPosition:
-        return reading.look(self.cluster, self.group, partition)
+    def group_position(self, partition: Partition) -> GroupPosition:
+        return reading.group_position(self.cluster, self.group, partition)
 
     def all_at(self, position: int) -> dict[Partition, int | None]:
         return dict.fromkeys(self.partitions, position)
@@ -155,7 +155,7 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
             assert scene.positions() == scene.all_at(start)
             claims.take(scene.all_at(end))
             with pytest.raises(AssertionError, match=f"410 .* {claims.claim}"):
-                scene.look(scene.partitions[0])
+                scene.group_position(scene.partitions[0])
     assert scene.positions() == scene.all_at(30 * UNIT)
 
 

@@ -67,7 +67,7 @@ class Scene:
                 )
                 for partition, position in found.items():
                     assert position == self.expected(partition, minute, claims.position(partition).end), minute
-        assert {p: reading.look(self.cluster, self.group, p).group for p in self.partitions} == before
+        assert {p: reading.group_position(self.cluster, self.group, p).group for p in self.partitions} == before
 
     @contextmanager
     def _driver(self) -> Iterator[tuple[ConsumerSession, DriverClaims]]:

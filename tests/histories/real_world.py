@@ -16,7 +16,7 @@ from tests.histories.ledger import CRASH, ITSELF, Entry, Extent, Ledger, Row, St
 from tests.histories.script import Setting
 from tests.histories.world import PATIENCE, RIVAL, Rivals, Seen, chosen, pick, refused_refill
 from tests.interop.java_client import JavaClient, Outgoing
-from tests.reading import look, register, unregister
+from tests.reading import group_position, register, unregister
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Framing
@@ -118,7 +118,7 @@ class RealWorld:
         """Where the stores end now."""
         lost = False
         for partition in {store_of(partition): partition for partition in self.partitions()}.values():
-            end = look(self._cluster, self._observers, partition).end
+            end = group_position(self._cluster, self._observers, partition).end
             lost |= self.ledger.stands(store_of(partition), Extent(0, end), how, self.seen())
         return lost
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters import Cluster
 from tests.messages import Sent
-from tests.reading import end_of, look
+from tests.reading import end_of, group_position
 from tubemq_spark.protocol.metadata import Partition
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Source:
     def left_at(self, partitions: Iterable[Partition]) -> Positions:
         """Return the group's positions after all its members have left."""
         wait_for(lambda: not self.cluster.members(self.group).clients, f"the end of group {self.group}")
-        return {partition: look(self.cluster, self.group, partition).group for partition in partitions}
+        return {partition: group_position(self.cluster, self.group, partition).group for partition in partitions}
 
 
 class Batches:

@@ -22,7 +22,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 from tests.clusters import Cluster
 from tests.conftest import START_QUICKLY
 from tests.messages import partitions
-from tests.reading import look
+from tests.reading import group_position
 from tests.sink_options.test_documentation_examples import lines_of, run
 from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT
@@ -208,7 +208,7 @@ def write_with_retries(cluster: Cluster, topic: str, folder: Path, **others: str
     observers = f"o_{uuid.uuid4().hex[:12]}"
 
     def is_begun() -> bool:
-        return any(look(cluster, observers, partition).end > 0 for partition in partitions(cluster, topic))
+        return any(group_position(cluster, observers, partition).end > 0 for partition in partitions(cluster, topic))
 
     with open(said, "w") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out) as process:
         try:

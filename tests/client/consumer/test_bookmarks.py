@@ -49,7 +49,7 @@ def partitions(cluster: EmbeddedCluster) -> list[Partition]:
 
 
 def ends(cluster: EmbeddedCluster, partitions: list[Partition]) -> dict[Partition, int]:
-    return {p: reading.look(cluster, "ends", p).end for p in partitions}
+    return {p: reading.group_position(cluster, "ends", p).end for p in partitions}
 
 
 def held(cluster: EmbeddedCluster, group: str) -> list[object]:
@@ -132,7 +132,7 @@ def test_a_broker_that_does_not_answer_is_given_up_after_the_others_were_moved(
     ):
         move_bookmarks(session, group, 4, partitions)
     assert raised.value.unserved == {p for p in partitions if p.broker_id == 2}
-    at = {p: reading.look(cluster, bookmark_group(group, 4), p).group for p in partitions if p.broker_id == 1}
+    at = {p: reading.group_position(cluster, bookmark_group(group, 4), p).group for p in partitions if p.broker_id == 1}
     assert at == ends(cluster, list(at))
 
     with (
