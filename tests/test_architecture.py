@@ -9,6 +9,7 @@ Every import statement counts: inside functions, under `TYPE_CHECKING`, absolute
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "tubemq_spark"
 
 # The parts of tubemq_spark that each part may import; `""` is tubemq_spark/__init__.py itself.
 LEAVES = {"errors", "options", "peer_text"}
@@ -242,3 +244,30 @@ def test_sparks_lookup_imports_little() -> None:
 def test_sparks_lookup_survives_a_broken_installation(broken: str) -> None:
     code = f"import sys; {broken}; import pyspark_tubemq; print(hasattr(pyspark_tubemq, 'DefaultSource'))"
     assert run_python(code) == ["False"]
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_pages_name_files_that_exist(page: str) -> None:
+    names = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", (ROOT / page).read_text(encoding="utf-8")))
+    assert names
+    assert [name for name in sorted(names) if not (ROOT / name).exists() and not (ROOT / PACKAGE / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("word", "module"),
+    [
+        ("acks?", "tubemq_spark.client.producer.broker_channel"),
+        ("back-pressure", "tubemq_spark.client.producer.send_queue"),
+        ("circuit breaker", "tubemq_spark.protocol.circuit_breaker"),
+        ("commit", "tubemq_spark.sink.commit"),
+        ("fenc(e|ing)", "tubemq_spark.protocol.claim_id"),
+        ("partitioner", "tubemq_spark.client.producer.partitioner"),
+        ("rate limit", "tubemq_spark.source.rate_limit"),
+        ("retr(y|ies)", "tubemq_spark.client.backoff"),
+        ("truncation", "tubemq_spark.source.truncation_check"),
+    ],
+)
+def test_words_of_kafka_lead_to_the_module(word: str, module: str) -> None:
+    """By its name, or in the first sentence of its docstring."""
+    docstring = ast.get_docstring(ast.parse(MODULES[module].read_text(encoding="utf-8"))) or ""
+    assert word.replace(" ", "_") in module or re.search(rf"\b{word}\b", docstring.split("\n\n")[0].lower())

@@ -1,4 +1,4 @@
-"""One connection to one broker, and the sends that are in flight on it: pipelining and timeouts."""
+"""One connection to one broker, and the sends that are in flight on it: pipelining, acks and timeouts."""
 
 from __future__ import annotations
 
