@@ -1,6 +1,6 @@
-"""How many calls the source makes, by method, and what they cost the client: on an embedded server, without Spark.
+"""Count the source's requests by method, and their CPU time in the client: on an embedded server, without Spark.
 
-Processor time is that of the thread that asks and reads; the servers run in another thread of this process.
+CPU time is that of the thread that plans and reads; the servers run in another thread of this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARK_ASKS_EVERY = 0.012  # seconds, at most
 
 
 def idle_question(partitions: int, stores: int) -> Cost:
-    """One question for the latest offset while nothing arrives."""
+    """Ask once for the latest offset while no messages arrive."""
     with cluster(partitions, stores) as tubemq, streaming(tubemq) as stream:
         send_to_all(tubemq, partitions, stores)
         stream.read()
@@ -31,7 +31,7 @@ def idle_question(partitions: int, stores: int) -> Cost:
 
 
 def idle_query(seconds: float) -> Cost:
-    """Spark asks again and again; 30 partitions, 3 in each store, one store on each broker."""
+    """Ask as Spark does; 30 partitions, 3 in each store, one store on each broker."""
     with cluster(3, 1, brokers=10) as tubemq, streaming(tubemq, asks_always=False) as stream:
         send_to_all(tubemq, 3, 1, brokers=10)
         stream.read()
@@ -58,7 +58,7 @@ def batch_read() -> Cost:
 
 
 def plan_of_batch() -> Cost:
-    """The same, without the reading."""
+    """The same without reading."""
     with cluster(3, 10, brokers=10) as tubemq:
         send_to_all(tubemq, 3, 10, brokers=10)
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
@@ -93,7 +93,7 @@ def one_message(partitions: int) -> Cost:
 
 
 def check_of(stores: int) -> Cost:
-    """The question for the end of a batch with a message in each of so many stores of one partition."""
+    """Ask for the end of a batch with one message in each of `stores` stores of one partition."""
     with cluster(1, stores) as tubemq, streaming(tubemq) as stream:
         for _ in range(2):
             send_to_all(tubemq, 1, stores)

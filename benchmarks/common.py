@@ -1,4 +1,4 @@
-"""What the benchmarks share: a cluster, a Spark session, and runners that take turns on a noisy machine."""
+"""Shared by the benchmarks: a cluster, a Spark session, and runners that alternate, because machines are noisy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYOUTS = {"three": 3, "one": 1}  # partitions of the only store
 
 @dataclass(frozen=True)
 class Job:
-    """What all runners of a table do: move ``count`` messages with bodies of ``size`` bytes."""
+    """The work of all runners of a table: move ``count`` messages with bodies of ``size`` bytes."""
 
     layout: str
     size: int
@@ -41,7 +41,7 @@ class Job:
         return LAYOUTS[self.layout]
 
     def timed(self, work: Callable[[], object], *, here: bool = True) -> Rate:
-        """``here``: in this process, whose processor time can be told."""
+        """Run ``work`` and return its rate. ``here``: it runs in this process, so its CPU time is known."""
         begin, processor = time.perf_counter(), time.process_time()
         work()
         seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - processor
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Runner:
-    """Does a job whenever it is called. All are compared with those called ``java``."""
+    """Does a job each time it is called. The others are compared with the runners marked ``java``."""
 
     name: str
     run: Callable[[], Rate]
@@ -61,7 +61,7 @@ class Runner:
 class Cluster:
     master: str
     settle: Callable[[str], None]
-    """Returns when a topic is in the broker's files, so that every runner reads from the same place."""
+    """Waits until a topic is in the broker's files, so that every runner reads from files."""
 
 
 def arguments(description: str, count: int) -> argparse.Namespace:
@@ -86,7 +86,7 @@ def jobs(given: argparse.Namespace) -> list[Job]:
 
 @contextlib.contextmanager
 def cluster(given: argparse.Namespace) -> Iterator[Cluster]:
-    """One broker with a topic for each job, or the cluster the user names."""
+    """Start one broker with a topic per job, or use the cluster that the user names."""
     if given.master:
         yield Cluster(given.master, lambda topic: None)
         return
@@ -115,9 +115,9 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def compare(title: str, runners: Sequence[Runner], given: argparse.Namespace) -> None:
-    """Let the runners take turns and print their medians and bests, and how their medians stand to those of Java.
+    """Run the runners alternately; print medians, best rates, and the ratios of the medians to Java's.
 
-    The client's processor time a message depends less on what else the machine does; Spark's is not measured.
+    The client's CPU time per message depends less on other load than the rate does; Spark's is not measured.
     """
     rates: dict[str, list[Rate]] = {runner.name: [] for runner in runners}
     for number in range(given.warm_up + given.rounds):
@@ -143,5 +143,5 @@ def compare(title: str, runners: Sequence[Runner], given: argparse.Namespace) ->
 
 
 def _marks(names: Sequence[str]) -> str:
-    """A letter for each."""
+    """Return a letter for each name."""
     return string.ascii_lowercase[: len(names)]

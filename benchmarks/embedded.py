@@ -1,8 +1,8 @@
-"""How fast the embedded server is: sends and reads a second of one broker, in a process of its own.
+"""Rates of the embedded server: sends and reads per second of one broker in its own process.
 
-The requests are encoded before the clock starts and pipelined over plain sockets, so that the client is not what is
-measured; `Producer` and `PartitionReader` show what a test of a pipeline gets. "of its processor time" is the rate a
-core to itself would give the server, whatever else the machine does.
+Requests are encoded before the measurement and pipelined over plain sockets, so that the client's cost does not count.
+`Producer` and `PartitionReader` show the rates that a test of a pipeline gets. "of its own" is the rate per second of
+the server's CPU time, which does not depend on other load.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _CLIENT = "bench"
 
 @dataclass(frozen=True)
 class Job:
-    """`count` messages with bodies of `size` bytes, as many to each of `partitions` partitions of one store. Every
-    second one is of type `even`."""
+    """`count` messages with bodies of `size` bytes, spread evenly over `partitions` partitions of one store. Every
+    second message has type `even`."""
 
     partitions: int
     size: int
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Rate:
-    """`count` messages took `seconds`, and `server_seconds` of the server's processor time."""
+    """`count` messages took `seconds`, and `server_seconds` of the server's CPU time."""
 
     count: int
     seconds: float
@@ -62,7 +62,7 @@ class Rate:
 
 
 class Server:
-    """The server's process, as seen from here."""
+    """The server's process, seen from the benchmark."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -141,7 +141,7 @@ class RawClient:
         return reply_of(frame)
 
     def pipeline(self, requests: list[bytes], in_flight: int) -> None:
-        """All requests, no more than so many unanswered; the last reply is looked at."""
+        """Send all requests with at most `in_flight` unanswered; check the last reply."""
         sent = answered = 0
         last = None
         chunk = max(1, in_flight // 4)
@@ -158,7 +158,7 @@ class RawClient:
             raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")
 
     def drain(self, request: bytes, count: int) -> None:
-        """Sends the request again and again until so many messages came."""
+        """Repeat the request until `count` messages have arrived."""
         seen = 0
         self._socket.sendall(request * _GETS_IN_FLIGHT)
         waiting = _GETS_IN_FLIGHT
@@ -173,7 +173,7 @@ class RawClient:
                     self._socket.sendall(request)
                     waiting += 1
         if seen != count:
-            raise RuntimeError(f"{seen} messages came, not {count}")
+            raise RuntimeError(f"{seen} messages arrived, not {count}")
 
     def _receive(self) -> list[Frame]:
         while True:
@@ -243,7 +243,7 @@ def read_all(master: str, job: Job) -> None:
             reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
             seen += sum(len(batch.messages) for batch in reader.batches())
     if seen != job.count:
-        raise RuntimeError(f"{seen} messages came, not {job.count}")
+        raise RuntimeError(f"{seen} messages arrived, not {job.count}")
 
 
 def broker_address(master: str, framing: Framing) -> tuple[str, int]:

@@ -57,7 +57,7 @@ def read_raw(options: dict[str, str], count: int) -> None:
             for batch in reader.batches():
                 seen += len(batch.messages)
     if seen != count:
-        raise RuntimeError(f"{seen} messages came, not {count}")
+        raise RuntimeError(f"{seen} messages arrived, not {count}")
 
 
 def drain(spark: SparkSession, options: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""How fast a topic is written: the official Java client, our producer, and Spark, in turns on the same topic."""
+"""Write rates: the official Java client, our producer and Spark, alternately on the same topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
 
 @contextmanager
 def runners(master: str, spark: SparkSession, job: Job) -> Iterator[list[Runner]]:
-    """That of the Java client keeps its process until the end."""
+    """Yield the runners; the Java client's process lives until the end."""
     with JavaClient(master).producing(job.topic, count=job.count, size=job.size) as sending:
         yield [
             Runner("Java client, asynchronous sends", sending.run, java=True),

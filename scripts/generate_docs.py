@@ -1,6 +1,6 @@
-"""Write docs/options.md from the tables in which the options are declared: `python scripts/generate_docs.py`.
+"""Write docs/options.md from the declared options: `python scripts/generate_docs.py`.
 
-With `--check` nothing is written; the status is 1, and the difference printed, when the file is out of date.
+`--check` writes nothing: it prints the difference and returns status 1 if the file is out of date.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_docs.py from the options' declarations: change them there. -->
 
-`tubemq.` stands in front of what configures the client of TubeMQ; what Spark does with it has no prefix. Spark does not
-tell upper from lower case in names. A value that cannot be used and an unknown name are errors that say what was
-expected: at `load()`, and of the sink when the write begins. One set of options may be given to a source and to a sink.
+Options of the TubeMQ client have the prefix `tubemq.`; options of the source and the sink have none.
+Names are not case-sensitive. An invalid value or an unknown name is an error that says what was expected: at
+`load()`, or for the sink when the write starts. A source and a sink may get the same set of options.
 """
 
 SECRETS = """\
-Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` where it shows plans: the default of
-`spark.redaction.regex` has the word `password`. Keep the word when you change that setting, or add it to
-`spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches neither:
-where its URI holds a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. Of
-`tubemq.passwordFile` a plan has the path alone."""
+Spark hides the values of `tubemq.password` and `tubemq.tls.keyPassword` in plans, because the default of
+`spark.redaction.regex` contains the word `password`. If you change that setting, keep the word, or add it to
+`spark.sql.redaction.options.regex`, whose default `(?i)url` does not match these options. `receipts` matches
+neither. If its URI contains a password, set `spark.sql.redaction.options.regex` to `(?i)url|receipts`. For
+`tubemq.passwordFile` a plan shows only the path."""
 
 
 def document() -> str:
-    """The whole file."""
+    """Return the text of docs/options.md."""
     shared = {option.name for option in CLIENT_OPTIONS}
     sections = [
-        ("Both ways", SECRETS, CLIENT_OPTIONS),
+        ("Source and sink", SECRETS, CLIENT_OPTIONS),
         (
             "Source",
-            "For streams and batch reads. Give `subscribe` or `assign`, not both. Positions are bytes of a store's "
-            "index, which has 28 of them for each message.",
+            "For streams and batch reads. Set `subscribe` or `assign`, not both. Positions count bytes of a store's "
+            "index: 28 per message.",
             [option for option in SOURCE_OPTIONS if option.name not in shared],
         ),
         ("Sink", "", [option for option in SINK_OPTIONS if option.name not in shared]),

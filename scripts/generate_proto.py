@@ -1,8 +1,8 @@
 """Generate tubemq_spark/protocol/pb from proto/: `python scripts/generate_proto.py [FOLDER]`.
 
-The published files say no package. Here one is added while generating, so that neither file names nor message names can
-meet another library's `RPC.proto` or `RequestHeader` in protobuf's process-wide pool. Names never travel: the bytes on
-the wire are the same.
+The published files declare no package. This script adds one, so that file and message names cannot collide with another
+library's `RPC.proto` or `RequestHeader` in protobuf's process-wide pool. Names are not on the wire: the bytes stay the
+same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`make matrix`: one wheel, on every Spark that it promises to run on.
+"""`make matrix`: test one wheel on every supported Spark.
 
-Makes an environment for each entry of the table below, with nothing in it but the wheel, that Spark and pytest, and
-runs `tests/matrix` there. Environments are kept, and used again while their requirements are the same.
+For each entry of the table below the script creates an environment with the wheel, that Spark and pytest, and runs
+`tests/matrix` in it. It keeps the environments and reuses them while their requirements stay the same.
 
     scripts/matrix.py                        all of them
     scripts/matrix.py --only spark-4.0       one; may be given more than once
@@ -29,7 +29,7 @@ from typing import TypeVar
 class Environment:
     name: str
     pyspark: str
-    protobuf: str  # of a name without version: the newest
+    protobuf: str  # a name without version means the newest
     pyarrow: str
     others: tuple[str, ...] = ()
     connect: bool = False
@@ -43,8 +43,8 @@ class Environment:
 _OLD_PROTOBUF = "protobuf==4.24.1"
 _PANDAS = "pandas>=2.2,<3"  # Connect needs it; Spark warns of pandas 3
 
-# Each Spark once with the oldest pyarrow that it and this package allow; those before 16 need numpy 1. Connect's own
-# packages need a newer protobuf than that: the oldest and the newest that they take.
+# Each Spark runs once with the oldest pyarrow that it and this package allow; pyarrow before 16 needs numpy 1. Connect
+# needs a newer protobuf: the oldest and the newest version that they accept.
 ENVIRONMENTS = (
     Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",)),
     Environment("spark-4.1", "pyspark==4.1.*", "protobuf", "pyarrow==15.0.0", ("numpy<2",)),
@@ -76,7 +76,7 @@ class Outcome:
 
 
 class StepError(Exception):
-    """A step did not succeed; its output was shown."""
+    """A step failed; its output is already printed."""
 
 
 def build_wheel() -> Path:
@@ -89,13 +89,13 @@ def build_wheel() -> Path:
 
 
 def install(environment: Environment, wheel: Path) -> Path:
-    """The environment's interpreter, with `wheel` just installed."""
+    """Install `wheel` and return the environment's interpreter."""
     folder = FOLDER / environment.name
     python = folder / "bin" / "python"
     made_of = folder / "made-of.txt"
     wanted = "\n".join((sys.version, *environment.requirements))
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    # Compiling all of Spark takes longer than the little of it that is used.
+    # Compiling all of Spark takes longer than running the part that is used.
     quietly = ["install", "--quiet", "--no-compile"]
     if made_of.exists() and made_of.read_text() == wanted:
         run([*pip, *quietly, "--no-deps", "--force-reinstall", str(wheel)])
@@ -116,10 +116,10 @@ def versions(python: Path) -> str:
 
 
 def test(environment: Environment, python: Path, quick: bool, arguments: Sequence[str]) -> tuple[str, bool]:
-    """What came of the tests, and whether that is good."""
+    """Run the tests; return a summary and whether they passed."""
     work = python.parents[1] / "work"
     shutil.rmtree(work, ignore_errors=True)
-    # A copy, for in the work tree they would import its package instead of the installed one.
+    # A copy, because in the work tree the tests would import its package instead of the installed one.
     tests = shutil.copytree(TESTS, work / "tests" / "matrix", ignore=shutil.ignore_patterns("__pycache__"))
     report = work / "report.xml"
     command = [str(python), "-m", "pytest", "-c", str(tests / "pytest.ini"), "--rootdir", str(work)]
@@ -138,7 +138,7 @@ def test(environment: Environment, python: Path, quick: bool, arguments: Sequenc
 
 
 def call(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int | None:
-    """The exit status of `command`, None when it took too long and was ended with all its children."""
+    """Return the exit status of `command`, or None if it took too long and was killed with its children."""
     ours = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON", "PYTEST_ADDOPTS")
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
     process = subprocess.Popen(command, cwd=folder, env={**inherited, **variables}, start_new_session=True)
@@ -167,7 +167,7 @@ def timed(action: Callable[[], T]) -> tuple[T, float]:
 def try_out(environment: Environment, wheel: Path, quick: bool, arguments: Sequence[str]) -> Outcome:
     print(f"\n== {environment.name}: {', '.join(environment.requirements)}", flush=True)
     if sys.version_info < environment.python:
-        told = "left out, for it needs Python {}.{} or later".format(*environment.python)
+        told = "left out: needs Python {}.{} or later".format(*environment.python)
         return Outcome(environment, "", told, (0, 0), passed=os.environ.get("CI") != "true")
     try:
         python, installing = timed(lambda: install(environment, wheel))
