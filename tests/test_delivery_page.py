@@ -90,6 +90,18 @@ def runs(source: str, name: str) -> bool:
     found = [one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name]
     if len(found) != 1 or any(map(_skips, module.body)):
         return False
+    return not any(map(_is_skip, _marks(module, found[0]))) and not any(map(_skips, found[0].body))
+
+
+def is_thorough(source: str, name: str) -> bool:
+    """Return True if `make test` leaves out a whole test. Single parameters may be thorough."""
+    module = ast.parse(source)
+    (found,) = (one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name)
+    return any("pytest.mark.thorough" in ast.unparse(mark) for mark in _marks(module, found))
+
+
+def _marks(module: ast.Module, test: ast.FunctionDef) -> list[ast.expr]:
+    """Return the decorators of a test and the marks of its module; a mark's name is replaced by its value."""
     known = {
         target.id: one.value
         for one in module.body
@@ -98,9 +110,11 @@ def runs(source: str, name: str) -> bool:
         if isinstance(target, ast.Name)
     }
     given = known.get("pytestmark", ast.List(elts=[]))
-    marks = [*found[0].decorator_list, *(given.elts if isinstance(given, ast.List | ast.Tuple) else [given])]
-    shown = [known.get(mark.id, mark) if isinstance(mark, ast.Name) else mark for mark in marks]
-    return not any(map(_is_skip, shown)) and not any(map(_skips, found[0].body))
+    marks = [
+        *(mark for mark in test.decorator_list if not ast.unparse(mark).startswith("pytest.mark.parametrize(")),
+        *(given.elts if isinstance(given, ast.List | ast.Tuple) else [given]),
+    ]
+    return [known.get(mark.id, mark) if isinstance(mark, ast.Name) else mark for mark in marks]
 
 
 def _is_skip(mark: ast.expr) -> bool:
@@ -124,6 +138,12 @@ def test_each_sentence_has_tests_that_run(claim: Claim) -> None:
     for file, name in claim.tests:
         assert (ROOT / file).is_file(), file
         assert runs((ROOT / file).read_text(encoding="utf-8"), name), f"{file}::{name}"
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.sentence[:60])
+def test_each_sentence_has_a_test_that_make_test_runs(claim: Claim) -> None:
+    sources = [((ROOT / file).read_text(encoding="utf-8"), name) for file, name in claim.tests]
+    assert not all(is_thorough(source, name) for source, name in sources)
 
 
 def test_no_sentence_is_there_twice() -> None:
@@ -192,3 +212,17 @@ def test_refuses_a_claim_in_another_place(old: str, new: str) -> None:
 )
 def test_a_test_that_never_runs_does_not_count(source: str, there: bool) -> None:
     assert runs(source, "test_x") is there
+
+
+@pytest.mark.parametrize(
+    ("source", "thorough"),
+    [
+        ("def test_x(): ...", False),
+        ("@pytest.mark.thorough\ndef test_x(): ...", True),
+        ("pytestmark = [pytest.mark.real, pytest.mark.thorough]\ndef test_x(): ...", True),
+        ("m = pytest.mark.thorough\n@m\ndef test_x(): ...", True),
+        ("@pytest.mark.parametrize('a', [1, pytest.param(2, marks=pytest.mark.thorough)])\ndef test_x(a): ...", False),
+    ],
+)
+def test_a_thorough_test_is_recognised(source: str, thorough: bool) -> None:
+    assert is_thorough(source, "test_x") is thorough
