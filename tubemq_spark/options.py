@@ -56,7 +56,7 @@ class Option(Generic[T]):
 
 
 # Options of Spark's Kafka source that users may type out of habit, and what to type instead.
-_KAFKAS: Mapping[str, str] = {
+_KAFKA_OPTIONS: Mapping[str, str] = {
     "subscribepattern": "name the topics in option 'subscribe'",
     "startingoffsetsbytimestamp": "use option 'startingTimestamp'",
     "endingoffsetsbytimestamp": "use option 'endingTimestamp'",
@@ -81,7 +81,7 @@ _KAFKAS: Mapping[str, str] = {
     "kafka.compression.type": "use option 'compression'",
     "kafka.acks": "a TubeMQ broker always acknowledges from its memory",
 }
-_ALIKE = 0.6  # ratio of difflib from which the error proposes a name
+_SIMILAR = 0.6  # ratio of difflib from which the error proposes a name
 _MISSPELLED = 0.845  # ratio from which a name counts as misspelled, even in another namespace
 
 
@@ -93,7 +93,7 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere:
     `option.…` of `CREATE TABLE`), except `tubemq.…`, `kafka.…` and probable misspellings.
     """
     names = {option.name.lower(): option.name for option in known}
-    accepted = {*names, *(name.lower() for name in elsewhere), *_OF_SPARK}
+    accepted = {*names, *(name.lower() for name in elsewhere), *_SPARK_OPTIONS}
     for key in raw:
         if key.lower() not in accepted and not key.startswith("__"):
             _check_unknown(key, names.values())
@@ -101,21 +101,21 @@ def check_names(raw: Mapping[str, str], known: Iterable[Option[Any]], elsewhere:
 
 def _check_unknown(key: str, names: Collection[str]) -> None:
     name = key.lower()
-    if name in _KAFKAS:
-        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source, not to tubemq: {_KAFKAS[name]}")
+    if name in _KAFKA_OPTIONS:
+        raise ConfigError(f"option '{key}' belongs to Spark's Kafka source, not to tubemq: {_KAFKA_OPTIONS[name]}")
     if name.startswith("kafka."):
         raise ConfigError(f"option '{key}' belongs to Spark's Kafka source; TubeMQ's client has options 'tubemq.…'")
-    nearest = max(names, key=lambda known: _likeness(known, key))
-    likeness = _likeness(nearest, key)
-    if "." in name and not name.startswith("tubemq.") and likeness < _MISSPELLED:
+    nearest = max(names, key=lambda known: _similarity(known, key))
+    similarity = _similarity(nearest, key)
+    if "." in name and not name.startswith("tubemq.") and similarity < _MISSPELLED:
         return
-    if name.startswith("tubemq.") or likeness >= _ALIKE:
+    if name.startswith("tubemq.") or similarity >= _SIMILAR:
         raise ConfigError(f"option '{key}' is unknown; did you mean '{nearest}'?")
     raise ConfigError(f"option '{key}' is unknown to tubemq; remove it, or look for its name in docs/options.md")
 
 
 # Options of only one side. The names are here because source and sink do not import each other.
-ONLY_OF_THE_SOURCE = (
+SOURCE_ONLY = (
     "subscribe",
     "assign",
     "tubemq.group",
@@ -138,7 +138,7 @@ ONLY_OF_THE_SOURCE = (
     "metadataIntervalMs",
     "maxUnpackedBytes",
 )
-ONLY_OF_THE_SINK = (
+SINK_ONLY = (
     "topic",
     "tubemq.producer.maxInFlight",
     "tubemq.producer.maxInFlightBytes",
@@ -154,7 +154,7 @@ ONLY_OF_THE_SINK = (
 )
 
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
-_OF_SPARK = frozenset(
+_SPARK_OPTIONS = frozenset(
     {"path", "paths", "checkpointlocation", "mode", "numpartitions", "queryname", "outputmode"}
     | {"comment", "collation", "external", "is_managed_location", "location", "owner", "provider", "table_type"}
 )
@@ -212,7 +212,7 @@ def not_blank(text: str) -> str:
     return text.strip()
 
 
-def _likeness(name: str, key: str) -> float:
+def _similarity(name: str, key: str) -> float:
     """Return the similarity of two names, 0 to 1, with or without the prefix `tubemq.`, whichever is greater."""
     pairs = (_bare(name), _bare(key)), (name.lower(), key.lower())
     return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)

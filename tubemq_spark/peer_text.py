@@ -6,7 +6,7 @@ server, a message or a checkpoint passes `shown` before it becomes part of a sen
 
 from __future__ import annotations
 
-MOST = 300
+MAX_SHOWN = 300
 """Characters of a peer's text in a sentence."""
 
 
@@ -17,7 +17,7 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def shown(text: object, most: int = MOST) -> str:
+def shown(text: object, most: int = MAX_SHOWN) -> str:
     """Return the first `most` characters of `str(text)`, `escaped`, and the whole length if it was cut."""
     whole = text if isinstance(text, str) else str(text)
     short = escaped(whole[:most])[:most]

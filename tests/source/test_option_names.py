@@ -9,7 +9,7 @@ import pytest
 from tests.source.test_options import REQUIRED, read, refusal
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import _KAFKAS
+from tubemq_spark.options import _KAFKA_OPTIONS
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
 
@@ -87,7 +87,7 @@ def test_kafka_options_name_the_tubemq_option(given: str, instead: str) -> None:
 
 def test_suggested_options_exist() -> None:
     known = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
-    for hint in _KAFKAS.values():
+    for hint in _KAFKA_OPTIONS.values():
         assert set(re.findall(r"option '([^']*)'|options '([^']*)'", hint)) <= {(name, "") for name in known} | {
             ("", name) for name in known
         }

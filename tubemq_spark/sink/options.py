@@ -12,7 +12,7 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import ONLY_OF_THE_SOURCE, Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.options import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
 from tubemq_spark.sink.checkpoint_path import normal_path
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
@@ -179,7 +179,7 @@ class SinkOptions:
     @classmethod
     def from_options(cls, raw: Mapping[str, str]) -> SinkOptions:
         """Return the values of `raw`; raise `ConfigError` for an option that is unknown or cannot be used."""
-        check_names(raw, SINK_OPTIONS, ONLY_OF_THE_SOURCE)
+        check_names(raw, SINK_OPTIONS, SOURCE_ONLY)
         return cls(
             client=ClientSettings.from_options(raw),
             topic=TOPIC.read(raw),

@@ -14,7 +14,7 @@ from pyspark.sql import datasource
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import ONLY_OF_THE_SINK, Option, boolean, check_names, duration, one_of, whole_number
+from tubemq_spark.options import SINK_ONLY, Option, boolean, check_names, duration, one_of, whole_number
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters
@@ -285,7 +285,7 @@ class SourceOptions:
 
 def check_options(raw: Mapping[str, str]) -> None:
     """Raise `ConfigError` for options that neither a batch read nor a stream can use."""
-    check_names(raw, SOURCE_OPTIONS, ONLY_OF_THE_SINK)
+    check_names(raw, SOURCE_OPTIONS, SINK_ONLY)
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:
         if isinstance(option, Option):
