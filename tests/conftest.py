@@ -18,7 +18,8 @@ from tests.certificates import Authority, Certificate
 from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, shared
-from tests.real.jars import MissingTool, tool
+from tests.real.jars import MissingTool
+from tests.spark_jvm import quick_start
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.timings import Timings
 
@@ -36,9 +37,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not thorough" in config.getoption("markexpr"):
         settings.register_profile("quick", parent=settings(), max_examples=40)
         settings.load_profile("quick")
-
-
-START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # halves the start time
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +115,7 @@ def other_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     try:
-        tool("java")
+        java_options = quick_start()
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise
@@ -125,7 +123,7 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tubemq-spark tests")
-        .config("spark.driver.extraJavaOptions", START_QUICKLY)
+        .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_jvm import quick_start
+
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = "tubemq_spark.pytest_plugin"
 
@@ -71,6 +73,7 @@ def test_the_examples_of_the_readme_work(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "test_readme.py").write_text(readme_examples())
     # The virtual environment is not active, and the `python3` on the PATH does not work.
     monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", quick_start())
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\nexit 1\n")

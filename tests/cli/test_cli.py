@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.real.processes import Ports
+from tests.spark_jvm import quick_start
 from tubemq_spark.cli import demo
 from tubemq_spark.cli.main import main
 from tubemq_spark.protocol.constants import MASTER_PORT
@@ -79,6 +80,12 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 def started(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def quick_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the Spark of a subprocess start quickly."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", quick_start())
 
 
 @contextmanager
@@ -232,6 +239,7 @@ def test_a_broker_prints_how_to_start_pyspark(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install 'pyspark" in lines[start - len(activate) - 1]
 
 
+@pytest.mark.usefixtures("quick_spark")
 def test_the_demo_shows_rows_progress_and_lag(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "demo", "--seconds", "1"], capture_output=True, text=True, timeout=300, cwd=tmp_path

@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # half the time until Spark is up
+from tests.spark_jvm import quick_start
+
 TRIES = 3  # of a task
 ROWS_AT_ONCE = 20
 _COLUMNS = ("topic", "broker_id", "partition", "offset", "message_id", "value", "msg_type")
@@ -26,7 +27,7 @@ _COLUMNS = ("topic", "broker_id", "partition", "offset", "message_id", "value", 
 def session() -> SparkSession:
     spark = (
         SparkSession.builder.master(f"local[2,{TRIES}]")
-        .config("spark.driver.extraJavaOptions", JAVA)
+        .config("spark.driver.extraJavaOptions", quick_start())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "1")

@@ -42,7 +42,7 @@ def tool(name: str) -> str:
     path = str(in_home) if in_home and in_home.is_file() else shutil.which(name)
     if path is None:
         raise MissingTool(f"'{name}' was not found; {_INSTALL}")
-    if name == "java" and (version := _java_version(path)) < _MIN_JAVA:
+    if name == "java" and (version := java_version(path)) < _MIN_JAVA:
         raise MissingTool(f"Java {_MIN_JAVA} or later is needed, and {path} is Java {version}; {_INSTALL}")
     return path
 
@@ -85,7 +85,7 @@ def compile_java(source: Path) -> str:
         _run("javac", "-nowarn", "-encoding", "UTF-8", "-cp", libraries, "-d", str(folder), str(source))
 
     made_from = source.read_bytes() + libraries.encode()
-    return _class_path([_cached(f"classes-{source.stem}", made_from, compile_into)]) + os.pathsep + libraries
+    return _class_path([cached(f"classes-{source.stem}", made_from, compile_into)]) + os.pathsep + libraries
 
 
 def cache() -> Path:
@@ -109,7 +109,7 @@ def _standard_framing() -> Path:
         with zipfile.ZipFile(core) as archive:
             archive.extractall(folder, [name for name in archive.namelist() if name.startswith(_RPC_CLASSES)])
 
-    return _cached("standard-framing", core.parent.name.encode(), extract)
+    return cached("standard-framing", core.parent.name.encode(), extract)
 
 
 def _class_path(entries: Iterable[Path]) -> str:
@@ -126,10 +126,11 @@ def _from_pom(name: str, goal: str) -> Path:
     def fetch(folder: Path) -> None:
         _run("mvn", "-B", "-q", f"dependency:{goal}", f"-DoutputDirectory={folder}", "-f", str(pom))
 
-    return _cached(name, pom.read_bytes(), fetch)
+    return cached(name, pom.read_bytes(), fetch)
 
 
-def _cached(name: str, made_from: bytes, build: Callable[[Path], None]) -> Path:
+def cached(name: str, made_from: bytes, build: Callable[[Path], None]) -> Path:
+    """Return the cache entry made from these bytes; `build` fills its folder if there is none."""
     place = cache() / f"{name}-{hashlib.sha256(made_from).hexdigest()[:12]}"
     if place.is_dir():
         return place
@@ -154,7 +155,8 @@ def _run(name: str, *arguments: str) -> None:
         raise RuntimeError(f"{name} failed on {arguments[-1]} with status {done.returncode}:\n{done.stdout[-4000:]}")
 
 
-def _java_version(java: str) -> int:
+def java_version(java: str) -> int:
+    """Return the major version."""
     output = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else 0

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.conftest import START_QUICKLY
 from tests.histories.spark import members
 from tests.messages import Sent
 from tests.spark.queries import Queries, Source, numbers, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT, Producer, kill
+from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
 
 COLUMNS = [
@@ -72,7 +72,7 @@ class Copy:
             "source": self.source.options(*self.topics, startingOffsets="earliest"),
             "columns": COLUMNS,
             "sink": self.sink,
-            "java": START_QUICKLY,
+            "java": quick_start(),
         }
         command = [sys.executable, "-m", "tests.spark.endless_copy", json.dumps(given)]
         with open(self.said, "ab") as said:

@@ -23,7 +23,6 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.clusters import Cluster
-from tests.conftest import START_QUICKLY
 from tests.messages import Sent, numbered, partitions, send
 from tests.spark.queries import (
     Queries,
@@ -34,6 +33,7 @@ from tests.spark.queries import (
     run_to_the_end,
     wait_for,
 )
+from tests.spark_jvm import quick_start
 from tubemq_spark.protocol.metadata import Partition
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +177,7 @@ def test_killed_at_any_moment(
         "options": output.options,
         "output": output.folder,
         "checkpoint": str(output.checkpoint),
-        "java": START_QUICKLY,
+        "java": quick_start(),
     }
     command = [sys.executable, "-m", "tests.spark.endless_query", json.dumps(given)]
     with Producer(source.cluster, topics) as producer:

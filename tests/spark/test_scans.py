@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import START_QUICKLY
 from tests.spark.scans import THREADS
 from tests.spark.test_restart import ROOT
+from tests.spark_jvm import quick_start
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ROWS = 240
@@ -32,7 +32,7 @@ def test_every_scan_gives_all_rows(master: str, tmp_path: Path) -> None:
             "spark": master,
             "options": {**options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS // 2)},
             "folder": str(tmp_path),
-            "java": START_QUICKLY,
+            "java": quick_start(),
         }
         with tubemq.on("partition_register", client="_planner_").count() as plans:
             ran = subprocess.run(

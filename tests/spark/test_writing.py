@@ -20,12 +20,12 @@ from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import MapType, StringType, StructType
 
 from tests.clusters import Cluster
-from tests.conftest import START_QUICKLY
 from tests.messages import partitions
 from tests.reading import group_position
 from tests.sink_options.test_documentation_examples import lines_of, run
 from tests.spark.queries import Queries, Source, forget_commit, run_to_the_end, wait_for
 from tests.spark.test_restart import ROOT
+from tests.spark_jvm import quick_start
 from tubemq_spark import restore
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.sink.task_writer import write_batches
@@ -202,7 +202,7 @@ def write_with_retries(cluster: Cluster, topic: str, folder: Path, **others: str
         "sink": options(cluster, topic, **others),
         "tasks": TASKS,
         "rows": ROWS,
-        "java": START_QUICKLY,
+        "java": quick_start(),
     }
     command = [sys.executable, "-m", "tests.spark.retried_write", json.dumps(given)]
     observers = f"o_{uuid.uuid4().hex[:12]}"
