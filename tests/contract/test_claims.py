@@ -118,7 +118,9 @@ def test_the_successor_of_a_killed_reader_reads_at_once(shelf: Shelf, waits: lis
     assert shelf.group_position() == shelf.start
 
 
-@pytest.mark.parametrize("leaves", [True, False], ids=["that has left", "that holds on"])
+@pytest.mark.parametrize(
+    "leaves", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["that holds on", "that has left"]
+)
 def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, leaves: bool) -> None:
     with shelf.remote_reader() as old:
         first = old.next_piece()

@@ -85,6 +85,7 @@ def wait_for_rows(query: StreamingQuery, sink: Collected, count: int) -> None:
     assert query.isActive, query.exception()
 
 
+@pytest.mark.thorough  # the other tests of this folder prove each fault without Spark
 def test_a_query_under_many_faults(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     fill(tubemq, 900)
     faults = [
@@ -148,6 +149,7 @@ def write(spark: SparkSession, tubemq: EmbeddedTubeMQ, **others: str) -> None:
     frame.write.format("tubemq").options(topic="pair", **options(tubemq), **others).mode("append").save()
 
 
+@pytest.mark.thorough  # as above
 def test_a_job_under_many_faults(spark: SparkSession, tubemq: EmbeddedTubeMQ) -> None:
     """The rows whose answers were lost stand twice, and no others."""
     lost = tubemq.on("send_message", nth=20, times=3).drop_reply()
