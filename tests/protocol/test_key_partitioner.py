@@ -1,4 +1,4 @@
-"""Which partition a key belongs to."""
+"""The partition of a key: the same in every language, and stable when partitions are added or removed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_order_of_partitions_does_not_matter(
 def test_a_removed_partition_moves_only_its_own_keys(
     keys: list[bytes], partitions: list[Partition], data: st.DataObject
 ) -> None:
-    """And one that comes takes keys from all, and moves no other."""
+    """And a new partition takes keys from all others, and moves no other key."""
     gone = data.draw(st.sampled_from(partitions))
     before, after = KeyMap(partitions), KeyMap([one for one in partitions if one != gone] or [gone])
     for key in keys:
@@ -75,7 +75,7 @@ def test_a_removed_partition_moves_only_its_own_keys(
 
 @given(st.binary(), topics)
 def test_the_topic_does_not_matter(key: bytes, partitions: list[Partition]) -> None:
-    """So two topics of one layout keep equal keys side by side."""
+    """So two topics with the same partitions keep equal keys in partitions of the same number."""
     elsewhere = [one._replace(topic="other") for one in partitions]
     assert KeyMap(elsewhere).partition(key) == KeyMap(partitions).partition(key)._replace(topic="other")
 

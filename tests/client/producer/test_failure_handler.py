@@ -1,4 +1,4 @@
-"""What a producer says while brokers are down: one warning soon, then one a minute, whatever tasks there are."""
+"""Warnings while brokers are down: one soon, then one a minute, however many tasks there are."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
         thread.join()
     for task in tasks:
         task.close()
-    told, *more = warnings(caplog)
+    first, *more = warnings(caplog)
     broker = f"broker 1 at {cluster.broker_address(1)}"
-    assert broker in told
-    assert "rows of task partition " in told
-    assert "retrying for " in told
+    assert broker in first
+    assert "rows of task partition " in first
+    assert "retrying for " in first
     assert [text.split(", after")[0] for text in more] == [f"{broker} works again"]
     assert bodies_in(cluster)[b"after"] == 3
 
 
 @pytest.mark.parametrize(
-    ("befall", "what"),
+    ("fail", "what"),
     [
         (lambda tubemq: tubemq.on("send_message", times=2).fail(419), "broker 1 at "),
         (lambda tubemq: tubemq.on("send_message", times=2).fail(503), "broker 1 at "),
@@ -75,14 +75,14 @@ def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
     ids=["full", "not in service", "connections break", "storage"],
 )
 def test_failed_sends_are_logged_with_their_rows(
-    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, befall: Callable[[EmbeddedTubeMQ], object], what: str
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, fail: Callable[[EmbeddedTubeMQ], object], what: str
 ) -> None:
-    befall(cluster.tubemq)
+    fail(cluster.tubemq)
     with Producer(settings(cluster, retry_for=PATIENCE), rows_of="of task partition 3") as producer:
         producer.send("demo", b"a", target=(1, 0))
-    told, *more = [text for text in warnings(caplog) if "heartbeat" not in text]
-    assert told.startswith(f"rows of task partition 3 for {what}")
-    assert "are not acknowledged: " in told
+    first, *more = [text for text in warnings(caplog) if "heartbeat" not in text]
+    assert first.startswith(f"rows of task partition 3 for {what}")
+    assert "are not acknowledged: " in first
     assert len(more) == 1
     assert " works again, after " in more[0]
 
@@ -102,7 +102,7 @@ def test_an_unreachable_broker_is_logged_if_records_go_to_others(caplog: pytest.
 def test_the_delivery_timeout_starts_without_waiting_for_a_master(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So the time that the docs promise is spent once."""
+    """Otherwise the user would wait twice the time that the docs promise."""
     producer = Producer(settings(cluster, retry_for=0.5))
     producer.send("demo", b"a")
     producer.flush()

@@ -1,4 +1,4 @@
-"""A worker process lives for long, and each task of each micro-batch has a producer: nothing may be left of them."""
+"""A worker process runs many tasks, each with a producer: none may leave threads, files or connections behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 class Left(NamedTuple):
-    """What there is of this process, the servers' ends of connections included, and at the servers."""
+    """What exists in this process, where the servers run, too, and at the servers."""
 
     threads: int
     files: int
@@ -52,11 +52,11 @@ class Observer:
         )
 
     def wait_for(self, before: Left) -> None:
-        """Until there is no more than there was: servers notice a little later that a connection has ended."""
+        """Wait until no more is left than `before`: servers notice a little later that a connection has ended."""
         wait_until(lambda: all(now <= then for now, then in zip(self.look(), before, strict=True)), f"{before}")
 
     def settled(self, producers: int, connections: int) -> Left:
-        """What is left when no more than these are, at the servers, and nobody connects any more."""
+        """Wait until the servers have no more than these and no attempt to connect runs. Return what is left."""
 
         def is_settled() -> bool:
             left = self.look()
@@ -102,13 +102,13 @@ def test_failed_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: boo
             if number % 3:
                 raise ServerError("the task fails for a reason of its own", code=0, name="", message="")
     assert refusal.fired > 0
-    # Threads that connect may still be at it, and each may bring a connection.
+    # A background attempt to connect may still run, and open a connection.
     observer.wait_for(before._replace(connections=before.connections + 1, files=before.files + 4))
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
 def test_concurrent_tasks_share_a_registration(cluster: EmbeddedCluster) -> None:
-    """As the tasks of a thread pool in one process do."""
+    """Tasks in the threads of one process."""
     same = settings(cluster)
     registers = counted(cluster, "producer_register")
 

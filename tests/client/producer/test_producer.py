@@ -1,4 +1,4 @@
-"""Sends to brokers that fail on purpose: whatever they do, nothing is lost and nothing counts that is not stored."""
+"""The producer against brokers that fail: no record is lost, and only stored records count as acknowledged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def test_a_message_is_stored_with_its_attributes(cluster: EmbeddedCluster) -> No
     assert stored_in(cluster, "demo", filters=["nothing"]) == []
 
 
-@pytest.mark.parametrize("count", [6, 480], ids="{} messages".format)  # no broker falls far behind the other
+@pytest.mark.parametrize(
+    "count", [6, 480], ids="{} messages".format
+)  # so few that no broker has far more in flight than the other
 def test_partitions_get_equal_shares(cluster: EmbeddedCluster, count: int) -> None:
     with Producer(settings(cluster)) as producer:
         send_all(producer, count)
@@ -89,10 +91,8 @@ def test_one_producer_sends_to_several_topics(cluster: EmbeddedCluster) -> None:
     )
 
 
-class AtOnce:
-    """How many sends came in together at a broker, at most. It answers all of them before it reads on, so as many were
-    unanswered then.
-    """
+class MostInFlight:
+    """The most sends that a broker has read at once. It answers them before it reads on, so as many were in flight."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.most = 0
@@ -109,21 +109,21 @@ class AtOnce:
 
 @pytest.mark.parametrize("max_in_flight", [1, 7, 128])
 def test_max_in_flight_limits_unanswered_sends(cluster: EmbeddedCluster, max_in_flight: int) -> None:
-    at_once = AtOnce(cluster)
+    most_in_flight = MostInFlight(cluster)
     with Producer(settings(cluster), max_in_flight) as producer:
         send_all(producer, 700)
     assert bodies_in(cluster) == dict.fromkeys(bodies(700), 1)
-    assert 0 < at_once.most <= max_in_flight
+    assert 0 < most_in_flight.most <= max_in_flight
 
 
 def test_sends_are_pipelined(cluster: EmbeddedCluster) -> None:
-    at_once = AtOnce(cluster)
+    most_in_flight = MostInFlight(cluster)
     with Producer(settings(cluster)) as producer:
         send_all(producer, 700)
-    assert at_once.most > 10
+    assert most_in_flight.most > 10
 
 
-# Failures that pass
+# Failures that end
 
 Failing = Callable[[Calls], Fault]
 
@@ -164,7 +164,7 @@ def test_records_that_one_broker_refuses_go_to_another(
     twice = sum(times - 1 for times in bodies_in(cluster).values())
     if failing is Calls.close_mid_frame:
         assert 0 < twice <= fault.fired
-    elif not is_silent:  # where others on the connection may be late too
+    elif not is_silent:  # else other sends of the connection may time out, too
         assert twice == 0
 
 
@@ -184,7 +184,7 @@ def test_a_failing_broker_is_avoided(cluster: EmbeddedCluster, use_timings: UseT
 
 def test_a_failing_partition_is_avoided_but_not_its_broker(cluster: EmbeddedCluster) -> None:
     fault = cluster.tubemq.on("send_message", broker=1, partition=2).fail(500)
-    with Producer(settings(cluster, clock=ManualClock())) as producer:  # whose breaker closes after 3 s
+    with Producer(settings(cluster, clock=ManualClock())) as producer:  # else the partition is used again after 3 s
         send_all(producer, 30)
         producer.flush()
         refused = fault.fired
@@ -231,7 +231,7 @@ def test_no_record_is_lost_under_random_failures(seed: int) -> None:
             assert sum(n for p, n in stored.items() if p.broker_id == broker_id) <= at_brokers[broker_id]
 
 
-# Failures that are the end
+# Failures that end the producer
 
 
 def test_a_refusal_names_the_row() -> None:
@@ -328,7 +328,7 @@ def test_a_token_that_all_brokers_reject_is_an_error(cluster: EmbeddedCluster) -
     with pytest.raises(AuthError, match=r"row 0 to broker .*415 CERTIFICATE_FAILURE.*tubemq.user"):
         producer.flush()
     producer.close()
-    assert 3 <= refusal.fired <= 6, "with the old token, then by each broker with the new one"
+    assert 3 <= refusal.fired <= 6, "first with the old token, then by each broker with the new one"
 
 
 @pytest.mark.parametrize("how", [{"key": b"k"}, {"target": (1, 0)}], ids=["key", "target"])
@@ -345,7 +345,7 @@ def test_a_token_rejected_by_the_only_possible_broker_is_an_error(
 
 
 def test_a_broker_that_does_not_know_the_new_token_is_avoided(cluster: EmbeddedCluster) -> None:
-    """Although the master gave a new one: others take the rows meanwhile."""
+    """The master gave a new token; other brokers get the records meanwhile."""
     refusal = cluster.tubemq.on("send_message", broker=2).fail(415)
     with Producer(settings(cluster)) as producer:
         for _ in range(3):
@@ -387,7 +387,7 @@ def test_a_record_of_a_wrong_size_is_refused(body: bytes, attributes: bytes, err
         assert sum(producer.flush().values()) == 2
 
 
-# Time that passes elsewhere
+# A caller that pauses
 
 
 def test_a_pause_of_the_caller_does_not_make_a_broker_silent(cluster: EmbeddedCluster) -> None:
@@ -401,7 +401,7 @@ def test_a_pause_of_the_caller_does_not_make_a_broker_silent(cluster: EmbeddedCl
 
 
 def test_a_pause_of_the_caller_does_not_count_for_the_delivery_timeout(cluster: EmbeddedCluster) -> None:
-    """What failed before a pause is sent again after it."""
+    """Records that failed before the pause are sent again after it."""
     clock = SkippingClock()
     same = settings(cluster, retry_for=20.0, clock=clock)
     refusals = [cluster.tubemq.on("send_message", broker=n).fail(503) for n in cluster.broker_ids]

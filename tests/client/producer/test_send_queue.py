@@ -1,4 +1,4 @@
-"""Messages with a key or an explicit partition, sent to brokers that fail: each stands where it must, in its order."""
+"""The order and the place of records with a key or an explicit partition, also when brokers fail."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import Calls, Fault
 
-SOON = 0.3  # seconds for an answer where none comes
-LATE = 0.8  # seconds: later than that
+SOON = 0.3  # seconds until a missing answer counts as a timeout
+LATE = 0.8  # seconds; after the timeout
 SPEC = TopicSpec(partitions=3)
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
-    """What is late is given up when its time is up."""
+def short_grace(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None:
+    """Timeouts are not extended."""
     use_timings(slow_peer_grace=0.05)
 
 
@@ -37,10 +37,10 @@ def cluster() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-Lines = dict[Partition, dict[str, list[int]]]  # what stands in each partition: the rows of each key, in their order
+Lines = dict[Partition, dict[str, list[int]]]  # the stored rows of each partition and key, in their order
 
 
-def lines(cluster: EmbeddedCluster) -> Lines:
+def stored_lines(cluster: EmbeddedCluster) -> Lines:
     found: Lines = defaultdict(lambda: defaultdict(list))
     for message in cluster.tubemq.messages("demo"):
         key, row = message.body.decode().rsplit(" ", 1)
@@ -53,9 +53,9 @@ def body(key: str, row: int) -> bytes:
 
 
 def check_order(cluster: EmbeddedCluster, sent: dict[str, list[int]]) -> None:
-    """Each key's rows stand in one partition, in their order, each copy beside the first."""
+    """Check that each key's rows are stored in one partition and in order, with copies beside the first."""
     homes: dict[str, list[Partition]] = defaultdict(list)
-    for partition, keys in lines(cluster).items():
+    for partition, keys in stored_lines(cluster).items():
         for key, rows in keys.items():
             homes[key].append(partition)
             assert list(dict.fromkeys(rows)) == sent[key]
@@ -87,13 +87,13 @@ SILENT = ("no answer", "stored without answer", "late", "silence")
 every_failure = pytest.mark.parametrize("kind", FAILURES)
 
 
-def befall(cluster: EmbeddedCluster, kind: str, *when: int) -> list[Fault]:
-    """The failure of so manieth sends."""
+def fail_sends(cluster: EmbeddedCluster, kind: str, *when: int) -> list[Fault]:
+    """Let the sends with these numbers fail."""
     return [FAILURES[kind](cluster.tubemq.on("send_message", nth=nth, times=1)) for nth in when]
 
 
 def send_keys(producer: Producer, dice: random.Random, count: int, keys: int) -> dict[str, list[int]]:
-    """Rows of keys in disorder; the rows of each key."""
+    """Send rows with random keys. Return the rows of each key."""
     sent: dict[str, list[int]] = defaultdict(list)
     for row in range(count):
         key = f"key {dice.randrange(keys)}"
@@ -111,7 +111,7 @@ def test_keys_keep_their_order_through_failures(
     cluster: EmbeddedCluster, kind: str, keys: int, max_in_flight: int
 ) -> None:
     timeout = SOON if kind in SILENT else 10.0
-    faults = befall(cluster, kind, *((5, 120) if kind in SILENT else (5, 60, 61, 62, 120, 200)))
+    faults = fail_sends(cluster, kind, *((5, 120) if kind in SILENT else (5, 60, 61, 62, 120, 200)))
     with Producer(settings(cluster, rpc_timeout=timeout), max_in_flight) as producer:
         sent = send_keys(producer, random.Random(f"{kind} {keys}"), 300, keys)
         producer.flush()
@@ -132,7 +132,7 @@ def test_keys_keep_their_order_under_random_failures(seed: int) -> None:
             sent = send_keys(producer, dice, 1000, dice.choice([1, 10, 300]))
             for row in range(300):
                 producer.send("demo", body("none", row))
-        found = lines(cluster)
+        found = stored_lines(cluster)
         others = [row for keys in found.values() for row in keys.pop("none", ())]
         assert set(others) == set(range(300))
         for keys in found.values():
@@ -142,14 +142,14 @@ def test_keys_keep_their_order_under_random_failures(seed: int) -> None:
 
 
 def test_a_key_goes_to_the_partition_of_its_hash(cluster: EmbeddedCluster) -> None:
-    """In all tasks, and whatever else is sent."""
+    """In every task, whatever other records it sends."""
     owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
     for _ in range(2):
         with Producer(settings(cluster)) as producer:
             for row in range(60):
                 producer.send("demo", body("none", row))
                 producer.send("demo", body(f"key {row}", row), key=b"key %d" % row)
-    for partition, keys in lines(cluster).items():
+    for partition, keys in stored_lines(cluster).items():
         assert {owners.partition(key.encode()) for key in keys if key != "none"} <= {partition}
 
 
@@ -168,7 +168,7 @@ def test_keys_of_a_broker_that_is_down_wait_and_others_do_not(cluster: EmbeddedC
         lambda: cluster.start_broker(2), after=True
     )
     with Producer(settings(cluster)) as producer:
-        producer.limit("demo")  # learns where the topic is
+        producer.limit("demo")  # so that the partitions are known
         cluster.stop_broker(2)
         for row in range(300):
             producer.send("demo", body(f"key {row % 100}", row), row=row, key=b"key %d" % (row % 100))
@@ -177,7 +177,7 @@ def test_keys_of_a_broker_that_is_down_wait_and_others_do_not(cluster: EmbeddedC
 
 
 def test_keys_of_a_removed_partition_go_to_others(cluster: EmbeddedCluster) -> None:
-    """Only those. The broker says that it is closed, and the master lists it no more."""
+    """No other key moves. The broker says that the partition is closed, and the master no longer lists it."""
     owners = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])
     left = KeyMap([Partition(1, "demo", number) for number in (0, 1, 2)])
     with Producer(settings(cluster)) as producer:
@@ -189,7 +189,7 @@ def test_keys_of_a_removed_partition_go_to_others(cluster: EmbeddedCluster) -> N
             producer.send("demo", body(f"key {row}", row), key=b"key %d" % row)
         stored = producer.flush()
     assert sum(stored.values()) == 101
-    for partition, keys in lines(cluster).items():
+    for partition, keys in stored_lines(cluster).items():
         for key in keys.keys() - {"none"}:
             owner = owners.partition(key.encode())
             assert partition == (owner if owner.broker_id == 1 else left.partition(key.encode()))
@@ -200,7 +200,7 @@ def test_keys_of_a_removed_partition_go_to_others(cluster: EmbeddedCluster) -> N
 
 @every_failure
 def test_records_with_an_explicit_partition_go_only_there(cluster: EmbeddedCluster, kind: str) -> None:
-    faults = befall(cluster, kind, 7, 130)
+    faults = fail_sends(cluster, kind, 7, 130)
     targets = [(1, 0), (2, 1), (2, 2)]
     with Producer(settings(cluster, rpc_timeout=SOON if kind in SILENT else 10.0)) as producer:
         for row in range(300):
@@ -209,14 +209,14 @@ def test_records_with_an_explicit_partition_go_only_there(cluster: EmbeddedClust
         stored = producer.flush()
     assert all(fault.fired for fault in faults)
     assert stored == {Partition(broker, "demo", partition): 100 for broker, partition in targets}
-    for partition, keys in lines(cluster).items():
+    for partition, keys in stored_lines(cluster).items():
         assert list(keys) == [f"{partition.broker_id}:{partition.partition_id}"]
     assert len(bodies_in(cluster)) == 300
 
 
 @pytest.mark.parametrize("kind", ["419", "500", "503", "closed", "stored and closed"])
 def test_explicit_partitions_keep_the_order_with_one_in_flight(cluster: EmbeddedCluster, kind: str) -> None:
-    befall(cluster, kind, 1, 2, 10)
+    fail_sends(cluster, kind, 1, 2, 10)
     with Producer(settings(cluster), max_in_flight=1) as producer:
         for row in range(40):
             producer.send("demo", body("target", row), target=(2, 1))
@@ -231,12 +231,12 @@ def test_explicit_partitions_keep_the_order_without_failures(cluster: EmbeddedCl
 
 
 def test_records_wait_for_their_broker_and_others_do_not(cluster: EmbeddedCluster) -> None:
-    """It is down when the first comes, and comes back when all others are stored."""
+    """The broker is down at first, and starts when all other records are stored."""
     back = cluster.tubemq.on("send_message", broker=1, nth=200, times=1).run(
         lambda: cluster.start_broker(2), after=True
     )
     with Producer(settings(cluster)) as producer:
-        producer.limit("demo")  # learns where the topic is
+        producer.limit("demo")  # so that the partitions are known
         cluster.stop_broker(2)
         for row in range(100):
             producer.send("demo", body("two", row), row=row, target=(2, 0))
@@ -245,7 +245,7 @@ def test_records_wait_for_their_broker_and_others_do_not(cluster: EmbeddedCluste
         stored = producer.flush()
     assert back.fired == 1
     assert (stored[Partition(2, "demo", 0)], stored.total()) == (100, 300)  # type: ignore[attr-defined]
-    found = lines(cluster)
+    found = stored_lines(cluster)
     assert found[Partition(2, "demo", 0)]["two"] == list(range(100))
     assert sum(len(keys.get("any", ())) for partition, keys in found.items() if partition.broker_id == 1) == 100
 
@@ -260,14 +260,14 @@ def test_records_wait_for_a_broker_that_stops_while_sending(cluster: EmbeddedClu
             producer.send("demo", body("two", row), row=row, target=(2, 0))
             producer.send("demo", body("one", row), row=row, target=(1, 0))
     assert back.fired == 1
-    found = lines(cluster)
+    found = stored_lines(cluster)
     assert set(found[Partition(2, "demo", 0)]["two"]) == set(range(200))
     assert found[Partition(1, "demo", 0)]["one"] == list(range(200))
 
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_failing_partition_does_not_delay_others(cluster: EmbeddedCluster, keyed: bool) -> None:
-    """Not even on its broker: it fails until all messages of the others are stored."""
+    """Not even on the same broker. The partition fails until all other records are stored."""
     sends = cluster.tubemq.on("send_message").count()
     failing = cluster.tubemq.on("send_message", broker=1, partition=0).fail(500)
     cluster.tubemq.on("send_message", broker=1, partition=1, nth=100, times=1).run(failing.remove, after=True)
@@ -278,8 +278,8 @@ def test_a_failing_partition_does_not_delay_others(cluster: EmbeddedCluster, key
             producer.send("demo", body("one", row), row=row, target=(1, 1), key=key)
     assert failing.fired > 0
     assert sends.fired == 200 + failing.fired
-    assert failing.fired < (20 if keyed else 100), "those behind the failing one are held back"
-    found = lines(cluster)
+    assert failing.fired < (20 if keyed else 100), "records behind the failing one wait"
+    found = stored_lines(cluster)
     assert found[Partition(1, "demo", 1)]["one"] == list(range(100))
     zero = found[Partition(1, "demo", 0)]["zero"]
     assert zero == list(range(100)) if keyed else set(zero) == set(range(100))
@@ -287,7 +287,7 @@ def test_a_failing_partition_does_not_delay_others(cluster: EmbeddedCluster, key
 
 @every_failure
 def test_keys_with_an_explicit_partition_keep_their_order(cluster: EmbeddedCluster, kind: str) -> None:
-    befall(cluster, kind, 3, 90)
+    fail_sends(cluster, kind, 3, 90)
     sent: dict[str, list[int]] = defaultdict(list)
     with Producer(settings(cluster, rpc_timeout=SOON if kind in SILENT else 10.0)) as producer:
         for row in range(200):
@@ -295,7 +295,7 @@ def test_keys_with_an_explicit_partition_keep_their_order(cluster: EmbeddedClust
             sent[key].append(row)
             producer.send("demo", body(key, row), row=row, key=key.encode(), target=(1, row % 7 % 3))
     check_order(cluster, sent)
-    for partition, keys in lines(cluster).items():
+    for partition, keys in stored_lines(cluster).items():
         assert {(1, int(key[-1]) % 3) for key in keys} == {(partition.broker_id, partition.partition_id)}
 
 
@@ -316,7 +316,7 @@ def test_an_unknown_explicit_partition_does_not_end_the_producer(
 
 
 def test_an_explicit_partition_of_a_broker_that_is_down_is_not_unknown(cluster: EmbeddedCluster) -> None:
-    """Whoever drops wrong rows must not drop it."""
+    """Option `failedRows` must not drop such a row."""
     cluster.stop_broker(2)
     with Producer(settings(cluster, retry_for=0.3)) as producer:
         with pytest.raises(
@@ -332,7 +332,7 @@ def test_an_explicit_partition_of_a_broker_that_is_down_is_not_unknown(cluster: 
 def test_a_new_explicit_partition_is_found(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         producer.send("demo", b"old 0")
-        producer.flush()  # or it may go to the new partition too
+        producer.flush()  # before the partition exists, because the record may go there, too
         cluster.create("demo", TopicSpec(partitions=4))
         producer.send("demo", b"new 1", target=(2, 3))
         assert producer.flush()[Partition(2, "demo", 3)] == 1

@@ -1,4 +1,4 @@
-"""Topics and targets that a producer does not know: wrong ones are told, and no good one is called wrong."""
+"""Topics and explicit partitions that a producer does not know: only those that do not exist are errors."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ HEARTBEAT = "producer_heartbeat"
 STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 TOPICS = {"demo": TopicSpec(partitions=3), "other": TopicSpec(partitions=1)}
 PATIENCE = 60.0
-SHORT = 20.0  # seconds for which a master's lists are short; clients are forgotten after 30
+SHORT = 20.0  # seconds for which a new master's lists are incomplete; masters forget clients after 30
 
 
 @pytest.fixture(autouse=True)
 def patient(use_timings: UseTimings) -> None:
-    """Lists are waited for until a test's fault has filled them."""
+    """Producers wait for the lists until a test's fault has completed them."""
     use_timings(topic_lists_fill_up=PATIENCE)
 
 
 @pytest.fixture
 def at_once(use_timings: UseTimings) -> None:
-    """Lists are not waited for."""
+    """Producers do not wait for the lists."""
     use_timings(topic_lists_fill_up=0.0)
 
 
@@ -63,7 +63,7 @@ def producer_session(
 
 @contextmanager
 def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: Clock = SYSTEM_CLOCK) -> Iterator[Producer]:
-    """A producer that has written to topic demo."""
+    """Yield a producer that has written to topic demo."""
     with Producer(settings(cluster, retry_for=retry_for, clock=clock)) as producer:
         producer.send("demo", b"warm", row=0)
         producer.flush()
@@ -71,7 +71,7 @@ def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: Clock = S
 
 
 def fail_over(cluster: EmbeddedCluster, heartbeats: int = 5) -> Fault:
-    """To a master whose lists are short until it has heard so many heartbeats."""
+    """Switch to a master whose lists are incomplete until it has received so many heartbeats."""
     cluster.tubemq.switch_master(SHORT)
     return cluster.tubemq.on(HEARTBEAT, nth=heartbeats, times=1).run(lambda: cluster.tubemq.clock.advance(SHORT))
 
@@ -94,7 +94,7 @@ def test_a_new_topic_is_found_after_a_failover(masters: int, known: str) -> None
 
 
 def test_a_new_topic_is_found_when_the_lists_have_shrunk(cluster: EmbeddedCluster) -> None:
-    """The master knows the client still, but its brokers have to come back."""
+    """The master still knows the client, but its brokers must register again."""
     clock = SkippingClock()
     with producer_session(cluster, clock=clock) as session:
         session.add_topics(["demo"])
@@ -108,7 +108,7 @@ def test_a_new_topic_is_found_when_the_lists_have_shrunk(cluster: EmbeddedCluste
 
 
 class Master:
-    """Knows all clients. Its broker 2, which has topic other, comes to it after so many heartbeats."""
+    """A master that knows all clients. Broker 2, with topic other, registers after so many heartbeats."""
 
     def __init__(self, other_after: float) -> None:
         self.peer = Peer(answering(lambda request: message_reply(request, self._reply(request))))
@@ -154,7 +154,7 @@ def test_many_unknown_topics_are_waited_for_once(cluster: EmbeddedCluster, use_t
                 session.add_topics([f"nope{n}"])
             asked.append(beats.fired - before)
     assert asked[0] > 2
-    assert asked[1:] == [2] * 4  # for a topic may be listed with the heartbeat after the one that names it
+    assert asked[1:] == [2] * 4  # because a topic may be listed only with the next heartbeat
     assert registers.fired == 1
 
 
@@ -205,7 +205,7 @@ def test_a_topic_whose_request_failed_is_not_declared(
 def test_a_removed_topic_is_logged_for_the_next_task(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its brokers may all be down as well: it is not called unknown."""
+    """The topic is not called unknown, because its brokers may be down instead."""
 
     def says() -> list[str]:
         producer = Producer(settings(cluster))
@@ -263,7 +263,7 @@ def test_a_new_target_is_found_after_a_failover() -> None:
 
 @pytest.mark.parametrize("target", [(1, 3), (1, -1), (9, 0)], ids=str)
 def test_an_unknown_target_takes_one_request(cluster: EmbeddedCluster, target: tuple[int, int]) -> None:
-    """And the lists of a master that says enough are not waited for, be it a new one."""
+    """The producer does not wait for the lists of a new master that lists the broker."""
     clock = ManualClock()
     with warm(cluster, clock=clock) as producer:
         beats = counted(cluster, HEARTBEAT)

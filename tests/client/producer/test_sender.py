@@ -1,4 +1,4 @@
-"""How messages flow when brokers are slow, refuse, cannot be reached, come and go: evenly, and never into memory."""
+"""How records flow to brokers that are slow, full, unreachable, added or removed: spread, retries and memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tubemq_spark.protocol.metadata import Address, Partition
 from tubemq_spark.testing import Calls, Fault
 
 SPEC = TopicSpec(partitions=3)
-AGES = 1000.0  # seconds by the cluster's clock
-PATIENT = 2 * AGES  # seconds to wait for an answer
+LONG = 1000.0  # seconds by the cluster's clock
+PATIENT = 2 * LONG  # seconds to wait for an answer
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def clock() -> ManualClock:
 
 
 def send_all(producer: Producer, count: int, topic: str = "demo") -> Mapping[Partition, int]:
-    """What each partition has stored then."""
+    """Send `count` records, flush, and return how many each partition has stored."""
     for row in range(count):
         producer.send(topic, b"body %d" % row, row=row)
     return dict(producer.flush())
@@ -65,7 +65,7 @@ def by_broker(stored: Mapping[Partition, int]) -> Counter[int]:
 
 
 def connections(cluster: EmbeddedCluster, broker_id: int) -> set[object]:
-    """Those that the broker has open."""
+    """Return the connections that the broker has open."""
     tubemq = cluster.tubemq
     return tubemq._on_thread(lambda: set(tubemq._servers.broker(broker_id).plain.connections))
 
@@ -83,10 +83,10 @@ def test_records_are_spread_evenly(brokers: int) -> None:
 
 
 def test_a_slow_broker_does_not_delay_others(cluster: EmbeddedCluster) -> None:
-    """It takes nothing up until the other has 4000 of 5000 messages, with whatever the slow one could get."""
-    slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(AGES)
+    """The slow broker answers when the other one has stored 4000 of 5000 records."""
+    slow = cluster.tubemq.on("send_message", broker=1, times=1).delay(LONG)
     advance = cluster.tubemq.on("send_message", broker=2, nth=4000, times=1).run(
-        lambda: cluster.tubemq.clock.advance(AGES), after=True
+        lambda: cluster.tubemq.clock.advance(LONG), after=True
     )
     with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
         stored = by_broker(send_all(producer, 5000))
@@ -113,12 +113,12 @@ def test_a_failed_broker_is_avoided_then_half_open_then_used_again(
         met = fault.fired
         assert met > 0
         send_all(producer, 300)
-        assert fault.fired == met, "it is avoided"
+        assert fault.fired == met, "the broker is avoided"
         for tried in (1, 2):
             clock.now += 130.0
-            while fault.fired < met + tried:  # it may have to be connected before
+            while fault.fired < met + tried:  # it may have to be connected first
                 send_all(producer, 300)
-            assert fault.fired == met + tried, "one message tries it"
+            assert fault.fired == met + tried, "one record probes it"
         assert set(by_broker(producer.flush())) == {2}
         fault.remove()
         clock.now += 130.0
@@ -162,14 +162,14 @@ def test_the_whole_cluster_is_never_avoided(kind: str) -> None:
 
 
 def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster) -> None:
-    """What waits for the one goes on before the other says anything."""
+    """A record for the first broker is sent before the second one answers."""
     refusal = cluster.tubemq.on("send_message", broker=1, times=3).fail(503)
     with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
         assert by_broker(send_all(producer, 6)) == {2: 6}
         assert refusal.fired == 3
-        silent = cluster.tubemq.on("send_message", broker=2, times=1).delay(AGES)
+        silent = cluster.tubemq.on("send_message", broker=2, times=1).delay(LONG)
         advance = cluster.tubemq.on("send_message", broker=1, times=1).run(
-            lambda: cluster.tubemq.clock.advance(AGES), after=True
+            lambda: cluster.tubemq.clock.advance(LONG), after=True
         )
         producer.send("demo", b"two", target=(2, 0))
         producer.send("demo", b"one", target=(1, 0))
@@ -178,7 +178,7 @@ def test_a_backoff_ends_while_another_broker_is_silent(cluster: EmbeddedCluster)
 
 
 def test_a_rejected_token_is_retried_with_pauses(cluster: EmbeddedCluster) -> None:
-    """While no master tells of another."""
+    """No master is there to give another token."""
     refusal = cluster.tubemq.on("send_message").fail(415)
     producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()))
     producer.limit("demo")
@@ -208,7 +208,7 @@ class BlackHole:
     released: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
-        """Who waits is told that there is nobody."""
+        """Let all attempts fail."""
         self.released.set()
         wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("tubemq-connect")])
 
@@ -217,7 +217,7 @@ class BlackHole:
 def unreachable(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings
 ) -> Iterator[BlackHole]:
-    """Who connects to broker 2 hears nothing at all until the test is over, and is waited for for a moment only."""
+    """Connections to broker 2 get no answer until the test ends; records wait for them only for a moment."""
     hole = BlackHole()
     host, port = cluster.broker_address(2).split(":")
     black_hole = Address(host, int(port))
@@ -244,7 +244,7 @@ def test_an_unreachable_broker_does_not_delay_others(cluster: EmbeddedCluster) -
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize("keyed", [True, False], ids=["keys", "targets"])
 def test_records_for_an_unreachable_broker_do_not_delay_others(cluster: EmbeddedCluster, keyed: bool) -> None:
-    """As far as memory goes, which is far."""
+    """As long as there is memory."""
     producer = Producer(settings(cluster, retry_for=PATIENT))
     for row in range(8000):
         how = {"key": b"%d" % row} if keyed else {"target": (1 + row % 2, 0)}
@@ -255,7 +255,7 @@ def test_records_for_an_unreachable_broker_do_not_delay_others(cluster: Embedded
 
 
 def test_producers_share_one_connect_attempt(cluster: EmbeddedCluster, unreachable: BlackHole) -> None:
-    """Micro-batches that are shorter than an attempt do not pile them up; when it has failed, that is known."""
+    """Micro-batches that are shorter than an attempt start no further one, and know when it has failed."""
     same = settings(cluster)
     for _ in range(4):
         with Producer(same) as producer, Producer(same) as other:
@@ -287,7 +287,7 @@ def test_each_producer_gets_a_connection_after_a_shared_attempt(
 
 @pytest.mark.parametrize("code", [500, 403])
 def test_a_restarted_broker_is_used_when_no_other_accepts_records(cluster: EmbeddedCluster, code: int) -> None:
-    """Although it was away, and the other one stands."""
+    """Although it had failed, and the other broker is connected."""
     same = settings(cluster, retry_for=PATIENT)
     with Producer(same) as producer:
         producer.limit("demo")
@@ -348,13 +348,13 @@ def test_connections_are_reused_unless_idle_for_too_long(cluster: EmbeddedCluste
 @pytest.mark.parametrize(
     ("size", "max_bytes", "most"),
     [(100_000, 2_000_000, 20), (100_000, 50_000, 1), (10, 2_000_000, 2_000_000 // OVERHEAD)],
-    ids=["by bytes", "one that is longer than all", "by what surrounds small ones"],
+    ids=["by bytes", "one that is longer than the limit", "by the overhead of small ones"],
 )
 def test_memory_is_bounded_while_no_broker_answers(
     cluster: EmbeddedCluster, size: int, max_bytes: int, most: int
 ) -> None:
-    """Rows are taken only as others are stored."""
-    held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(AGES) for n in cluster.broker_ids]
+    """The producer accepts records only as others are stored."""
+    held = [cluster.tubemq.on("send_message", broker=n, times=1).delay(LONG) for n in cluster.broker_ids]
     pulled, unstored = Counter[str](), list[int]()
 
     def rows(producer: Producer) -> Iterator[bytes]:
@@ -374,17 +374,17 @@ def test_memory_is_bounded_while_no_broker_answers(
     reached = 0.9 * most
     wait_until(lambda: pulled.total() >= reached and any(fault.fired for fault in held))
     while writing.is_alive():
-        cluster.tubemq.clock.advance(AGES)
+        cluster.tubemq.clock.advance(LONG)
         writing.join(0.05)
     assert len(unstored) == 3 * most == bodies_in(cluster).total()
     assert 0 < max(unstored) <= most
 
 
-# Partitions that come and go
+# Partitions that are added and removed
 
 
-def news(cluster: EmbeddedCluster) -> None:
-    """What a heartbeat brings."""
+def refresh_metadata(cluster: EmbeddedCluster) -> None:
+    """Refresh the metadata, as a heartbeat does."""
     with SESSIONS.lease(settings(cluster)) as session:
         session.refresh_once()
 
@@ -393,9 +393,9 @@ def test_new_partitions_are_used(cluster: EmbeddedCluster) -> None:
     with Producer(settings(cluster)) as producer:
         assert len(send_all(producer, 600)) == 6
         cluster.create("demo", TopicSpec(partitions=5))
-        news(cluster)
+        refresh_metadata(cluster)
         before = dict(producer.flush())
-        stored = send_all(producer, 400)  # so few that no broker falls far behind the other
+        stored = send_all(producer, 400)  # so few that no broker has far more in flight than the other
     assert {partition: count - before.get(partition, 0) for partition, count in stored.items()} == {
         Partition(broker, "demo", number): 40 for broker in (1, 2) for number in range(5)
     }
@@ -406,7 +406,7 @@ def test_new_brokers_are_used(cluster: EmbeddedCluster) -> None:
         send_all(producer, 60)
         third = cluster.tubemq.add_broker()
         cluster.create("demo", SPEC)
-        news(cluster)
+        refresh_metadata(cluster)
         while third not in by_broker(send_all(producer, 600)):
             pass
         assert set(by_broker(producer.flush())) == {1, 2, third}
@@ -462,10 +462,10 @@ def test_failed_partitions_are_probed_with_one_record_each(
 
 
 def test_a_closed_partition_does_not_delay_others_while_the_master_is_silent(cluster: EmbeddedCluster) -> None:
-    """The question to it waits for longer than all rows need."""
+    """The master answers only after all records are stored."""
     with Producer(settings(cluster, rpc_timeout=PATIENT)) as producer:
         producer.limit("demo")
-        asked = cluster.tubemq.on("producer_heartbeat").delay(AGES)
+        asked = cluster.tubemq.on("producer_heartbeat").delay(LONG)
         closed = cluster.tubemq.on("send_message", broker=1, partition=0).fail(403, "closed")
         for _ in range(4):
             send_all(producer, 300)
@@ -474,7 +474,7 @@ def test_a_closed_partition_does_not_delay_others_while_the_master_is_silent(clu
         wait_until(lambda: asked.fired)
         assert asked.fired == 1
         asked.remove()
-        cluster.tubemq.clock.advance(AGES)
+        cluster.tubemq.clock.advance(LONG)
 
 
 def test_a_topic_that_is_removed_while_sending_is_an_error(cluster: EmbeddedCluster) -> None:
@@ -492,7 +492,7 @@ def test_a_topic_that_is_removed_while_sending_is_an_error(cluster: EmbeddedClus
 
 @pytest.mark.parametrize("code", [403, 419])
 def test_a_topic_that_accepts_nothing_more_is_an_error(cluster: EmbeddedCluster, code: int) -> None:
-    """It is closed, or its brokers' disks are full."""
+    """The topic is closed, or the brokers' disks are full."""
     for broker_id in cluster.broker_ids:
         cluster.tubemq.on("send_message", broker=broker_id, nth=51).fail(code, "as the test wants it")
     producer = Producer(settings(cluster, retry_for=2.0, clock=SkippingClock()), max_in_flight=1)

@@ -1,4 +1,4 @@
-"""Sends that were perhaps heard: with a ledger each message is looked for before it is sent again, and stands once."""
+"""Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch, use_timings: UseTimings) -> None
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    """Two brokers with a topic of three partitions, in one store each."""
+    """Two brokers with a topic of three partitions, in one store on each broker."""
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}) as running:
         yield running
 
@@ -42,18 +42,18 @@ def single() -> Iterator[EmbeddedCluster]:
         yield running
 
 
-class Look:
-    """A ledger that sees what stands on the brokers. A message's mark is the number in its body, behind a blank.
+class StoreLookup:
+    """A `RecordLookup` that sees what the brokers store. A record's id is the number at the end of its body.
 
-    `asked` has all questions; in place of `trouble` many answers, and `deaf` many signs of life, it raises.
+    `asked` has all look-ups. The first `failures` look-ups and the first `unanswered` pings fail.
     """
 
-    def __init__(self, cluster: EmbeddedCluster, *, trouble: int = 0, deaf: int = 0) -> None:
+    def __init__(self, cluster: EmbeddedCluster, *, failures: int = 0, unanswered: int = 0) -> None:
         self.asked: list[tuple[Partition, int | None, tuple[int, ...]]] = []
         self.used: list[Partition] = []
-        self.greeted: list[Partition] = []  # and not asked since
-        self.trouble, self.deaf = trouble, deaf
-        self.check: Callable[[Partition, Collection[int]], None] = lambda partition, marks: None
+        self.pinged: list[Partition] = []  # and not looked up since
+        self.failures, self.unanswered = failures, unanswered
+        self.check: Callable[[Partition, Collection[int]], None] = lambda partition, record_ids: None
         self._cluster = cluster
 
     def available(self, partitions: Sequence[Partition], *, needed: bool) -> Sequence[Partition]:
@@ -61,9 +61,9 @@ class Look:
         return partitions
 
     def ping(self, partitions: Sequence[Partition]) -> None:
-        self.greeted += partitions
-        if self.deaf:
-            self.deaf -= 1
+        self.pinged += partitions
+        if self.unanswered:
+            self.unanswered -= 1
             raise TransportError(f"nobody answers for {partitions[0]}")
 
     def find_stored(
@@ -71,42 +71,44 @@ class Look:
     ) -> Mapping[RecordId, RecordMetadata]:
         assert partition in self.used
         assert record_ids
-        assert partition in self.greeted, "a broker that may be stuck is to give a sign of life before"
-        self.greeted.remove(partition)
+        assert partition in self.pinged, "a broker that may be stuck must answer a ping first"
+        self.pinged.remove(partition)
         self.check(partition, record_ids)
         self.asked.append((partition, start, tuple(record_ids)))
-        if self.trouble:
-            self.trouble -= 1
+        if self.failures:
+            self.failures -= 1
             raise TransportError(f"nobody can tell of {partition}")
-        standing = self.standing(partition)
-        found = {record_id: standing[record_id] for record_id in record_ids if record_id in standing}
-        # What stands before the start is not looked at.
+        stored_records = self.stored_records(partition)
+        found = {record_id: stored_records[record_id] for record_id in record_ids if record_id in stored_records}
+        # Records before the start are not found.
         return {record_id: stored for record_id, stored in found.items() if (stored.offset or 0) >= (start or 0)}
 
-    def standing(self, partition: Partition) -> dict[RecordId, RecordMetadata]:
+    def stored_records(self, partition: Partition) -> dict[RecordId, RecordMetadata]:
         return {
-            mark_of(message.body): RecordMetadata(partition, message.message_id, message.offset, None)
+            id_in(message.body): RecordMetadata(partition, message.message_id, message.offset, None)
             for message in self._cluster.tubemq.messages("demo")
             if (message.broker_id, message.partition) == (partition.broker_id, partition.partition_id)
         }
 
 
-def mark_of(body: bytes) -> int:
+def id_in(body: bytes) -> int:
     return int(body.split()[-1])
 
 
 class Task:
-    """A producer with a ledger, what it was told of, and what it sends."""
+    """A producer with a look-up, the records that it sends, and what it reports as stored."""
 
-    def __init__(self, cluster: EmbeddedCluster, look: Look, *, max_in_flight: int = 1000, **others: Any) -> None:
-        self.told: dict[int, list[RecordMetadata]] = defaultdict(list)
+    def __init__(
+        self, cluster: EmbeddedCluster, lookup: StoreLookup, *, max_in_flight: int = 1000, **others: Any
+    ) -> None:
+        self.reported: dict[int, list[RecordMetadata]] = defaultdict(list)
         self.producer = Producer(
-            settings(cluster, **others), max_in_flight, "of the task", lookup=look, on_stored=self._note
+            settings(cluster, **others), max_in_flight, "of the task", lookup=lookup, on_stored=self._note
         )
 
     def _note(self, message: PendingRecord, stored: RecordMetadata) -> None:
         assert isinstance(message.record_id, int)
-        self.told[message.record_id].append(stored)
+        self.reported[message.record_id].append(stored)
 
     def run(self, count: int, keys: int = 0, target: tuple[int, int] | None = None) -> None:
         with self.producer as producer:
@@ -116,18 +118,18 @@ class Task:
 
 
 def check_once(cluster: EmbeddedCluster, task: Task, count: int) -> None:
-    """Each row stands once, and was told of once, as it stands."""
+    """Check that each row is stored once, and was reported once with its place."""
     assert bodies_in(cluster) == {b"row %d" % row: 1 for row in range(count)}
     assert task.producer.acknowledged == count
-    assert {mark: len(stored) for mark, stored in task.told.items()} == dict.fromkeys(range(count), 1)
-    standing = {mark_of(message.body): message for message in cluster.tubemq.messages("demo")}
-    for mark, (stored,) in task.told.items():
-        message = standing[mark]
+    assert {record_id: len(stored) for record_id, stored in task.reported.items()} == dict.fromkeys(range(count), 1)
+    stored_records = {id_in(message.body): message for message in cluster.tubemq.messages("demo")}
+    for record_id, (stored,) in task.reported.items():
+        message = stored_records[record_id]
         assert stored.partition == Partition(message.broker_id, "demo", message.partition)
         assert (stored.message_id, stored.offset) == (message.message_id, message.offset)
 
 
-UNSURE: dict[str, Callable[[Calls], Fault]] = {
+UNKNOWN_OUTCOME: dict[str, Callable[[Calls], Fault]] = {
     "closed": Calls.close_connection,
     "stored and closed": Calls.close_mid_frame,
     "no answer": Calls.drop_request,
@@ -145,17 +147,17 @@ SILENT = ("no answer", "stored without answer", "late", "silence")
 @pytest.mark.parametrize(
     ("kind", "way"),
     [pytest.param(kind, way, marks=() if kind not in SILENT or way == "keys" else pytest.mark.thorough)
-     for kind in UNSURE for way in ("anywhere", "keys", "target")],
+     for kind in UNKNOWN_OUTCOME for way in ("anywhere", "keys", "target")],
 )  # fmt: skip
 def test_a_record_with_unknown_outcome_is_looked_up_and_stored_once(
     cluster: EmbeddedCluster, kind: str, way: str
 ) -> None:
-    faults = [UNSURE[kind](cluster.tubemq.on("send_message", nth=nth, times=1)) for nth in (5, 150)]
-    look = Look(cluster)
-    task = Task(cluster, look, rpc_timeout=SOON if kind in SILENT else 10.0)
+    faults = [UNKNOWN_OUTCOME[kind](cluster.tubemq.on("send_message", nth=nth, times=1)) for nth in (5, 150)]
+    lookup = StoreLookup(cluster)
+    task = Task(cluster, lookup, rpc_timeout=SOON if kind in SILENT else 10.0)
     task.run(300, keys=50 if way == "keys" else 0, target=(2, 1) if way == "target" else None)
     assert all(fault.fired for fault in faults)
-    assert look.asked
+    assert lookup.asked
     check_once(cluster, task, 300)
 
 
@@ -167,10 +169,10 @@ def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster,
         calls.close_mid_frame()
     else:
         calls.close_connection()
-    look = Look(single)
-    task = Task(single, look, max_in_flight=1)
+    lookup = StoreLookup(single)
+    task = Task(single, lookup, max_in_flight=1)
     task.run(20)
-    assert [marks for _, _, marks in look.asked] == [(10,)]
+    assert [record_ids for _, _, record_ids in lookup.asked] == [(10,)]
     assert sends.fired == 20 + (not stands)
     check_once(single, task, 20)
 
@@ -182,69 +184,69 @@ def test_a_record_that_was_certainly_not_stored_is_not_looked_up(cluster: Embedd
         calls.throw("org.apache.inlong.tubemq.corerpc.exception.ServiceStoppingException")
     else:
         calls.fail(int(kind))
-    look = Look(cluster)
-    task = Task(cluster, look)
+    lookup = StoreLookup(cluster)
+    task = Task(cluster, lookup)
     task.run(300)
-    assert look.asked == []
+    assert lookup.asked == []
     check_once(cluster, task, 300)
 
 
 def test_a_record_without_an_id_is_sent_again(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=1, times=1).close_mid_frame()
-    look = Look(single)
-    with Producer(settings(single), lookup=look) as producer:
+    lookup = StoreLookup(single)
+    with Producer(settings(single), lookup=lookup) as producer:
         producer.send("demo", b"row 0")
     assert bodies_in(single) == {b"row 0": 2}
-    assert look.asked == []
+    assert lookup.asked == []
 
 
 @pytest.mark.parametrize("kind", ["closed", "stored and closed"])
 def test_a_look_up_that_fails_is_repeated(cluster: EmbeddedCluster, kind: str) -> None:
-    UNSURE[kind](cluster.tubemq.on("send_message", nth=5, times=1))
-    look = Look(cluster, trouble=4, deaf=3)
-    task = Task(cluster, look)
+    UNKNOWN_OUTCOME[kind](cluster.tubemq.on("send_message", nth=5, times=1))
+    lookup = StoreLookup(cluster, failures=4, unanswered=3)
+    task = Task(cluster, lookup)
     task.run(300)
-    assert look.trouble == look.deaf == 0
-    assert len(look.asked) > 4
+    assert lookup.failures == lookup.unanswered == 0
+    assert len(lookup.asked) > 4
     check_once(cluster, task, 300)
 
 
 def test_a_look_up_that_always_fails_is_an_error(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    look = Look(single, trouble=10**6)
-    task = Task(single, look, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
+    lookup = StoreLookup(single, failures=10**6)
+    task = Task(single, lookup, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
     with pytest.raises(
         TransportError,
         match=r"^row 10 of the task for topic demo was not acknowledged within .*partition 1:demo:0: nobody can tell "
         r"of 1:demo:0.*; \d+ of 20 rows of the task are acknowledged\. Check .*'tubemq.retry.maxElapsedMs'$",
     ):
         task.run(20)
-    assert len(look.asked) > 1
+    assert len(lookup.asked) > 1
     assert max(bodies_in(single).values()) == 1
 
 
 def test_a_broker_that_never_answers_a_ping_is_an_error(single: EmbeddedCluster) -> None:
-    """It may be stuck, with the message before it: whether that stands is not asked."""
+    """The broker may be stuck with the record still to store, so no look-up is made."""
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    look = Look(single, deaf=10**6)
-    task = Task(single, look, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
+    lookup = StoreLookup(single, unanswered=10**6)
+    task = Task(single, lookup, max_in_flight=1, retry_for=2.0, clock=SkippingClock())
     with pytest.raises(
         TransportError, match=r"^row 10 of the task .*: nobody answers for 1:demo:0; .* acknowledged\. "
     ):
         task.run(20)
-    assert look.asked == []
+    assert lookup.asked == []
     assert max(bodies_in(single).values()) == 1
 
 
 def test_another_error_of_the_look_up_ends_the_producer(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=11, times=1).close_mid_frame()
-    look = Look(single)
+    lookup = StoreLookup(single)
 
-    def fail(partition: Partition, marks: Collection[int]) -> None:
+    def fail(partition: Partition, record_ids: Collection[int]) -> None:
         raise ServerError("the group is forbidden", code=450, name="CONSUME_GROUP_FORBIDDEN", message="")
 
-    look.check = fail
-    task = Task(single, look, max_in_flight=1)
+    lookup.check = fail
+    task = Task(single, lookup, max_in_flight=1)
     with pytest.raises(ServerError, match="the group is forbidden"):
         task.run(20)
     with pytest.raises(ServerError, match="the group is forbidden"):
@@ -258,75 +260,79 @@ def test_another_error_of_the_look_up_ends_the_producer(single: EmbeddedCluster)
 def test_successors_wait_for_an_unresolved_record(
     cluster: EmbeddedCluster, kind: str, keys: int, target: tuple[int, int] | None, max_in_flight: int
 ) -> None:
-    """Of the same key; or of the same partition, but for those that left before the failure was noticed."""
-    UNSURE[kind](cluster.tubemq.on("send_message", nth=20, times=1))
-    look = Look(cluster, trouble=10)  # it takes longer than brokers and partitions rest
-    may_go_by = 0 if keys or "closed" in kind else 200 if kind in SILENT else max_in_flight - 1
+    """Successors have the same key, or the same partition; those already in flight do not wait."""
+    UNKNOWN_OUTCOME[kind](cluster.tubemq.on("send_message", nth=20, times=1))
+    lookup = StoreLookup(cluster, failures=10)  # longer than the backoff of brokers and partitions
+    may_overtake = 0 if keys or "closed" in kind else 200 if kind in SILENT else max_in_flight - 1
 
-    def nobody_has_gone_by(partition: Partition, marks: Collection[int]) -> None:
-        standing = [mark for mark in look.standing(partition) if isinstance(mark, int)]
-        for mark in marks:
-            behind = [other for other in standing if other > mark and (not keys or other % keys == mark % keys)]
-            assert len(behind) <= may_go_by
+    def nobody_has_overtaken(partition: Partition, record_ids: Collection[int]) -> None:
+        stored_records = [record_id for record_id in lookup.stored_records(partition) if isinstance(record_id, int)]
+        for record_id in record_ids:
+            behind = [
+                other
+                for other in stored_records
+                if other > record_id and (not keys or other % keys == record_id % keys)
+            ]
+            assert len(behind) <= may_overtake
 
-    look.check = nobody_has_gone_by
+    lookup.check = nobody_has_overtaken
     timeout = SOON if kind in SILENT else 10.0
     task = Task(
-        cluster, look, max_in_flight=max_in_flight, rpc_timeout=timeout, retry_for=PATIENT, clock=SkippingClock()
+        cluster, lookup, max_in_flight=max_in_flight, rpc_timeout=timeout, retry_for=PATIENT, clock=SkippingClock()
     )
     task.run(200, keys=keys, target=target)
-    assert len(look.asked) > 10
+    assert len(lookup.asked) > 10
     check_once(cluster, task, 200)
     if keys:
         rows: dict[int, list[int]] = defaultdict(list)
         for message in cluster.tubemq.messages("demo"):
-            mark = mark_of(message.body)
-            rows[mark % keys].append(mark)
+            record_id = id_in(message.body)
+            rows[record_id % keys].append(record_id)
         assert all(found == sorted(found) for found in rows.values())
 
 
 def test_other_records_do_not_wait_for_an_unresolved_one(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.on("send_message", broker=1, nth=1, times=1).close_connection()
-    look = Look(cluster)
+    lookup = StoreLookup(cluster)
 
-    def other_is_not_done(partition: Partition, marks: Collection[int]) -> None:
-        look.trouble = sum(message.broker_id == 2 for message in cluster.tubemq.messages("demo")) < 300
+    def other_is_not_done(partition: Partition, record_ids: Collection[int]) -> None:
+        lookup.failures = sum(message.broker_id == 2 for message in cluster.tubemq.messages("demo")) < 300
 
-    look.check = other_is_not_done
-    with Producer(settings(cluster), lookup=look) as producer:
+    lookup.check = other_is_not_done
+    with Producer(settings(cluster), lookup=lookup) as producer:
         for row in range(600):
             producer.send("demo", b"row %d" % row, record_id=row, target=(1 + row % 2, 0))
     assert bodies_in(cluster) == {b"row %d" % row: 1 for row in range(600)}
 
 
-# Where it is looked for
+# Where the look-up starts
 
 
 def test_the_look_up_starts_behind_acknowledged_records(single: EmbeddedCluster) -> None:
-    for nth in (1, 11):  # the second does not see the call that the first one meets
+    for nth in (1, 11):  # the second fault does not count the call that meets the first one
         single.tubemq.on("send_message", nth=nth, times=1).close_mid_frame()
-    look = Look(single)
-    task = Task(single, look, max_in_flight=1)
-    task.run(20, keys=1)  # so that nothing goes before it is known
+    lookup = StoreLookup(single)
+    task = Task(single, lookup, max_in_flight=1)
+    task.run(20, keys=1)  # so that one record is in flight at a time
     partition = Partition(1, "demo", 0)
-    assert look.asked == [(partition, None, (0,)), (partition, 11 * ENTRY, (11,))]
+    assert lookup.asked == [(partition, None, (0,)), (partition, 11 * ENTRY, (11,))]
     check_once(single, task, 20)
 
 
 def test_unresolved_records_of_a_partition_are_looked_up_together(single: EmbeddedCluster) -> None:
     single.tubemq.on("send_message", nth=101, times=1).close_connection()
-    look = Look(single)
-    task = Task(single, look)
+    lookup = StoreLookup(single)
+    task = Task(single, lookup)
     task.run(300)
-    ((_, floor, marks),) = look.asked
-    assert min(marks) == 100
-    assert len(marks) > 1
+    ((_, floor, record_ids),) = lookup.asked
+    assert min(record_ids) == 100
+    assert len(record_ids) > 1
     assert floor is None or floor <= 100 * ENTRY
     check_once(single, task, 300)
 
 
 def test_a_crash_resets_where_the_look_up_starts(single: EmbeddedCluster) -> None:
-    """The broker lost what it had acknowledged, and begins anew before that."""
+    """The broker lost acknowledged records, and uses their offsets again."""
 
     def crash() -> None:
         single.tubemq.crash_broker(1)
@@ -334,9 +340,9 @@ def test_a_crash_resets_where_the_look_up_starts(single: EmbeddedCluster) -> Non
 
     single.tubemq.on("send_message", nth=11, times=1).run(crash)
     single.tubemq.on("send_message", nth=12, times=1).close_mid_frame()
-    look = Look(single)
-    task = Task(single, look, max_in_flight=1)
+    lookup = StoreLookup(single)
+    task = Task(single, lookup, max_in_flight=1)
     task.run(20, keys=1)
-    assert [(floor, marks) for _, floor, marks in look.asked] == [(10 * ENTRY, (10,)), (ENTRY, (11,))]
+    assert [(floor, record_ids) for _, floor, record_ids in lookup.asked] == [(10 * ENTRY, (10,)), (ENTRY, (11,))]
     assert bodies_in(single) == {b"row %d" % row: 1 for row in range(10, 20)}
     assert task.producer.acknowledged == 20
