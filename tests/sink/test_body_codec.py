@@ -68,8 +68,8 @@ def test_a_pack_is_decoded_as_it_was() -> None:
     head, body = read_back(ROW._replace(inlong_attributes=[("a", "1"), ("b", "")]))
     assert body == b"single"
     assert (head.group, head.stream, head.time) == ("g_one", "s_one", MOMENT * 1000)
-    told = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1"}
-    assert head.attributes == told | {"a": "1", "b": ""}
+    expected = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1"}
+    assert head.attributes == expected | {"a": "1", "b": ""}
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="&="), min_size=1, max_size=8)
@@ -101,8 +101,8 @@ def test_columns_win_over_attributes_of_the_same_meaning() -> None:
     """Rows that the source read can be written again with changed columns."""
     stale = {"groupId": "x", "bid": "x", "streamId": "x", "tid": "x", "t": "20200101", "dt": "7", "cnt": "9", "k": "v"}
     head, _ = read_back(ROW._replace(inlong_attributes=stale))
-    told = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1", "k": "v"}
-    assert (dict(head.attributes), head.time) == (told, MOMENT * 1000)
+    expected = {"groupId": "g_one", "streamId": "s_one", "dt": str(MOMENT), "cnt": "1", "k": "v"}
+    assert (dict(head.attributes), head.time) == (expected, MOMENT * 1000)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ odd_rows = st.builds(
 )
 
 
-def letter(cells: Cells, reason: str = "because", time: float = NOON, row: int | None = 3) -> DeadLetter:
+def dead_letter(cells: Cells, reason: str = "because", time: float = NOON, row: int | None = 3) -> DeadLetter:
     return DeadLetter(cells, reason, time, spark_id="query", spark_batch=7, spark_partition=1, row=row)
 
 
 def sent(cells: Cells, limit: int = MEBIBYTE, **others: Any) -> list[tuple[bytes, bytes]]:
-    return letter(cells, **others).messages(limit)
+    return dead_letter(cells, **others).messages(limit)
 
 
 def read(messages: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, Mapping[str, str]]]:
@@ -79,21 +79,21 @@ def row_again(messages: Sequence[tuple[bytes, bytes]]) -> Cells:
     found = dict(pieces[0][1])
     head = int(found.get("dead_head", 0))
     found |= decode_attributes(content[:head]).own or {}
-    told = {name.removeprefix("dead_"): unquote(text, errors="strict") for name, text in found.items()}
-    broker_id, partition = told.get("target", ":").split(":")
+    texts = {name.removeprefix("dead_"): unquote(text, errors="strict") for name, text in found.items()}
+    broker_id, partition = texts.get("target", ":").split(":")
     return Cells(
-        value=None if told.get("value") == "null" else content[head:],
-        topic=told.get("topic"),
-        attributes=pairs(told.get("attributes")),
-        msg_type=told.get("msg_type"),
-        msg_time=told.get("msg_time"),
-        key=base64.b64decode(told["key"], validate=True) if "key" in told else None,
+        value=None if texts.get("value") == "null" else content[head:],
+        topic=texts.get("topic"),
+        attributes=pairs(texts.get("attributes")),
+        msg_type=texts.get("msg_type"),
+        msg_time=texts.get("msg_time"),
+        key=base64.b64decode(texts["key"], validate=True) if "key" in texts else None,
         broker_id=int(broker_id) if broker_id else None,
         partition=int(partition) if partition else None,
-        inlong_group=told.get("inlong_group"),
-        inlong_stream=told.get("inlong_stream"),
-        inlong_time=int(told["inlong_time"]) if "inlong_time" in told else None,
-        inlong_attributes=pairs(told.get("inlong_attributes")),
+        inlong_group=texts.get("inlong_group"),
+        inlong_stream=texts.get("inlong_stream"),
+        inlong_time=int(texts["inlong_time"]) if "inlong_time" in texts else None,
+        inlong_attributes=pairs(texts.get("inlong_attributes")),
     )
 
 
@@ -214,12 +214,12 @@ def test_a_row_that_fails_again_makes_the_same_dead_letter(value: bytes) -> None
 
 
 OTHERS = {
-    "row": letter(Cells(b"v"), row=4),
-    "value": letter(Cells(b"w")),
-    "empty": letter(Cells(b"")),
-    "null": letter(Cells(None)),
-    "topic": letter(Cells(b"v", "orders")),
-    "attributes": letter(Cells(b"v", attributes={})),
+    "row": dead_letter(Cells(b"v"), row=4),
+    "value": dead_letter(Cells(b"w")),
+    "empty": dead_letter(Cells(b"")),
+    "null": dead_letter(Cells(None)),
+    "topic": dead_letter(Cells(b"v", "orders")),
+    "attributes": dead_letter(Cells(b"v", attributes={})),
     "batch": DeadLetter(Cells(b"v"), "because", NOON, "query", 8, 1, 3),
     "partition": DeadLetter(Cells(b"v"), "because", NOON, "query", 7, 2, 3),
     "query": DeadLetter(Cells(b"v"), "because", NOON, "other", 7, 1, 3),
@@ -228,7 +228,7 @@ OTHERS = {
 
 
 def test_another_row_makes_another_dead_letter() -> None:
-    found = [names(each.messages(1000)) for each in (letter(Cells(b"v")), *OTHERS.values())]
+    found = [names(each.messages(1000)) for each in (dead_letter(Cells(b"v")), *OTHERS.values())]
     assert len(set.union(*found)) == len(found)
 
 

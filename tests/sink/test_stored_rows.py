@@ -19,7 +19,7 @@ def digest(number: int) -> str:
     return f"{number * 0x9E3779B97F4A7C15 % (1 << 64):016x}"
 
 
-def place(number: int) -> RecordMetadata:
+def location(number: int) -> RecordMetadata:
     return RecordMetadata((HERE, THERE)[number % 2], number, None if number % 3 else number * 28, None)
 
 
@@ -34,32 +34,32 @@ def test_each_stored_row_is_matched_once(run_length: int, seed: int, monkeypatch
     for number in range(r.choice([0, 1, 5, 40, 120])):
         task, row, kind = r.randrange(3), r.randrange(10), r.randrange(4)
         model[task].setdefault((row, kind), number)
-        found.add(task, row, digest(kind), place(model[task][row, kind]))
+        found.add(task, row, digest(kind), location(model[task][row, kind]))
     assert found.tasks == set(model)
     for task in range(4):
         rows = dict(model[task])
         numbers = {row for row, _ in rows}
-        standing = found.of(task)
-        assert len(standing) == standing.unmatched == len(rows)
+        stored_rows = found.of(task)
+        assert len(stored_rows) == stored_rows.unmatched == len(rows)
         for _ in range(40):
             row, kind = r.randrange(12), r.randrange(5)
-            assert standing.free_number(row) == (row + (1 << 32) if row in numbers else row)
-            taken = standing.take(row, digest(kind))
+            assert stored_rows.free_number(row) == (row + (1 << 32) if row in numbers else row)
+            taken = stored_rows.take(row, digest(kind))
             equal = [one for one in rows if one[1] == kind]
             if taken is None:
                 assert not equal
                 continue
             number, stored = taken
             assert number == row or (row, kind) not in rows
-            assert stored == place(rows.pop((number, kind)))
-            assert standing.unmatched == len(rows)
-        assert len(standing) == len(model[task])
+            assert stored == location(rows.pop((number, kind)))
+            assert stored_rows.unmatched == len(rows)
+        assert len(stored_rows) == len(model[task])
 
 
 def test_a_used_number_is_not_free() -> None:
     found = StoredRows()
     for row in (3, 3 + (1 << 32)):
-        found.add(0, row, digest(row), place(row))
+        found.add(0, row, digest(row), location(row))
     assert found.of(0).free_number(3) == 3 + (2 << 32)
     assert found.of(1).free_number(3) == 3
 
@@ -95,12 +95,12 @@ def test_equal_rows_take_linear_time(shift: int) -> None:
     """Also if they come in another order."""
     found = StoredRows()
     for row in range(10_000):
-        found.add(0, row, digest(1), place(row))
-    standing = found.of(0)
+        found.add(0, row, digest(1), location(row))
+    stored_rows = found.of(0)
     Counted.count = 0
     for row in range(10_000):
-        assert standing.take(Counted((row + shift) % 10_001), digest(1)) is not None
-    assert standing.unmatched == 0
+        assert stored_rows.take(Counted((row + shift) % 10_001), digest(1)) is not None
+    assert stored_rows.unmatched == 0
     assert Counted.count < 10_000 * 40
 
 
@@ -110,11 +110,11 @@ def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> 
     tracemalloc.start()
     try:
         for row in range(20_000):
-            found.add(0, row, digest(row), place(row))
-        standing = found.of(0)
+            found.add(0, row, digest(row), location(row))
+        stored_rows = found.of(0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(standing) == 20_000
+    assert len(stored_rows) == 20_000
     assert peak < 20_000 * 60
-    assert standing.take(7, digest(7)) == (7, place(7))
+    assert stored_rows.take(7, digest(7)) == (7, location(7))

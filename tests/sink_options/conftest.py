@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.clocks import UseTimings
 from tests.clusters import Cluster
+from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sink_options.effectively_once import Start
 from tubemq_spark.sink.earlier_attempts import RUN_CACHE
 
 
@@ -27,3 +31,15 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, use_timings: U
 def demo(cluster: Cluster) -> str:
     """A topic of this test alone, of three partitions on each broker."""
     return cluster.new_topic("three")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a cluster with topic `demo`, or the named topics, of `partitions` a broker."""
+    with ExitStack() as stack:
+
+        def start(*topics: str, brokers: int = 1, partitions: int = 1) -> EmbeddedCluster:
+            specs = {topic: TopicSpec(partitions=partitions) for topic in topics or ("demo",)}
+            return stack.enter_context(embedded_cluster(topics=specs, brokers=brokers))
+
+        yield start

@@ -34,7 +34,7 @@ def _close(tubemq: EmbeddedTubeMQ, topic: str) -> None:
 class Trouble(NamedTuple):
     """What happens to a topic, and the error with which the task fails."""
 
-    befall: Callable[[EmbeddedTubeMQ, str], object]
+    inject: Callable[[EmbeddedTubeMQ, str], object]
     error: type[TubeMQError]
     reason: str
 
@@ -89,15 +89,15 @@ def test_a_task_fails_and_reports_how_many_rows_are_stored(
 ) -> None:
     topic = own_cluster.new_topic("three")
     with pytest.raises(trouble.error) as caught:
-        write(topic, lambda: trouble.befall(own_cluster.tubemq, topic), Task(partition=7))
-    said = str(caught.value)
-    assert "\n" not in said
-    assert trouble.reason in said
-    assert re.search(r"row \d+ of task partition 7", said)
-    told = re.search(r"; (\d+) of (\d+) rows of task partition 7 are acknowledged", said)
-    assert told is not None
+        write(topic, lambda: trouble.inject(own_cluster.tubemq, topic), Task(partition=7))
+    error_text = str(caught.value)
+    assert "\n" not in error_text
+    assert trouble.reason in error_text
+    assert re.search(r"row \d+ of task partition 7", error_text)
+    counts = re.search(r"; (\d+) of (\d+) rows of task partition 7 are acknowledged", error_text)
+    assert counts is not None
     stored = bodies(own_cluster, topic)
-    assert int(told[1]) <= len(stored) <= int(told[2])
+    assert int(counts[1]) <= len(stored) <= int(counts[2])
     assert len(stored) < len(ROWS)
     assert len(set(stored)) == len(stored)
 
@@ -110,7 +110,7 @@ def test_a_bad_row_does_not_hide_a_failure_of_the_rows_before_it(
     topic = own_cluster.new_topic("three")
     rows: list[dict[str, Any]] = [*ROWS[:3], {"value": None}]
     writing = Writing(own_cluster, schema(rows), topic, tubemq_retry_maxElapsedMs=400)
-    trouble.befall(own_cluster.tubemq, topic)
+    trouble.inject(own_cluster.tubemq, topic)
     both = "column 'value': it is null; and not all rows before it could be stored"
     with pytest.raises(ConfigError, match=f"^row 3 of task partition 0, {both}: .*{trouble.reason}") as caught:
         writing.write(rows)
@@ -129,12 +129,12 @@ def test_the_next_attempt_sends_the_rest(
     task = Task()
     once = {"effectivelyOnce": True, "checkpointLocation": task.query}
     with pytest.raises(trouble.error, match=trouble.reason):
-        write(topic, lambda: trouble.befall(own_cluster.tubemq, topic), task, **once)
+        write(topic, lambda: trouble.inject(own_cluster.tubemq, topic), task, **once)
     let_go(own_cluster.tubemq)  # what comes later than the faults end would be stored
-    stood = len(bodies(own_cluster, topic))
+    stored_before = len(bodies(own_cluster, topic))
     own_cluster.tubemq.clear_faults()
     own_cluster.tubemq.open_topic(topic)
-    assert write(topic, lambda: None, task.again(), **once).already_stored == stood
+    assert write(topic, lambda: None, task.again(), **once).already_stored == stored_before
     assert bodies(own_cluster, topic) == [row["value"] for row in ROWS]
     assert len({own(message)["spark_row"] for message in stored_in(own_cluster, topic)}) == len(ROWS)
 

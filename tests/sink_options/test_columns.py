@@ -52,12 +52,12 @@ FLAT = [(name, kind, expected) for name, kinds, expected in WRONG_TYPES for kind
 def problem(columns: StructType, overwrite: bool = False, **given: Any) -> str:
     """Return the error of a stream and of a batch write, which sends no request."""
     raw = {"tubemq.master": "127.0.0.1:1", "topic": "demo", **{name.lower(): text for name, text in given.items()}}
-    said = set()
+    error_text = set()
     for make in (TubeMQDataSource(raw).writer, TubeMQDataSource(raw).streamWriter):
         with pytest.raises(ConfigError) as caught:
             make(columns, overwrite)
-        said.add(str(caught.value))
-    (sentence,) = said
+        error_text.add(str(caught.value))
+    (sentence,) = error_text
     assert "\n" not in sentence
     assert not sentence.endswith(".")
     return sentence
@@ -69,8 +69,8 @@ def test_a_column_of_another_type_is_refused(name: str, kind: DataType, expected
     columns: dict[str, DataType] = {"broker_id": INT, "partition": INT} if name in ("broker_id", "partition") else {}
     columns |= {"inlong_group": STRING, "inlong_stream": STRING} if is_packed else {}
     columns |= COPIED if name == "corrupt" else {}
-    said = problem(schema(kinds={**columns, name: kind}), **(PACKS if is_packed else {}))
-    assert said.startswith(f"column '{name}' has the type {kind.simpleString()}; expected {expected}")
+    error_text = problem(schema(kinds={**columns, name: kind}), **(PACKS if is_packed else {}))
+    assert error_text.startswith(f"column '{name}' has the type {kind.simpleString()}; expected {expected}")
 
 
 @pytest.mark.parametrize(

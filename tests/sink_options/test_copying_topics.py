@@ -124,10 +124,10 @@ def test_stored_copies_are_not_sent_again(
     stored = stored_in(cluster, copy)
     assert Counter(message.body for message in stored) == {row["value"]: 1 for row in ROWS}
     (file,) = tmp_path.glob("*.parquet")
-    told = pq.read_table(file).to_pylist()
-    assert {(one["topic"], one["broker_id"]) for one in told} <= {(copy, broker) for broker in cluster.broker_ids}
+    receipts = pq.read_table(file).to_pylist()
+    assert {(one["topic"], one["broker_id"]) for one in receipts} <= {(copy, broker) for broker in cluster.broker_ids}
     found = {row["message_id"]: row["value"] for row in read_back(cluster, copy)}
-    assert [found[one["message_id"]] for one in sorted(told, key=lambda one: one["spark_row"])] == [
+    assert [found[one["message_id"]] for one in sorted(receipts, key=lambda one: one["spark_row"])] == [
         row["value"] for row in rows
     ]
 
@@ -156,9 +156,9 @@ def test_the_dead_letter_of_a_copy_has_no_target(cluster: Cluster, demo: str, on
     written = Writing(cluster, schema(rows), demo, streaming=True, **given).write(rows, Task())
     assert written.dead_letters == 1
     assert bodies(cluster, demo) == [b"a", b"a"]
-    (letter,) = stored_in(cluster, dead)
-    assert own(letter)["dead_topic"] == demo
-    assert "dead_target" not in own(letter)
+    (dead_letter,) = stored_in(cluster, dead)
+    assert own(dead_letter)["dead_topic"] == demo
+    assert "dead_target" not in own(dead_letter)
 
 
 PACK = {"inlong_group": "g", "inlong_stream": "s", "inlong_time": MINUTE, "inlong_attributes": {"a": "1"}}

@@ -1,5 +1,4 @@
-"""`effectivelyOnce` where something changed before a batch is tried again: its tasks, its checkpoint's name, or the
-query's groups at the servers."""
+"""`effectivelyOnce` if the tasks, the checkpoint's spelling or the query's groups change before another attempt."""
 
 from __future__ import annotations
 
@@ -12,16 +11,19 @@ import pytest
 
 from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
-from tests.sink_options.test_effectively_once_failures import begin, once_each, rows
-from tests.sink_options.test_effectively_once_runs import Start, new_workers, start
+from tests.sink_options.effectively_once import (
+    CHECKPOINT,
+    Start,
+    assert_each_stored_once,
+    new_workers,
+    plan_batch,
+    rows,
+)
 from tests.without_spark.sink import Cells, Task
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.options import SinkOptions
-
-__all__ = ["start"]
-
 
 # Another number of tasks
 
@@ -29,14 +31,14 @@ __all__ = ["start"]
 def write_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]], **given: Any) -> None:
     """Write and commit a batch with one task for each of `parts`."""
     new_workers()
-    writing = begin(cluster, [{"value": b""}], **given)
+    writing = plan_batch(cluster, [{"value": b""}], **given)
     writing.commit([writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)], task.batch)
 
 
-def try_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]]) -> list[Written]:
+def write_uncommitted(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cells]]) -> list[Written]:
     """Write a batch without committing it."""
     new_workers()
-    writing = begin(cluster, [{"value": b""}])
+    writing = plan_batch(cluster, [{"value": b""}])
     return [writing.write(part, replace(task, partition=n)) for n, part in enumerate(parts)]
 
 
@@ -45,7 +47,7 @@ def try_tasks(cluster: EmbeddedCluster, task: Task, parts: Sequence[Sequence[Cel
 def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start: Start, count: int) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
-    try_tasks(cluster, task, parts)
+    write_uncommitted(cluster, task, parts)
     fewer = [parts[0], parts[1] + parts[2]] if count == 2 else [[]]
     message = (
         r"^batch 0: an earlier attempt has stored rows of task 2 in topic demo, which has no such rows now: the batch "
@@ -60,7 +62,7 @@ def test_a_batch_with_fewer_tasks_than_an_earlier_attempt_is_not_committed(start
 def test_a_task_without_rows_does_not_hide_those_of_an_earlier_attempt(start: Start) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
-    try_tasks(cluster, task, [[], *parts[1:]])
+    write_uncommitted(cluster, task, [[], *parts[1:]])
     with pytest.raises(
         ConfigError, match=r"rows of task 1, 2 in topic demo, which .* the batch has 3 tasks\. The rows"
     ):
@@ -71,7 +73,7 @@ def test_a_task_without_rows_does_not_hide_those_of_an_earlier_attempt(start: St
 def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     cluster, task = start(), Task()
     parts = [rows(str(number), 3) for number in range(3)]
-    try_tasks(cluster, task, parts)
+    write_uncommitted(cluster, task, parts)
     fewer = [parts[0], parts[1] + parts[2]]
     write_tasks(cluster, task.restarted(), fewer, effectivelyOnceUncertain="sendAgain")
     assert "rows of task 2 in topic demo" in caplog.text
@@ -81,16 +83,16 @@ def test_fewer_tasks_may_be_accepted(start: Start, caplog: pytest.LogCaptureFixt
 def test_the_same_tasks_are_committed(start: Start) -> None:
     cluster, task = start(), Task()
     parts = [rows("0", 3), [], rows("2", 3)]
-    try_tasks(cluster, task, [[], [], parts[2]])
+    write_uncommitted(cluster, task, [[], [], parts[2]])
     write_tasks(cluster, task.restarted(), parts)
-    once_each(cluster, *parts)
+    assert_each_stored_once(cluster, *parts)
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 def test_a_task_without_rows_searches_for_its_stored_rows(start: Start, shared: bool) -> None:
     """It does so over connections of its own too, which end with the task."""
     cluster, task = start(), Task()
-    writing = begin(cluster, rows("0", 3), tubemq_connections_shared=shared)
+    writing = plan_batch(cluster, rows("0", 3), tubemq_connections_shared=shared)
     writing.write(rows("0", 3), task)
     with pytest.raises(ConfigError, match=r"an earlier attempt .* has stored 3 rows that are not among its rows"):
         writing.write([], task.again())
@@ -108,15 +110,15 @@ def test_another_spelling_of_the_checkpoint_finds_the_bookmarks(
     places = ["/checkpoints/x", spelling, "file:////checkpoints/x"]
     for batch, (here, there) in enumerate([(places[0], places[1]), (places[1], places[2]), (places[2], places[0])]):
         some = rows(str(batch), 20)
-        begin(cluster, some, checkpointLocation=here).write(some[:12], task)
+        plan_batch(cluster, some, checkpointLocation=here).write(some[:12], task)
         new_workers()
         task = task.restarted()
-        writing = begin(cluster, some, checkpointLocation=there)
+        writing = plan_batch(cluster, some, checkpointLocation=there)
         written = writing.write(some, task)
         assert written.already_stored == 12
         writing.commit([written], batch)
         task = task.next()
-    once_each(cluster, *(rows(str(batch), 20) for batch in range(3)))
+    assert_each_stored_once(cluster, *(rows(str(batch), 20) for batch in range(3)))
 
 
 @pytest.mark.parametrize("folder", ["s3a://bucket/x", "file:///checkpoints/x", "/checkpoints/x"])
@@ -126,12 +128,12 @@ def test_groups_of_earlier_releases_are_used(start: Start, folder: str, monkeypa
     cluster, task = start(), Task()
     former = f"spark_sink_{sha256(folder.encode()).hexdigest()[:16]}"
     first, second = rows("0", 5), rows("1", 20)
-    writing = begin(cluster, first, effectivelyOnceGroup=former, checkpointLocation=folder)
+    writing = plan_batch(cluster, first, effectivelyOnceGroup=former, checkpointLocation=folder)
     writing.commit([writing.write(first, task)], 0)
     task = task.next()
-    begin(cluster, second, effectivelyOnceGroup=former, checkpointLocation=folder).write(second[:12], task)
+    plan_batch(cluster, second, effectivelyOnceGroup=former, checkpointLocation=folder).write(second[:12], task)
     new_workers()
-    writing = begin(cluster, second, checkpointLocation=folder)
+    writing = plan_batch(cluster, second, checkpointLocation=folder)
     written = writing.write(second, task.restarted())
     assert written.already_stored == 12
     writing.commit([written], 1)
@@ -168,21 +170,21 @@ def begun(start: Start, monkeypatch: pytest.MonkeyPatch) -> tuple[EmbeddedCluste
     cluster, task = start(), Task()
     for number in range(50):
         cluster.tubemq.send("demo", b"before %d" % number)
-    writing = begin(cluster, rows("0", 5))
+    writing = plan_batch(cluster, rows("0", 5))
     writing.commit([writing.write(rows("0", 5), task)], 0)
     task = task.next()
     for number in range(10):
         cluster.tubemq.send("demo", b"between %d" % number)
-    begin(cluster, rows("1", 40)).write(rows("1", 40), task)
+    plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
     cluster.tubemq.send("demo", b"after")
     new_workers()
-    forget_groups(cluster, group_of("/checkpoints/trap"))
+    forget_groups(cluster, group_of(CHECKPOINT))
     return cluster, task.restarted()
 
 
 def test_messages_before_a_late_bookmark_are_found(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
-    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
+    assert plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
 
 
 def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
@@ -192,14 +194,14 @@ def test_a_late_bookmark_fails_the_task_if_retention_may_have_removed_messages(
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=40)
     with pytest.raises(DataLossError, match=r"before the query's bookmark at .*, which is too late: the servers"):
-        begin(cluster, rows("1", 40)).write(rows("1", 40), task)
+        plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task)
 
 
 def test_retention_before_the_batch_does_not_matter(begun: tuple[EmbeddedCluster, Task]) -> None:
     cluster, task = begun
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=52)  # a message of the batch before is left
-    assert begin(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
+    assert plan_batch(cluster, rows("1", 40)).write(rows("1", 40), task).already_stored == 40
 
 
 @pytest.mark.sink_option("effectivelyOnceMaxOffsets")
@@ -208,7 +210,7 @@ def test_a_late_bookmark_fails_the_task_if_there_is_too_much_to_read(begun: tupl
     with pytest.raises(
         ConfigError, match=r"too late: .*Option 'effectivelyOnceMaxOffsets' lets a task read only 10 messages"
     ):
-        begin(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
+        plan_batch(cluster, rows("1", 40), effectivelyOnceMaxOffsets=10).write(rows("1", 40), task)
 
 
 def test_the_first_batch_of_a_query_needs_no_search_before_the_bookmark(
@@ -222,8 +224,8 @@ def test_the_first_batch_of_a_query_needs_no_search_before_the_bookmark(
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=20)
     try:
-        begin(cluster, rows("0", 40)).write(rows("0", 30), task)
+        plan_batch(cluster, rows("0", 40)).write(rows("0", 30), task)
         new_workers()
-        assert begin(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).already_stored == 30
+        assert plan_batch(cluster, rows("0", 40)).write(rows("0", 40), task.restarted()).already_stored == 30
     except TubeMQError as error:
         pytest.fail(str(error))

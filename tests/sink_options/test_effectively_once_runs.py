@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.clocks import SkippingClock
-from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
+from tests.clusters.embedded import EmbeddedCluster
 from tests.reading import UNIT
-from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
-from tests.sink_options.test_effectively_once_failures import begin, once_each, rows
+from tests.sink_options.effectively_once import (
+    CHECKPOINT,
+    Start,
+    assert_each_stored_once,
+    new_workers,
+    plan_batch,
+    rows,
+)
 from tests.without_spark.sink import Cells, Task, batches, options, schema
-from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE, read_commit_note
-
-Start = Callable[..., EmbeddedCluster]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with ExitStack() as stack:
-
-        def give(*topics: str, partitions: int = 1) -> EmbeddedCluster:
-            specs = {topic: TopicSpec(partitions=partitions) for topic in topics or ("demo",)}
-            return stack.enter_context(embedded_cluster(topics=specs, brokers=1))
-
-        yield give
-
-
-def new_workers() -> None:
-    """Act as if Spark had ended the workers before."""
-    RUN_CACHE.clear()
-    forget_servers()
+from tubemq_spark.sink.earlier_attempts import read_commit_note
 
 
 def write(
@@ -47,7 +32,7 @@ def write(
 ) -> Task:
     """Write and commit a batch of one task by new workers; return the task of the next batch."""
     new_workers()
-    writing = begin(cluster, some, topic, **given)
+    writing = plan_batch(cluster, some, topic, **given)
     new_workers()
     written = writing.write(some, task)
     new_workers()
@@ -55,12 +40,12 @@ def write(
     return task.next()
 
 
-def standing(cluster: EmbeddedCluster, group: str, topic: str) -> int | None:
+def group_position(cluster: EmbeddedCluster, group: str, topic: str) -> int | None:
     return cluster.group_offset(group, topic, 1, 0)
 
 
 def group_of(cluster: EmbeddedCluster) -> str:
-    once = begin(cluster, rows("", 1, topic=""), None).plan.options.effectively_once
+    once = plan_batch(cluster, rows("", 1, topic=""), None).plan.options.effectively_once
     assert once is not None
     return once.group
 
@@ -83,7 +68,7 @@ def test_a_commit_reads_no_bookmarks(start: Start) -> None:
     """It moves them by two requests for each partition; the plan sends four."""
     cluster, task = start(partitions=3), Task()
     some = rows("0", 5)
-    source = TubeMQDataSource(options(cluster, "demo", effectivelyOnce=True, checkpointLocation="/checkpoints/trap"))
+    source = TubeMQDataSource(options(cluster, "demo", effectivelyOnce=True, checkpointLocation=CHECKPOINT))
     claims = cluster.tubemq.on("partition_register").count()
     writer = source.streamWriter(schema(some), False)
     assert claims.fired == 0
@@ -101,10 +86,10 @@ def test_rows_of_an_earlier_run_are_found(start: Start) -> None:
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     some = rows("1", 20)
-    begin(cluster, some).write(some[:12], task)
+    plan_batch(cluster, some).write(some[:12], task)
     new_workers()
-    assert begin(cluster, some).write(some, task.restarted()).already_stored == 12
-    once_each(cluster, rows("0", 5), some)
+    assert plan_batch(cluster, some).write(some, task.restarted()).already_stored == 12
+    assert_each_stored_once(cluster, rows("0", 5), some)
 
 
 def test_bookmarks_move_in_topics_of_earlier_batches(start: Start) -> None:
@@ -114,7 +99,7 @@ def test_bookmarks_move_in_topics_of_earlier_batches(start: Start) -> None:
         cluster.tubemq.send("rare", b"foreign")
         task = write(cluster, task, rows(str(batch), 4, topic="often"), None)
     group = group_of(cluster)
-    assert [standing(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
+    assert [group_position(cluster, bookmark_group(group, batch), "rare") for batch in (2, 3)] == [6 * UNIT, 7 * UNIT]
 
 
 def test_a_deleted_topic_is_forgotten(start: Start) -> None:
@@ -140,7 +125,7 @@ def test_a_query_that_was_stopped_cleanly_starts_again_after_retention(start: St
     new_workers()
     some = rows("3", 5, **given)
     task = task.restarted()
-    writing = begin(cluster, some, topic)
+    writing = plan_batch(cluster, some, topic)
     written = writing.write(some[:3], task)
     assert (written.already_stored, sum(written.rows.values())) == (0, 3)
     assert writing.write(some, task.again()).already_stored == 3
@@ -155,14 +140,14 @@ def test_a_task_marks_the_batch_as_begun_after_its_search(start: Start, monkeypa
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     new_workers()
     group, some = group_of(cluster), rows("2", 5, topic="demo")
-    stood: list[int | None] = []
+    positions: list[int | None] = []
 
-    clock = SkippingClock(on_sleep=lambda _: stood.append(standing(cluster, plan_group(group), "demo")))
+    clock = SkippingClock(on_sleep=lambda _: positions.append(group_position(cluster, plan_group(group), "demo")))
     monkeypatch.setattr("tubemq_spark.client.settings.SYSTEM_CLOCK", clock)
-    writing = begin(cluster, some, None)
+    writing = plan_batch(cluster, some, None)
     assert sum(writing.write(some, task.restarted()).rows.values()) == 5
-    assert stood == [0]
-    assert standing(cluster, plan_group(group), "demo") == 10 * UNIT
+    assert positions == [0]
+    assert group_position(cluster, plan_group(group), "demo") == 10 * UNIT
 
 
 def test_many_messages_of_others_prevent_a_search_only_if_the_batch_has_begun(start: Start) -> None:
@@ -173,10 +158,10 @@ def test_many_messages_of_others_prevent_a_search_only_if_the_batch_has_begun(st
         cluster.tubemq.send("demo", b"foreign")
     new_workers()
     task, some = task.restarted(), rows("1", 5)
-    begin(cluster, some, **given).write(some[:2], task)
+    plan_batch(cluster, some, **given).write(some[:2], task)
     new_workers()
     with pytest.raises(ConfigError, match="'effectivelyOnceMaxOffsets'"):  # this batch has begun
-        begin(cluster, some, **given).write(some, task.restarted())
+        plan_batch(cluster, some, **given).write(some, task.restarted())
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["in the batch", "before Spark knew of the commit"])
@@ -185,7 +170,7 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))
     some = rows("1", 30)
-    writing = begin(cluster, some)
+    writing = plan_batch(cluster, some)
     written = writing.write(some, task)
     if committed:
         writing.commit([written], 1)
@@ -193,7 +178,7 @@ def test_a_query_that_was_killed_does_not_start_again_after_retention(start: Sta
     cluster.tubemq.expire("demo", keep=10)
     new_workers()
     with pytest.raises(DataLossError, match="cannot be found, because retention has removed messages"):
-        begin(cluster, some).write(some, task.restarted())
+        plan_batch(cluster, some).write(some, task.restarted())
 
 
 def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
@@ -202,12 +187,12 @@ def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
     task = write(cluster, task, rows("0", 5))
     group = group_of(cluster)
     some = rows("1", 5)
-    writing = begin(cluster, some, tubemq_retry_maxElapsedMs=500)
+    writing = plan_batch(cluster, some, tubemq_retry_maxElapsedMs=500)
     written = writing.write(some, task)
     cluster.tubemq.on("partition_register", group=bookmark_group(group, 1)).fail(503, "just now")
     writing.commit([written], 1)
     cluster.tubemq.clear_faults()
-    assert standing(cluster, plan_group(group), "demo") == 5 * UNIT
+    assert group_position(cluster, plan_group(group), "demo") == 5 * UNIT
 
 
 def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
@@ -219,7 +204,7 @@ def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
     cluster.tubemq.flush("demo")
     cluster.tubemq.expire("demo", keep=10)
     some = rows("1", 5)
-    writing = begin(cluster, some)
+    writing = plan_batch(cluster, some)
     lost = cluster.tubemq.on("send_message", nth=2, times=1).close_mid_frame()
     written = writing.write(some, task)
     assert lost.fired == 1

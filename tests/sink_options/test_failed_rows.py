@@ -137,12 +137,14 @@ def test_a_bad_row_fails_the_task(cluster: Cluster, one_for_all: str, bad: BadRo
     writing = Writing(cluster, schema(rows), streaming=True, **given_of(bad, one_for_all))
     with pytest.raises(ConfigError) as caught:
         writing.write(rows, Task(partition=5))
-    said = str(caught.value)
-    assert re.match(r"row 2 of task partition 5(, column '\w+'|): ", said)
-    assert re.search(bad.reason, said)
-    assert bad.column in said
-    assert "\n" not in said
-    assert said.endswith("; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter")
+    error_text = str(caught.value)
+    assert re.match(r"row 2 of task partition 5(, column '\w+'|): ", error_text)
+    assert re.search(bad.reason, error_text)
+    assert bad.column in error_text
+    assert "\n" not in error_text
+    assert error_text.endswith(
+        "; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter"
+    )
     assert "another exception" not in "".join(traceback.format_exception(caught.value))
     assert "direct cause" not in "".join(traceback.format_exception(caught.value))
     assert len(stored_in(cluster, one_for_all)) == before + 2
@@ -160,9 +162,9 @@ def test_a_bad_row_is_dropped(
     written = writing.write(rows, Task(partition=5))
     assert (written.dropped, written.dead_letters, sum(written.rows.values())) == (1, 0, 3)
     assert len(stored_in(cluster, one_for_all)) == before + 3
-    told = _warnings(caplog)
-    assert re.match(f"row 2 of task partition 5 can never be sent: .*{bad.reason}", told[0])
-    assert told[1] == "1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
+    warnings = _warnings(caplog)
+    assert re.match(f"row 2 of task partition 5 can never be sent: .*{bad.reason}", warnings[0])
+    assert warnings[1] == "1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
     caplog.clear()
     writing.commit([written, None, written], batch=4)
     assert _warnings(caplog) == ["batch 4: 2 rows could never be sent and were dropped (failedRows=drop)"]
@@ -236,10 +238,10 @@ def test_many_bad_rows_are_counted(
     written = save(cluster, rows, topic, task=Task(), **given)
     assert (written.dead_letters, sum(written.rows.values())) == (100, 300)
     assert bodies(cluster, topic) == sorted(row["value"] for row in rows if row["value"] is not None)
-    letters = [own(message) for message in stored_in(cluster, dead)]
-    assert sorted(int(letter["dead_row"]) for letter in letters) == list(range(0, 300, 3))
-    for letter in letters:
-        assert base64.b64decode(unquote(letter["dead_key"])) == f"k{letter['dead_row']}".encode()
+    dead_letters = [own(message) for message in stored_in(cluster, dead)]
+    assert sorted(int(dead_letter["dead_row"]) for dead_letter in dead_letters) == list(range(0, 300, 3))
+    for dead_letter in dead_letters:
+        assert base64.b64decode(unquote(dead_letter["dead_key"])) == f"k{dead_letter['dead_row']}".encode()
     assert sum("can never be sent: column 'value': it is null" in message for message in caplog.messages) == 5
 
 
@@ -249,10 +251,10 @@ def test_dead_letters_of_a_batch_write_have_no_batch(cluster: Cluster, topic: st
     rows: list[dict[str, Any]] = [{"value": None}, {"value": b"good"}]
     writing = Writing(cluster, schema(rows), topic, failedRows="deadLetter", deadLetterTopic=dead)
     writing.write(rows, Task(batch=9, partition=2))
-    (letter,) = stored_in(cluster, dead)
-    assert own(letter)["dead_id"] == writing.plan.write_id
-    assert own(letter)["dead_partition"] == "2"
-    assert "dead_batch" not in own(letter)
+    (dead_letter,) = stored_in(cluster, dead)
+    assert own(dead_letter)["dead_id"] == writing.plan.write_id
+    assert own(dead_letter)["dead_partition"] == "2"
+    assert "dead_batch" not in own(dead_letter)
 
 
 @pytest.mark.sink_option("deadLetterTopic")
@@ -267,9 +269,9 @@ def test_rows_for_the_dead_letter_topic_become_dead_letters(cluster: Cluster, to
     written = Writing(cluster, schema(rows), streaming=True, **given).write(rows, Task())
     assert written.dead_letters == 1
     assert bodies(cluster, topic) == [b"a", b"c"]
-    (letter,) = stored_in(cluster, dead)
-    assert own(letter)["dead_topic"] == dead
-    assert unquote(own(letter)["dead_reason"]) == (
+    (dead_letter,) = stored_in(cluster, dead)
+    assert own(dead_letter)["dead_topic"] == dead
+    assert unquote(own(dead_letter)["dead_reason"]) == (
         "column 'topic': it is the dead letter topic, which takes no other rows"
     )
 
@@ -326,12 +328,12 @@ def test_texts_that_are_not_utf8_are_bad_rows(cluster: Cluster, one_for_all: str
     writing = Writing(cluster, columns, failedRows="deadLetter", deadLetterTopic=dead_topic, **plain)
     assert write_batches(writing.plan, [batch]).dead_letters == 1
     assert len(stored_in(cluster, one_for_all)) == before + 3
-    (letter,) = [
+    (dead_letter,) = [
         own(message)
         for message in stored_in(cluster, dead_topic)
         if message.body == b"bad" and own(message)["dead_id"] == writing.plan.write_id
     ]
-    assert ODD in unquote_to_bytes(letter[f"dead_{column}"])
+    assert ODD in unquote_to_bytes(dead_letter[f"dead_{column}"])
 
 
 def _spark_texts(cells: list[Any]) -> pa.Array:

@@ -43,17 +43,17 @@ def test_a_task_takes_no_more_rows_than_may_be_in_memory(cluster: Cluster, most:
     topic = cluster.new_topic("one")
     rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
     columns = schema(rows)
-    standing = []
+    stored_counts = []
 
     def watched() -> Iterator[pa.RecordBatch]:
         for batch in batches(rows, columns, 1):
-            standing.append(len(bodies(cluster, topic)))
+            stored_counts.append(len(bodies(cluster, topic)))
             yield batch
 
     writing = Writing(cluster, columns, topic, tubemq_producer_maxInFlightBytes=most)
     written = write_batches(writing.plan, watched())
     assert sum(written.rows.values()) == 20
-    ahead = [taken - stored for taken, stored in enumerate(standing)]
+    ahead = [taken - stored for taken, stored in enumerate(stored_counts)]
     assert max(ahead) <= most // 5000
     assert bodies(cluster, topic) == [row["value"] for row in rows]
 
@@ -63,13 +63,13 @@ def test_the_default_takes_many_rows_ahead(cluster: Cluster) -> None:
     """By default, the task takes all these few rows before one is stored."""
     topic = cluster.new_topic("one")
     rows = [{"value": b"%04d" % n + bytes(5000)} for n in range(20)]
-    standing = []
+    stored_counts = []
 
     def watched() -> Iterator[pa.RecordBatch]:
         for batch in batches(rows, schema(rows), 1):
-            standing.append(len(bodies(cluster, topic)))
+            stored_counts.append(len(bodies(cluster, topic)))
             yield batch
 
     write_batches(Writing(cluster, schema(rows), topic).plan, watched())
-    assert standing == [0] * 20
+    assert stored_counts == [0] * 20
     assert len(bodies(cluster, topic)) == 20

@@ -86,8 +86,8 @@ def test_packs_are_read_as_rows(cluster: Cluster, topic: str, codec: str, by_row
         assert (found["inlong_group"], found["inlong_stream"]) == (row["inlong_group"], row["inlong_stream"])
         assert found["inlong_time"] == MOMENT
         dt = str(int(MINUTE.timestamp()) * 1000 + 59_123)
-        told = {"groupId": row["inlong_group"], "streamId": row["inlong_stream"], "dt": dt, "cnt": "1"}
-        assert dict(found["inlong_attributes"]) == told | (row["inlong_attributes"] or {})
+        expected = {"groupId": row["inlong_group"], "streamId": row["inlong_stream"], "dt": dt, "cnt": "1"}
+        assert dict(found["inlong_attributes"]) == expected | (row["inlong_attributes"] or {})
         assert dict(found["attributes"]) == row["attributes"]
         assert found["msg_type"] == row["inlong_stream"]  # as DataProxy sends it
 
