@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster
 from tests.faults.bench import (
     GROUP,
@@ -364,8 +365,8 @@ def test_a_broker_that_limits_the_rate() -> None:
             tubemq.flush("one")
             for rule in rules:
                 tubemq.set_flow_rule(rule)
-            query = Query(tubemq, "one", **CALM)
-            with tubemq.on("get_message").run(lambda: tubemq.clock.advance(2)) as fetches:
+            query = Query(tubemq, "one", clock=SkippingClock(tubemq.clock.advance), **CALM)
+            with tubemq.on("get_message").count() as fetches:
                 query.run()
             assert query.rows == stored(tubemq, "one")
             calls.append(fetches.fired)
@@ -470,7 +471,7 @@ def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
     with pytest.raises(
         TransportError, match=r"^row 0 of the task cannot be sent, .* topic pair .*, which runs\. .*open"
     ):
-        write(tubemq, ROWS, retry_for=SOME_TRIES)
+        write(tubemq, ROWS, retry_for=SOME_TRIES, clock=SkippingClock())
     tubemq.open_topic("pair")
     assert write(tubemq, ROWS) == len(ROWS)
     assert counts(tubemq) == Counter(ROWS)
