@@ -171,7 +171,9 @@ class ConsumerSession(MasterSession):
             )
             what = f"the heartbeat of group {self.group}"
             try:
-                reply = self._master.ask(Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what)
+                reply = self._master.ask(
+                    Method.CONSUMER_HEARTBEAT_V2, message, pb.HeartResponseM2CV2, what, ForgottenError
+                )
             except ForgottenError:
                 self._register()
             else:

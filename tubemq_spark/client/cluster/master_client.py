@@ -63,17 +63,24 @@ class MasterClient:
     def is_registered(self) -> bool:
         return self.state is MemberState.REGISTERED
 
-    def ask(self, method: Method, message: Message, kind: type[R], what: str) -> R:
+    def ask(
+        self,
+        method: Method,
+        message: Message,
+        kind: type[R],
+        what: str,
+        forgotten: type[TransportError] = TransportError,
+    ) -> R:
         """Return the reply of the first master that is in service. Masters that fail move to the end of the list.
 
-        Raise `TransportError` if no master is in service, `ForgottenError` if the client must register again, and the
-        error of the reply's code otherwise.
+        Raise `TransportError` if no master is in service, `forgotten` if the client must register again, and the error
+        of the reply's code otherwise.
         """
         reply = self._ask_in_turn(method, message, kind, what)
         code = reply.errCode
         if code == ErrCode.HB_NO_NODE:
             self._membership.on(MemberEvent.FORGOTTEN)
-            raise ForgottenError(f"{what}: the master has forgotten this client")
+            raise forgotten(f"{what}: the master has forgotten this client")
         if code == ErrCode.NOT_READY:
             raise TransportError(f"{what}: the master is not ready")
         if code != ErrCode.SUCCESS:
