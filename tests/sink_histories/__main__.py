@@ -58,7 +58,7 @@ def main() -> int:
             failed += 1
             print(f"\n{outcome}\n{outcome.history.to_json()}\n", flush=True)
     took = time.monotonic() - begun
-    print(f"{len(chosen) - failed} of {len(chosen)} as they must be, {took:.1f} s, {len(chosen) / took:.1f} a second")
+    print(f"{len(chosen) - failed} of {len(chosen)} correct, {took:.1f} s, {len(chosen) / took:.1f} a second")
     print(", ".join(f"{name} {count}" for name, count in sorted(stats.items())))
     return int(failed > 0)
 

@@ -14,8 +14,8 @@ REAL_SETTING = Setting(brokers=2, topics={"a": TopicShape(3, 1)}, tasks=[[4, 3],
 
 
 def histories(server: str = "embedded") -> list[History]:
-    """One for each call of each process of each batch, and each way to go; where a task goes, once with another try of
-    the task, once with another driver."""
+    """Return a history for each request of each process of each batch, and each way to fail. A killed task is attempted
+    again, once by the same driver and once by another one."""
     setting = SETTING if server == "embedded" else REAL_SETTING
     with Stage(server) as stage:
         outcome = stage.play(History("every-rpc", setting))

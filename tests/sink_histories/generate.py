@@ -128,8 +128,8 @@ def generate(name: str, server: str = "embedded") -> History:
 
 
 def _with_unlisted(history: History) -> History:
-    """In some histories a topic is on one broker alone, and that is down when new workers meet the topic: the master
-    does not list it."""
+    """Give some histories a topic on one broker that is down when new workers first use the topic: the master does not
+    list it."""
     r, setting = random.Random(f"{history.name}:unlisted"), history.setting
     if r.random() > 0.3:
         return history

@@ -34,11 +34,12 @@ CORRUPT = "corrupt"
 
 @dataclass(frozen=True)
 class OutRow:
-    """`topic` is where it has to go, `target` is (broker id, partition id). One that is `bad` can never be sent: it has
-    half a target, or one that is not there, or the source could not take it apart.
+    """A row for `topic`; `target` is (broker id, partition id).
 
-    `read_in` is the topic that the frame names, where that is not the one to go to. As an origin the frame names a
-    partition that is nowhere."""
+    A `bad` row can never be sent: it has half a target, an unknown one, or the source could not decode it. `read_in` is
+    the topic that the frame names if it is not the destination. The frame says that the row was read in a partition
+    that does not exist.
+    """
 
     topic: str
     body: bytes

@@ -25,9 +25,12 @@ class BrokenError(AssertionError):
 
 @dataclass
 class Case:
-    """`stored` stands there now, `lost` went in crashes at that moment, `expired` by retention. `accidents` are of the
-    cluster, `exempt` the batches of which doubles were allowed, `retold` those whose commit was tried again, `relaid`
-    those that had another number of tasks in some of their tries."""
+    """What a history has left behind.
+
+    `stored` are the messages on the servers, `lost` those that crashes removed, with the time, and `expired` those that
+    retention removed. `accidents` happened to the cluster. Batches: `exempt` may have doubles, `committed_again` had
+    several attempts of the commit, `changed_tasks` had attempts with different numbers of tasks.
+    """
 
     setting: Setting
     query: str
@@ -38,8 +41,8 @@ class Case:
     accidents: frozenset[str] = frozenset()
     exempt: frozenset[int] = frozenset()
     receipts: Path | None = None
-    retold: frozenset[int] = frozenset()
-    relaid: frozenset[int] = frozenset()
+    committed_again: frozenset[int] = frozenset()
+    changed_tasks: frozenset[int] = frozenset()
     doubles: int = field(default=0, init=False)
 
 
@@ -115,7 +118,7 @@ def _check_stamps(case: Case) -> None:
         if query != case.query:
             raise BrokenError(f"{one.body!r} has the stamp {stamp}, and the query is {case.query}")
         number = int(row) & 0xFFFFFFFF
-        if int(batch) in case.relaid:
+        if int(batch) in case.changed_tasks:
             is_right = one.body in {other.body for done in case.committed[int(batch)] for other in done.rows}
         else:
             rows = case.committed[int(batch)][int(task)].rows
@@ -145,7 +148,7 @@ def _check_keys(case: Case) -> None:
     first = _first_places([*case.stored, *case.expired])
     homes: dict[tuple[str, bytes], set[Partition]] = defaultdict(set)
     for batch, tasks in case.committed.items():
-        for task, done in enumerate(tasks if batch not in case.relaid else ()):
+        for task, done in enumerate(tasks if batch not in case.changed_tasks else ()):
             counts = Counter(row.body for row in done.rows)
             last: dict[tuple[Partition, bytes], tuple[int, OutRow]] = {}
             for row in done.rows:
@@ -232,7 +235,7 @@ def _tried(done: Committed) -> list[OutRow]:
 def _check_receipts(case: Case, folder: Path) -> None:
     known = {one.identity: one for one in [*case.stored, *case.lost, *case.expired]}
     for batch, tasks in case.committed.items():
-        if not tasks or batch in case.relaid:
+        if not tasks or batch in case.changed_tasks:
             continue
         rows = pq.read_table(folder / f"{uuid.UUID(case.query)}-{batch:010d}.parquet").to_pylist()
         named = {(row["spark_partition"], row["spark_row"], row["topic"]) for row in rows}
@@ -241,7 +244,7 @@ def _check_receipts(case: Case, folder: Path) -> None:
         }
         shown = {(task, number & 0xFFFFFFFF) for task, number, _ in named}
         # Where rows come in another order and are all sent again, a number is another row's each time.
-        is_mixed = case.setting.shuffled and case.setting.mode != ONCE and batch in case.retold
+        is_mixed = case.setting.shuffled and case.setting.mode != ONCE and batch in case.committed_again
         # A row that stands already may have been found in the place of an equal one, or at another place.
         is_exact = case.setting.shuffled or case.setting.equal or shown == wanted
         is_whole = wanted <= shown if is_mixed else is_exact and len(named) == len(wanted)

@@ -19,7 +19,7 @@ from tests.sink_histories.world import DEAD, World
 from tests.sink_histories.zygote import Child, Zygote
 from tests.without_spark.sink import Task
 
-RUNS = 8  # of one batch; from the fourth on there is peace
+RUNS = 8  # of one batch; from the fourth on, no more events disturb it
 _TICK = 0.02
 
 
@@ -44,8 +44,10 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Committed:
-    """What a task of a committed batch wrote, in the order of the try that counts, and what that reported; it had
-    `begun` then on the monotonic clock."""
+    """The rows of a task of a committed batch, their order in the attempt that counts, and what that has `written`.
+
+    It began at `begun` on the monotonic clock.
+    """
 
     rows: list[OutRow]
     order: list[int]
@@ -83,14 +85,14 @@ class Player:
         if self.receipts is not None:
             self._options["receipts"] = str(self.receipts)
         self.committed: dict[int, list[Committed]] = {}
-        self.commits: Counter[int] = Counter()  # tries of each batch
-        self.exempt: set[int] = set()  # batches of which it could not be told what stands, as documented
-        self.relaid: dict[int, int] = {}  # batches with another number of tasks, and how many more
+        self.commits: Counter[int] = Counter()  # attempts of each batch
+        self.exempt: set[int] = set()  # batches with an unknown outcome, as documented, which may have doubles
+        self.changed_tasks: dict[int, int] = {}  # batches with another number of tasks, and the difference
         self.stats: Counter[str] = Counter()
-        self.calls: dict[tuple[int, str, int], int] = {}  # by batch, role and task, of those that went well
+        self.calls: dict[tuple[int, str, int], int] = {}  # requests of successful jobs, by batch, role and task
         self._tries: Counter[tuple[int, int]] = Counter()
         self._workers: list[Child] = []
-        self._children: set[Child] = set()  # all that live, as far as known
+        self._children: set[Child] = set()  # all processes that live, as far as known
         self._dead = False
         self._run = ""
         self._first: int | None = None  # the first batch of the run
@@ -123,7 +125,7 @@ class Player:
             try:
                 self._try_batch(batch, run)
                 self.stats["batches"] += 1
-                if batch in self.relaid:
+                if batch in self.changed_tasks:
                     self._options.pop("effectivelyOnceUncertain", None)
                 return
             except FailedError as failed:
@@ -133,8 +135,8 @@ class Player:
                     hard=failed.is_death or random.Random(f"{self.history.name}:{batch}:{run}").random() < 0.5
                 )
             is_gone = last.kind == "DataLossError" and "expire" in self.world.accidents and run > 1
-            if is_gone or (last.kind == "ConfigError" and batch in self.relaid):
-                self._options["effectivelyOnceUncertain"] = "sendAgain"  # what a user would do
+            if is_gone or (last.kind == "ConfigError" and batch in self.changed_tasks):
+                self._options["effectivelyOnceUncertain"] = "sendAgain"  # as a user would do
                 self.exempt.add(batch)
         raise AssertionError(f"batch {batch} never ended: {last}")
 
@@ -146,7 +148,7 @@ class Player:
         if event.kind == "fresh":
             self._end_workers()
         elif event.kind == "tasks":
-            self.relaid[event.batch] = args["by"]
+            self.changed_tasks[event.batch] = args["by"]
             if "effectivelyOnceUncertain" in self._options:
                 self.exempt.add(event.batch)
         elif event.kind == "fault":
@@ -185,13 +187,13 @@ class Player:
         self.committed[batch] = tasks
         self.stats["rows dropped"] += sum(task.written.dropped for task in tasks)
         self.stats["dead letters"] += sum(task.written.dead_letters for task in tasks)
-        self.stats["rows that stood"] += sum(task.written.already_stored for task in tasks)
+        self.stats["rows already stored"] += sum(task.written.already_stored for task in tasks)
 
     def _write(self, batch: int, run: int, writer: bytes) -> list[Committed]:
         history, setting = self.history, self.history.setting
         topics, partitions = self.world.topics, self.world.partitions
         rows = [generate.rows(history, batch, task, topics, partitions) for task in range(len(setting.tasks[batch]))]
-        rows = generate.spread(rows, self.relaid.get(batch, 0))
+        rows = generate.spread(rows, self.changed_tasks.get(batch, 0))
         waiting = deque((task, 0) for task in range(len(rows)))
         running: dict[Child, tuple[int, int, list[int], float]] = {}
         ended: dict[int, Committed] = {}
@@ -233,12 +235,12 @@ class Player:
                             f"task {task} failed {attempt + 1} times, at last: {text}", kind=done.kind if done else ""
                         )
                     self._check_error(done)
-                    # Where a stage is tried again, for shuffle files that are lost, its tasks are counted anew.
+                    # Spark counts attempts from 0 again in another attempt of the stage, after lost shuffle files.
                     anew = any(event.args["task"] % len(rows) == task for event in history.at("stage", batch, run))
                     waiting.append((task, 0 if anew and not attempt and not staged else attempt + 1))
                     staged = staged or anew
         finally:
-            for child in running:  # tasks of a job that failed are cancelled
+            for child in running:  # Spark cancels the tasks of a failed job
                 self._end(child)
         return [ended[task] for task in range(len(rows))]
 
@@ -246,12 +248,12 @@ class Player:
         """Check that events of the history explain the error."""
         if done is None:
             return
-        # A claim is lost to nobody where the cluster's clock was advanced, or a task was slower than the claim's end.
+        # A claim expires if the cluster's clock was advanced, or if a task was slow.
         allowed = {"TransportError", "ServerError", "PositionMovedError", "PartitionOccupiedError", "FencedError"}
         allowed.add("FetchFailedError")
         if "expire" in self.world.accidents:
             allowed.add("DataLossError")
-        if self._batch in self.relaid and "task of the same number" in (done.error or ""):
+        if self._batch in self.changed_tasks and "task of the same number" in (done.error or ""):
             allowed.add("ConfigError")
         assert done.kind in allowed, f"no accident may lead to this: {done.error}"
 

@@ -79,13 +79,13 @@ class RealWorld:
             self._cluster.stop_broker(pick(self._cluster.broker_ids, args["broker"]))
             self._cluster.start_broker(pick(self._cluster.broker_ids, args["broker"]))
         else:
-            raise AssertionError(f"nobody knows what {kind} is")
+            raise AssertionError(f"unknown change {kind}")
 
     def fault(self, args: Mapping[str, Any]) -> None:
-        raise AssertionError("real servers do not fail when told")
+        raise AssertionError("real servers have no injected failures")
 
     def at_call(self, args: Mapping[str, Any], function: Callable[[], None]) -> None:
-        raise AssertionError("calls to real servers are not seen")
+        raise AssertionError("requests to real servers cannot be observed")
 
     def tend(self) -> None:
         pass

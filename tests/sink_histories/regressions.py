@@ -1,4 +1,4 @@
-"""Histories that once failed, as short as they were found to be."""
+"""Histories that failed once, shrunk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TWO_TOPICS = Setting(
     options={"tubemq.producer.maxInFlight": "1"},
 )
 
-# New workers meet a topic whose only broker is down. Its rows were dropped as those of an unknown topic.
+# New workers use a topic whose only broker is down. The sink dropped its rows as rows of an unknown topic.
 UNLISTED = History(
     "a topic that is not listed",
     Setting(
@@ -35,26 +35,26 @@ UNLISTED = History(
 _ONE_TOPIC = Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[], mode=ONCE)
 
 REGRESSIONS = [
-    # A row stands in one topic under the number that a row of the other topic has in the next try.
+    # A row is stored in one topic with the number that a row of the other topic has in the next attempt.
     History(
         "other order in two topics",
         _TWO_TOPICS,
         (Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "kill_answered", "nth": 15}),),
     ),
-    # Receipts of a batch that was committed and is tried again in another order.
+    # Receipts of a committed batch that is attempted again in another order.
     History(
         "other order after the commit",
         replace(_TWO_TOPICS, tasks=[[10]], mode=STAMPED, failed_rows="drop"),
         (Event("die", 0, 0, {"at": COMMITTED}),),
     ),
     UNLISTED,
-    # A worker that has seen nothing of its run before took each batch for one that may have been tried.
+    # A worker that had seen nothing of its run searched in each batch for earlier attempts.
     History(
         "long triggers",
         replace(_ONE_TOPIC, tasks=[[3], [3], [3]], long_triggers=True),
         (Event("die", 1, 0, {"at": WRITTEN}), Event("foreign", 2, 0, {"topic": 0, "count": 40})),
     ),
-    # Nobody looked for the rows of tasks that there are no more.
+    # No task searched for the rows of tasks that do not exist any more.
     History(
         "fewer tasks",
         replace(_ONE_TOPIC, tasks=[[5, 5, 5], [5]]),
@@ -62,9 +62,8 @@ REGRESSIONS = [
     ),
 ]
 
-# A stage that is tried again, for shuffle files that are lost, counts the tries of its tasks anew, and Spark does not
-# tell its Python workers which try of the stage it is. A worker that has seen an earlier batch of the run takes such a
-# try for the first.
+# Another attempt of a stage, after lost shuffle files, counts the attempts of its tasks from 0 again. Spark does not tell
+# Python workers which attempt of the stage runs. So a worker that knows an earlier batch assumes the first attempt.
 NOT_TOLD = History(
     "another try of the stage",
     Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE, width=1),

@@ -29,8 +29,7 @@ _PACES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a history; `problem` is None when all was as it must be. `calls` are those to servers, by batch,
-    role and task."""
+    """The outcome of a history, correct without `problem`. `calls` counts requests, by batch, role and task."""
 
     history: History
     problem: str | None = None
@@ -38,12 +37,11 @@ class Outcome:
     calls: dict[tuple[int, str, int], int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.history}\n{self.problem or 'as it must be'}"
+        return f"{self.history}\n{self.problem or 'correct'}"
 
 
 class Stage:
-    """Where histories are played, one at a time; with `blind`, by a sink that never sees what stands already, to test
-    that histories find it out."""
+    """Plays histories, one at a time. A `blind` sink finds no stored rows, to test that histories detect that."""
 
     def __init__(self, server: str = "embedded", *, blind: bool = False) -> None:
         self.server = server
@@ -110,7 +108,7 @@ class Stage:
                     frozenset(player.exempt),
                     player.receipts,
                     frozenset(batch for batch, tries in player.commits.items() if tries > 1),
-                    frozenset(player.relaid),
+                    frozenset(player.changed_tasks),
                 )
                 judge(case)
                 player.stats["doubles"] += case.doubles

@@ -11,22 +11,26 @@ from tests.histories.script import TopicShape
 
 PLAIN, STAMPED, ONCE = "plain", "stamped", "once"
 
-# What the frame has besides: nothing, the column `topic`, or all columns of the source.
+# Further columns of the frame: none, `topic`, or all columns of the source.
 BARE, WITH_TOPIC, AS_READ = "bare", "with topic", "as read"
 
 # The moments at which a driver may die.
-PLANNED, WRITTEN, COMMITTED = "planned", "written", "committed"  # the last one before the commit log knows
+PLANNED, WRITTEN, COMMITTED = (
+    "planned",
+    "written",
+    "committed",
+)  # the last before Spark's commit log has it
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happens in the `run`-th try, from 0, of a batch; before it unless `kind` says when.
+    """An event in attempt number `run`, from 0, of a batch. It happens before the attempt unless `kind` says when.
 
-    Kinds: `hook` (a process is killed, or one of its connections cut), `fault` (calls fail at the servers), `during`
-    (a change of the cluster at a call), `die` (the driver does), `stage` (a task that fails is tried again in another
-    try of its stage), `fresh` (idle workers end, so that tasks meet the cluster anew), `tasks` (from now on the batch
-    has so many tasks more or fewer), and all changes of the cluster. Numbers in `args` that choose something count
-    round.
+    Kinds: `hook` (a process is killed, or one of its connections cut), `fault` (requests fail at the servers), `during`
+    (the cluster changes at a request), `die` (the driver dies), `stage` (Spark attempts a failed task again in another
+    attempt of its stage), `fresh` (idle workers end, so that tasks know nothing of the cluster), `tasks` (from now on
+    the batch has so many tasks more or fewer), and all changes of the cluster. A number in `args` that chooses
+    something counts modulo the number of choices.
     """
 
     kind: str
@@ -40,14 +44,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Setting:
-    """`tasks` has for each batch the number of rows of each task. `config` are fields of `ServerConfig`, `options`
-    those of the sink but for where. Where `failed_rows`, as the option has it, is not `fail`, some rows can never be
-    sent. `width` is how many workers there are, `tries` how often a task is tried. A topic with a number in `homes` is
-    on that broker alone. With `long_triggers` Spark ends all workers before each batch. With `respelled` the checkpoint
-    names the query's groups, and each driver spells it in another way.
+    """The query and the cluster of a history.
 
-    With `topic_column` the rows name their topics. Without, option `topic` names the first topic for all rows, and a
-    `frame` that is not bare says that they were read in the last topic.
+    - `tasks` has the number of rows of each task, for each batch.
+    - `config` has fields of `ServerConfig`, `options` those options of the sink that do not name a destination.
+    - `failed_rows` is the option. If it is not `fail`, some rows can never be sent.
+    - `width` is the number of workers, `tries` the greatest number of attempts of a task.
+    - A topic with a number in `homes` is only on that broker.
+    - With `long_triggers`, Spark ends all workers before each batch.
+    - With `respelled`, the checkpoint names the query's groups, and each driver spells it in another way.
+    - With `topic_column`, the rows name their topics. Otherwise option `topic` names the first topic for all rows, and
+      a `frame` that is not bare says that they were read in the last topic.
     """
 
     brokers: int

@@ -45,8 +45,11 @@ class Message:
 
 
 class World(Protocol):
-    """`lost` went in crashes, at that moment of the monotonic clock, `expired` was too old; what the sink must bear in
-    mind is whether there were `accidents` (a crash, a stop, growth, retention), by name."""
+    """The servers of a history.
+
+    `lost` has messages that crashes removed, with the time on the monotonic clock; `expired` those that retention
+    removed. `accidents` names what happened to the cluster: a crash, a stop, growth, retention.
+    """
 
     topics: list[str]
     partitions: list[Partition]
@@ -87,7 +90,7 @@ class EmbeddedWorld:
     """A fresh embedded cluster."""
 
     def __init__(self, setting: Setting) -> None:
-        # Nothing is flushed by time but what the history has flushed; what a dead process claimed is free soon.
+        # Only the history flushes stores. The claims of dead processes expire soon.
         config: dict[str, Any] = {"consumer_reg_timeout": 1.0, "mem_cache_flush_interval": 3600.0, **setting.config}
         self.tubemq = EmbeddedTubeMQ(
             brokers=setting.brokers, framing=Framing.STANDARD, release=Release.V2_5, config=ServerConfig(**config)
@@ -96,7 +99,7 @@ class EmbeddedWorld:
         self.expired: dict[Message, float] = {}
         self.accidents: set[str] = set()
         self._keeps_positions = setting.mode == "once"
-        self._back: dict[int, float] = {}  # brokers that are down, and when they come back
+        self._back: dict[int, float] = {}  # brokers that are down, and when they start again
         self._numbers = itertools.count()
         self._shapes = dict(setting.topics)
         self._homes = {name: pick(self.tubemq.broker_ids, home) for name, home in setting.homes.items()}
@@ -136,7 +139,7 @@ class EmbeddedWorld:
         elif kind == "switch_master":
             self.tubemq.switch_master()
         else:
-            raise AssertionError(f"nobody knows what {kind} is")
+            raise AssertionError(f"unknown change {kind}")
 
     def fault(self, args: Mapping[str, Any]) -> None:
         calls = self._calls(args)
@@ -193,7 +196,7 @@ class EmbeddedWorld:
         if kind == "stop":
             self.tubemq.stop_broker(broker)
             return
-        if self._keeps_positions:  # a group whose first position was never written down begins anew, as documented
+        if self._keeps_positions:  # a group without a position on disk begins anew, as documented
             self.tubemq.clock.advance(7.0)
         self._gone(self.lost, lambda: self.tubemq.crash_broker(broker))
 
