@@ -201,7 +201,7 @@ def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[W
             yield WrongMaster(refused, "TransportError", f"Connection refused. {check}")
     elif request.param == "broker":
         yield WrongMaster(
-            cluster.broker_address(1), "ConfigError", "check option 'tubemq.master', masters listen on 8715"
+            cluster.broker_address(1), "ConfigError", "Check option 'tubemq.master': masters listen on 8715"
         )
     elif request.param == "http":
         with web_server() as address:
@@ -249,14 +249,14 @@ def test_wrong_framing_is_explained(failing: Failing, cluster: Cluster) -> None:
     wrong = "prefixed" if cluster.framing == "standard" else "standard"
     told = failing(**{"tubemq.rpc.framing": wrong, "tubemq.rpc.timeoutMs": 1000})
     assert told.error == "TransportError"
-    assert f"is 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
+    assert f"option 'tubemq.rpc.framing' ({wrong} was used)" in told.sentence
 
 
 def test_unknown_topic_is_explained(failing: Failing) -> None:
     told = failing(subscribe=f"{failing.topic},nothing")
     assert told.error == "ConfigError"
     assert "nothing" in told.sentence
-    assert re.search(r"check (option 'subscribe'|the topic's name), or have (the topic|it) created", told.sentence)
+    assert re.search(r"[Cc]heck (option 'subscribe'|the topic's name), or create (the topic|it)", told.sentence)
 
 
 # The group
