@@ -17,7 +17,7 @@ from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-PATIENCE = 30.0  # seconds
+RETRY_FOR = 30.0  # seconds
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tasks = [Producer(settings(cluster, retry_for=PATIENCE), rows_of=f"of task partition {n}") for n in range(3)]
+    tasks = [Producer(settings(cluster, retry_for=RETRY_FOR), rows_of=f"of task partition {n}") for n in range(3)]
     for task in tasks:
         task.send("demo", b"before")
         task.flush()
@@ -78,7 +78,7 @@ def test_failed_sends_are_logged_with_their_rows(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, fail: Callable[[EmbeddedTubeMQ], object], what: str
 ) -> None:
     fail(cluster.tubemq)
-    with Producer(settings(cluster, retry_for=PATIENCE), rows_of="of task partition 3") as producer:
+    with Producer(settings(cluster, retry_for=RETRY_FOR), rows_of="of task partition 3") as producer:
         producer.send("demo", b"a", target=(1, 0))
     first, *more = [text for text in warnings(caplog) if "heartbeat" not in text]
     assert first.startswith(f"rows of task partition 3 for {what}")
@@ -89,7 +89,7 @@ def test_failed_sends_are_logged_with_their_rows(
 
 def test_an_unreachable_broker_is_logged_if_records_go_to_others(caplog: pytest.LogCaptureFixture) -> None:
     with embedded_cluster(topics={"demo": TopicSpec(partitions=3)}, brokers=2) as cluster:
-        with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        with Producer(settings(cluster, retry_for=RETRY_FOR)) as producer:
             producer.send("demo", b"a")
             producer.flush()
             cluster.kill_broker(2)

@@ -36,12 +36,14 @@ class Left(NamedTuple):
 
 
 class Observer:
+    """Counts what exists, and waits until it is gone."""
+
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._tubemq = cluster.tubemq
         self._registers: Fault = counted(cluster, "producer_register")
         self._closes: Fault = counted(cluster, "producer_close")
 
-    def look(self) -> Left:
+    def count(self) -> Left:
         servers = self._tubemq._servers
         listeners = [one.plain for one in servers.masters] + [one.plain for one in servers.brokers.values()]
         return Left(
@@ -53,18 +55,18 @@ class Observer:
 
     def wait_for(self, before: Left) -> None:
         """Wait until no more is left than `before`: servers notice a little later that a connection has ended."""
-        wait_until(lambda: all(now <= then for now, then in zip(self.look(), before, strict=True)), f"{before}")
+        wait_until(lambda: all(now <= then for now, then in zip(self.count(), before, strict=True)), f"{before}")
 
     def settled(self, producers: int, connections: int) -> Left:
         """Wait until the servers have no more than these and no attempt to connect runs. Return what is left."""
 
         def is_settled() -> bool:
-            left = self.look()
+            left = self.count()
             dialling = any(one.name.startswith("tubemq-connect") for one in threading.enumerate())
             return not dialling and left.producers == producers and left.connections <= connections
 
         wait_until(is_settled, f"{producers} producers and {connections} connections")
-        return self.look()
+        return self.count()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files as Linux shows them")
@@ -92,7 +94,7 @@ def test_failed_tasks_leave_nothing_behind(cluster: EmbeddedCluster, shared: boo
     observer = Observer(cluster)
     with Producer(same) as producer:
         producer.send("demo", b"before")
-    before = observer.look()
+    before = observer.count()
     cluster.stop_broker(2)
     refusal = cluster.tubemq.on("send_message", broker=1).fail(400)
     for number in range(100):

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
-from tubemq_spark.client.producer.partitioner import Partitioner, RoundRobin
+from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
@@ -120,21 +118,6 @@ def pair(clock: ManualClock) -> Scene:
 
 BOTH = cluster(1, 2).partitions("demo")
 P10, P11, P20, P21 = BOTH
-
-
-# Round robin
-
-
-@given(st.lists(st.sampled_from(BOTH), min_size=1, unique=True), st.integers(0, 1 << 30), st.integers(1, 4))
-def test_round_robin_gives_each_partition_its_turn(partitions: list[Partition], start: int, rounds: int) -> None:
-    deal = RoundRobin(start)
-    chosen = [deal.choose(partitions) for _ in range(rounds * len(partitions))]
-    assert Counter(chosen) == dict.fromkeys(partitions, rounds)
-    assert chosen[: len(partitions)] == chosen[-len(partitions) :]
-
-
-def test_round_robin_begins_at_a_random_partition() -> None:
-    assert len({RoundRobin().choose(BOTH) for _ in range(200)}) > 1
 
 
 # Without failures

@@ -28,14 +28,14 @@ from tubemq_spark.testing import Calls, Fault
 HEARTBEAT = "producer_heartbeat"
 STANDBY = "org.apache.inlong.tubemq.corerpc.exception.StandbyException"
 TOPICS = {"demo": TopicSpec(partitions=3), "other": TopicSpec(partitions=1)}
-PATIENCE = 60.0
+LONG = 60.0  # seconds
 SHORT = 20.0  # seconds for which a new master's lists are incomplete; masters forget clients after 30
 
 
 @pytest.fixture(autouse=True)
 def patient(use_timings: UseTimings) -> None:
     """Producers wait for the lists until a test's fault has completed them."""
-    use_timings(topic_lists_fill_up=PATIENCE)
+    use_timings(topic_lists_fill_up=LONG)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @contextmanager
 def producer_session(
-    cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: SkippingClock | None = None
+    cluster: EmbeddedCluster, retry_for: float = LONG, clock: SkippingClock | None = None
 ) -> Iterator[ProducerSession]:
     session = ProducerSession(settings(cluster, retry_for=retry_for, clock=clock or SkippingClock()))
     try:
@@ -62,7 +62,7 @@ def producer_session(
 
 
 @contextmanager
-def warm(cluster: EmbeddedCluster, retry_for: float = PATIENCE, clock: Clock = SYSTEM_CLOCK) -> Iterator[Producer]:
+def warm(cluster: EmbeddedCluster, retry_for: float = LONG, clock: Clock = SYSTEM_CLOCK) -> Iterator[Producer]:
     """Yield a producer that has written to topic demo."""
     with Producer(settings(cluster, retry_for=retry_for, clock=clock)) as producer:
         producer.send("demo", b"warm", row=0)
@@ -83,7 +83,7 @@ def fail_over(cluster: EmbeddedCluster, heartbeats: int = 5) -> Fault:
 @pytest.mark.parametrize("masters", [1, 2], ids="of {}".format)
 def test_a_new_topic_is_found_after_a_failover(masters: int, known: str) -> None:
     with embedded_cluster(topics=TOPICS, brokers=2, masters=masters) as cluster:
-        with Producer(settings(cluster, retry_for=PATIENCE)) as producer:
+        with Producer(settings(cluster, retry_for=LONG)) as producer:
             if known == "demo":
                 producer.send("demo", b"known")
                 producer.flush()
@@ -98,7 +98,7 @@ def test_a_new_topic_is_found_when_the_lists_have_shrunk(cluster: EmbeddedCluste
     clock = SkippingClock()
     with producer_session(cluster, clock=clock) as session:
         session.add_topics(["demo"])
-        clock.advance(PATIENCE)  # now the lists are complete
+        clock.advance(LONG)  # now the lists are complete
         for broker_id in cluster.broker_ids:
             cluster.stop_broker(broker_id)
         back = cluster.tubemq.on(HEARTBEAT, nth=4, times=1).run(lambda: cluster.start_broker(1))
@@ -127,16 +127,14 @@ class Master:
 
 
 def test_a_new_topic_is_found_at_a_master_that_knows_the_client() -> None:
-    one, other = Master(PATIENCE), Master(4)
+    one, other = Master(LONG), Master(4)
     clock = SkippingClock()
     with other.peer:
         with one.peer:
             masters = one.peer.address, other.peer.address
-            session = ProducerSession(
-                ClientSettings(masters, framing=Framing.STANDARD, retry_for=PATIENCE, clock=clock)
-            )
+            session = ProducerSession(ClientSettings(masters, framing=Framing.STANDARD, retry_for=LONG, clock=clock))
             session.add_topics(["demo"])
-        clock.advance(PATIENCE)  # now the lists are complete
+        clock.advance(LONG)  # now the lists are complete
         session.add_topics(["other"])
         assert session.cluster.partitions("other") == [Partition(2, "other", 0)]
         session.close()

@@ -161,11 +161,11 @@ def test_a_record_with_unknown_outcome_is_looked_up_and_stored_once(
     check_once(cluster, task, 300)
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster, stands: bool) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster, is_stored: bool) -> None:
     sends = single.tubemq.on("send_message").count()
     calls = single.tubemq.on("send_message", nth=11, times=1)
-    if stands:
+    if is_stored:
         calls.close_mid_frame()
     else:
         calls.close_connection()
@@ -173,7 +173,7 @@ def test_only_a_record_that_is_not_stored_is_sent_again(single: EmbeddedCluster,
     task = Task(single, lookup, max_in_flight=1)
     task.run(20)
     assert [record_ids for _, _, record_ids in lookup.asked] == [(10,)]
-    assert sends.fired == 20 + (not stands)
+    assert sends.fired == 20 + (not is_stored)
     check_once(single, task, 20)
 
 

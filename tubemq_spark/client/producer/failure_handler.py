@@ -119,10 +119,9 @@ class FailureHandler:
         self.timeout.watch(record)
         broker_id = record.partition.broker_id
         concerned: Broker | Partition = channel.broker
-        if cause is FailureCause.AUTHORIZATION:
-            self._renew_token(record, problem, outcome)
-            self._partitioner.broker_failed(broker_id, "refused")
-        elif cause is FailureCause.BROKER_REFUSES:
+        if cause in (FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES):
+            if cause is FailureCause.AUTHORIZATION:
+                self._renew_token(record, problem, outcome)
             self._partitioner.broker_failed(broker_id, "refused")
         elif cause is FailureCause.BROKER_FULL:
             self._partitioner.broker_failed(broker_id, "full")

@@ -8,7 +8,7 @@ key, records with an explicit partition to that one; they wait for it as long as
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.broker_health import NO_FAILURES, BrokerHealth
@@ -86,19 +86,17 @@ class Breakers:
         return state is None or self.now >= (state.backoff_until if needed else state.avoid_until)
 
     def is_in_backoff(self, partition: Partition) -> bool:
-        state = self._states.get(partition.broker_id)
-        stats = self._failures.partitions.get(partition)
-        return (state is not None and self.now < state.backoff_until) or (
-            stats is not None and self.now < partition_breaker_state(stats).backoff_until
-        )
+        return any(self.now < state.backoff_until for state in self._states_of(partition))
 
     def is_avoided(self, partition: Partition) -> bool:
         """Whether records that may go to any partition avoid this one; true during its backoff, too."""
-        state = self._states.get(partition.broker_id)
-        stats = self._failures.partitions.get(partition)
-        return (state is not None and self.now < state.avoid_until) or (
-            stats is not None and self.now < partition_breaker_state(stats).avoid_until
-        )
+        return any(self.now < state.avoid_until for state in self._states_of(partition))
+
+    def _states_of(self, partition: Partition) -> Iterator[BreakerState]:
+        if (state := self._states.get(partition.broker_id)) is not None:
+            yield state
+        if (stats := self._failures.partitions.get(partition)) is not None:
+            yield partition_breaker_state(stats)
 
     def _judge(self) -> None:
         counted = dict(self._failures.brokers)
@@ -110,18 +108,6 @@ class Breakers:
         self.any_open = bool(self._states or self._failures.partitions)
 
 
-class RoundRobin:
-    """Chooses partitions in turn. It begins at a random one, because many short tasks would all begin at the first."""
-
-    def __init__(self, start: int | None = None) -> None:
-        self._next = random.randrange(1 << 30) if start is None else start
-
-    def choose(self, partitions: Sequence[Partition]) -> Partition:
-        """Return the next of `partitions`, which must not be empty."""
-        self._next += 1
-        return partitions[self._next % len(partitions)]
-
-
 class Partitioner:
     """Chooses partitions for one producer, as far as its connections take more records."""
 
@@ -131,7 +117,7 @@ class Partitioner:
         self._session = session
         self._cluster = session.cluster
         self._lookup = lookup
-        self._round_robin = RoundRobin()
+        self._turn = random.randrange(1 << 30)  # else all tasks, which may be short, begin at the same partition
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
@@ -183,7 +169,10 @@ class Partitioner:
     def choose(self, topic: str) -> Partition | None:
         """Return the partition for a record of `topic` without a key, or None if it must wait."""
         partitions = self._find_open(topic)
-        return self._round_robin.choose(partitions) if partitions else None
+        if not partitions:
+            return None
+        self._turn += 1
+        return partitions[self._turn % len(partitions)]
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""
