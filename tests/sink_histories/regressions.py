@@ -62,8 +62,8 @@ REGRESSIONS = [
     ),
 ]
 
-# Another attempt of a stage, after lost shuffle files, counts the attempts of its tasks from 0 again. Spark does not tell
-# Python workers which attempt of the stage runs. So a worker that knows an earlier batch assumes the first attempt.
+# Another attempt of a stage, after lost shuffle files, counts the attempts of its tasks from 0 again. Spark does not
+# tell Python workers which attempt of the stage runs. So a worker that knows an earlier batch assumes the first one.
 NOT_TOLD = History(
     "another try of the stage",
     Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE, width=1),
