@@ -34,7 +34,7 @@ BATCHES = [Batch(0, ROWS, lag=7, seconds=0.25), Batch(1, ROWS[:1], lag=0), Batch
 
 
 @pytest.mark.parametrize("width", [20, 79, 80, 99, 100, 200])
-def test_lines_are_plain_where_there_is_no_terminal(width: int) -> None:
+def test_output_is_plain_lines_without_a_terminal(width: int) -> None:
     lines = shown(width, terminal=False, batches=BATCHES).splitlines()
     assert [line for line in lines if line.startswith("batch")] == [
         "batch 0: 30 rows in 0.25 s, lag 7",

@@ -6,7 +6,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 
 
 @pytest.mark.real
-def test_comes_up_and_takes_a_killed_broker_back() -> None:
+def test_a_killed_broker_comes_back() -> None:
     with RealTubeMQ(topics={"demo": TopicSpec(partitions=2)}) as tubemq:
         before = tubemq.pids["broker-1"]
         tubemq.kill_broker(1)

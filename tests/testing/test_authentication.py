@@ -35,30 +35,30 @@ def claim(user: str = "ann", signature: str = "x", at: int = NOW) -> pb.MasterCe
     ],
 )
 @pytest.mark.parametrize("produce", [True, False])
-def test_masters_refuse(info: pb.MasterCertificateInfo, text: str, produce: bool) -> None:
+def test_masters_refuse_missing_or_old_credentials(info: pb.MasterCertificateInfo, text: str, produce: bool) -> None:
     with pytest.raises(DeclinedError) as caught:
         check_certificate(info, BOTH, StoppedClock(), produce=produce)
     assert (caught.value.code, caught.value.text) == (415, f"Illegal value: {text}")
 
 
 @pytest.mark.parametrize("info", [claim(), claim(at=NOW - 20_000), claim(at=NOW + 20_000), claim(signature="wrong")])
-def test_masters_take_any_fresh_signature(info: pb.MasterCertificateInfo) -> None:
+def test_masters_accept_any_recent_signature(info: pb.MasterCertificateInfo) -> None:
     check_certificate(info, BOTH, StoppedClock(), produce=True)
 
 
-def test_what_our_client_sends_is_taken() -> None:
+def test_masters_accept_our_clients_credentials() -> None:
     check_certificate(master_certificate(ANN, NOW, 7), BOTH, StoppedClock(), produce=False)
 
 
 @pytest.mark.parametrize("produce", [True, False])
-def test_each_role_has_its_switch(produce: bool) -> None:
+def test_each_role_has_its_own_setting(produce: bool) -> None:
     other = ServerConfig(start_produce_authenticate=not produce, start_consume_authenticate=produce)
     check_certificate(pb.MasterCertificateInfo(), other, StoppedClock(), produce=produce)
     with pytest.raises(DeclinedError):
         check_certificate(pb.MasterCertificateInfo(), other, StoppedClock(), produce=not produce)
 
 
-def test_tokens_are_given_to_clients_one_period_after_brokers_heard_of_them() -> None:
+def test_clients_receive_a_token_one_period_after_the_brokers() -> None:
     clock = StoppedClock()
     tokens = VisitTokens(clock, ServerConfig(visit_token_valid_period=300))
     first = tokens.current
@@ -106,7 +106,7 @@ class Broker:
         check_authorization(info, self.config, self.clock, self.tokens, produce=produce, registered_at=0.0)
 
 
-def test_brokers_check_visit_tokens_some_time_after_they_registered() -> None:
+def test_brokers_check_visit_tokens_only_some_time_after_their_registration() -> None:
     broker = Broker(start_visit_token_check=True)
     unknown = broker_authorization(None, 7, NOW, 1)
     broker.clock.advance(120)
@@ -118,14 +118,14 @@ def test_brokers_check_visit_tokens_some_time_after_they_registered() -> None:
     broker.check(broker_authorization(None, broker.tokens.current, NOW, 1))
 
 
-def test_brokers_do_not_check_what_is_switched_off() -> None:
+def test_brokers_check_nothing_that_is_switched_off() -> None:
     broker = Broker()
     broker.clock.advance(1000)
     broker.check(broker_pb.AuthorizedInfo(visitAuthorizedToken=-2))
 
 
 @pytest.mark.parametrize("produce", [True, False])
-def test_brokers_want_a_token_of_credentials_and_do_not_look_into_it(produce: bool) -> None:
+def test_brokers_require_a_credentials_token_of_any_content(produce: bool) -> None:
     broker = Broker(start_produce_authenticate=produce, start_consume_authenticate=not produce)
     nothing = broker_authorization(None, -2, NOW, 1)
     broker.check(nothing, not produce)
@@ -154,7 +154,7 @@ def test_every_call_to_a_master_is_checked() -> None:
     assert bench.register_v2(authInfo=claim(at=bench.clock.wall_ms())).errCode == 200
 
 
-def test_a_token_may_be_made_before_its_time() -> None:
+def test_rotate_creates_the_next_token_at_once() -> None:
     clock = StoppedClock()
     tokens = VisitTokens(clock, ServerConfig(visit_token_valid_period=300))
     first = tokens.current

@@ -9,7 +9,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.clock import Clock, Period
 
 
-def test_a_clock_passes_by_itself() -> None:
+def test_time_passes_without_advance() -> None:
     clock = Clock()
     first, begin = clock.now(), time.monotonic()
     while time.monotonic() == begin:
@@ -18,7 +18,7 @@ def test_a_clock_passes_by_itself() -> None:
     assert abs(clock.wall_ms() - time.time() * 1000) < 60_000
 
 
-def test_an_advanced_clock_is_ahead_by_so_much() -> None:
+def test_advance_skips_seconds() -> None:
     clock = Clock()
     now, wall = clock.now(), clock.wall_ms()
     clock.advance(1000.5)
@@ -27,12 +27,12 @@ def test_an_advanced_clock_is_ahead_by_so_much() -> None:
     assert 1_000_500 <= clock.wall_ms() - wall < 1_060_000
 
 
-def test_time_does_not_go_back() -> None:
+def test_advance_refuses_negative_seconds() -> None:
     with pytest.raises(ValueError, match="time does not go back"):
         Clock().advance(-1)
 
 
-def test_what_is_due_is_done_before_advance_returns() -> None:
+def test_advance_runs_due_timers_before_it_returns() -> None:
     seen: list[float] = []
     clock = Clock(lambda: seen.append(clock.now()))
     before = clock.now()
@@ -50,7 +50,7 @@ def test_a_period_is_due_once_however_many_have_ended() -> None:
     assert due == [False, False, True, False, False, True, True, False, True]
 
 
-def test_a_clusters_clock_moves_its_servers() -> None:
+def test_the_clusters_clock_drives_its_servers() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
         before = tubemq.send("demo", b"x").offset
         tubemq.clock.advance(30)  # longer than a memory block waits for its flush

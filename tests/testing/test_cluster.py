@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[Callable[[EmbeddedTubeMQ], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named(mistake: str) -> None:
+def test_the_error_names_the_mistake(mistake: str) -> None:
     make, words = MISTAKES[mistake]
     with EmbeddedTubeMQ({"demo": 3}, brokers=2) as tubemq:
         with pytest.raises(ConfigError, match=words):
@@ -55,12 +55,12 @@ def test_a_mistake_is_named(mistake: str) -> None:
 
 
 @pytest.mark.parametrize(("masters", "brokers"), [(0, 1), (1, 0)])
-def test_a_cluster_has_both_kinds_of_server(masters: int, brokers: int) -> None:
+def test_a_cluster_needs_a_master_and_a_broker(masters: int, brokers: int) -> None:
     with pytest.raises(ConfigError, match="at least one master and one broker"):
         EmbeddedTubeMQ(masters=masters, brokers=brokers)
 
 
-def test_what_is_closed_says_so() -> None:
+def test_a_closed_cluster_raises() -> None:
     tubemq = EmbeddedTubeMQ({"demo": 1})
     tubemq.close()
     tubemq.close()
@@ -70,7 +70,7 @@ def test_what_is_closed_says_so() -> None:
 
 
 @pytest.mark.parametrize("framing", Framing)
-def test_a_framing_may_be_given_by_its_name(framing: Framing) -> None:
+def test_framing_accepts_a_name(framing: Framing) -> None:
     """It is what the servers speak."""
     with EmbeddedTubeMQ({"demo": 1}, framing=framing.value, release="1.2") as tubemq:
         assert tubemq.framing is framing
@@ -89,18 +89,18 @@ def test_a_framing_may_be_given_by_its_name(framing: Framing) -> None:
         ({"config": ServerConfig(release="3")}, "release is '3'; expected '1.2' or '2.5'"),  # type: ignore[arg-type]
     ],
 )
-def test_what_no_server_is_like(given: dict[str, Any], problem: str) -> None:
+def test_unknown_release_and_framing_are_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         EmbeddedTubeMQ(**given)
 
 
-def test_the_settings_name_release_and_memory_unless_the_arguments_do() -> None:
+def test_arguments_override_release_and_memory_of_the_settings() -> None:
     config = ServerConfig(release=Release.V1_2)
     with EmbeddedTubeMQ(config=config) as by_config, EmbeddedTubeMQ(config=config, release="2.5") as by_argument:
         assert (by_config.release, by_argument.release) == (Release.V1_2, Release.V2_5)
 
 
-def test_a_message_is_found_as_it_was_sent() -> None:
+def test_messages_returns_a_message_as_it_was_sent() -> None:
     with EmbeddedTubeMQ({"demo": 3}, brokers=2) as tubemq:
         sent = tubemq.send("demo", b"body", "2:1", {"k": "v"}, msg_type="a", msg_time="202611211305")
         assert tubemq.messages("demo") == [sent]
@@ -108,7 +108,7 @@ def test_a_message_is_found_as_it_was_sent() -> None:
         assert (sent.attributes, sent.msg_type, sent.msg_time) == ({"k": "v"}, "a", "202611211305")
 
 
-def test_messages_go_round_all_partitions_of_the_brokers_that_run() -> None:
+def test_messages_are_spread_over_the_partitions_of_running_brokers() -> None:
     with EmbeddedTubeMQ({"demo": 2}, brokers=2) as tubemq:
         everywhere = {(m.broker_id, m.partition) for m in [tubemq.send("demo", b"x") for _ in range(4)]}
         tubemq.crash_broker(1)
@@ -122,7 +122,7 @@ def test_messages_go_round_all_partitions_of_the_brokers_that_run() -> None:
     assert there == {(2, 0), (2, 1)}
 
 
-def test_a_topic_that_grows_keeps_what_it_was() -> None:
+def test_a_topic_that_grows_keeps_its_settings() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
         tubemq.create_topic("demo", 2, max_msg_size=10)
         tubemq.close_topic("demo")
@@ -134,14 +134,14 @@ def test_a_topic_that_grows_keeps_what_it_was() -> None:
         assert producer_topics(tubemq) == ["demo#1:3:2#10"]
 
 
-def test_the_author_of_a_test_needs_no_credentials() -> None:
+def test_send_needs_no_credentials() -> None:
     with EmbeddedTubeMQ({"demo": 1}, config=ServerConfig(start_produce_authenticate=True)) as tubemq:
         tubemq.send("demo", b"x")
         with Raw(tubemq.broker_address(1)) as producer:
             assert producer.call(send(b"y")).errCode == ErrCode.CERTIFICATE_FAILURE
 
 
-def test_a_broker_that_came_back_takes_any_token_for_a_while() -> None:
+def test_a_restarted_broker_accepts_any_visit_token_for_a_while() -> None:
     """It may not have heard of all."""
     with EmbeddedTubeMQ({"demo": 1}, config=ServerConfig(start_visit_token_check=True)) as tubemq:
 
@@ -175,7 +175,7 @@ def test_the_masters_miss_a_broker_when_its_heartbeats_are_due() -> None:
         assert producer_topics(tubemq) == ["demo#2:1:1#"], "it says good-bye"
 
 
-def test_starting_what_runs_and_ending_what_does_not_changes_nothing() -> None:
+def test_starting_a_running_server_or_stopping_a_stopped_one_changes_nothing() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
         tubemq.send("demo", b"x")
         tubemq.start_broker(1)
@@ -190,7 +190,7 @@ def test_starting_what_runs_and_ending_what_does_not_changes_nothing() -> None:
         assert len(tubemq.messages("demo")) == 1
 
 
-def test_a_group_may_be_kept_to_some_types() -> None:
+def test_restrict_limits_a_group_to_some_types() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
         codes = [register_code(tubemq, "g")]
         tubemq.authorize("demo", "other")
@@ -208,7 +208,7 @@ def test_a_group_may_be_kept_to_some_types() -> None:
     assert codes == [200, 450, 200, 455, 200, 455, 200, 450, 200]
 
 
-def test_a_group_may_be_told_to_go_on_at_the_latest() -> None:
+def test_consume_from_max_orders_a_group_to_the_latest() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq, Raw(tubemq.master) as master:
         assert master.call(member("g")).errCode == ErrCode.SUCCESS
         beat = master_pb.HeartRequestC2MV2(clientId="c1", groupName="g")
@@ -219,7 +219,7 @@ def test_a_group_may_be_told_to_go_on_at_the_latest() -> None:
         assert after.opsTaskInfo.csmFrmMaxOffsetCtrlId > 0
 
 
-def test_what_a_topic_keeps_is_bounded() -> None:
+def test_the_memory_of_a_topic_is_bounded() -> None:
     with EmbeddedTubeMQ({"demo": 1}, max_bytes=60_000) as tubemq:
         for n in range(1000):
             tubemq.send("demo", b"%03d" % n * 300)

@@ -84,7 +84,7 @@ def watch(tubemq: EmbeddedTubeMQ, method: str, **conditions: Any) -> Fault:
     ],
     ids=str,
 )
-def test_a_rule_meets_the_calls_that_fit_all_it_says(
+def test_a_rule_applies_to_calls_that_match_all_conditions(
     tubemq: EmbeddedTubeMQ, raw: Raw, conditions: dict[str, Any], met: list[int]
 ) -> None:
     fault = tubemq.on("send_message", **conditions).fail(500)
@@ -114,7 +114,7 @@ def test_a_broker_and_a_master_are_conditions(tubemq: EmbeddedTubeMQ) -> None:
         assert second.fired == fired
 
 
-def test_a_register_and_an_unregister_are_two_calls(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_register_and_unregister_are_two_methods(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     come, go = watch(tubemq, "partition_register"), watch(tubemq, "partition_unregister")
     raw.call(register())
     assert (come.fired, go.fired) == (1, 0)
@@ -122,14 +122,14 @@ def test_a_register_and_an_unregister_are_two_calls(tubemq: EmbeddedTubeMQ, raw:
     assert (come.fired, go.fired) == (1, 1)
 
 
-def test_a_method_is_named_by_its_member_too(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_method_may_be_an_enum_member(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on(Method.SEND_MESSAGE).fail(419)
     assert raw.call(send(b"x")).errCode == 419
     assert fault.fired == 1
 
 
 @pytest.mark.parametrize("name", ["send", "SEND_MESSAGE", "", "get_messages"])
-def test_a_call_that_there_is_not(tubemq: EmbeddedTubeMQ, name: str) -> None:
+def test_an_unknown_method_is_refused(tubemq: EmbeddedTubeMQ, name: str) -> None:
     with pytest.raises(ValueError, match=f"there is no call '{name}'; the calls are ") as caught:
         tubemq.on(name)
     for known in ("send_message", "get_message", "partition_register", "partition_unregister", "consumer_register_v2"):
@@ -142,7 +142,7 @@ def test_numbers_count_from_1(tubemq: EmbeddedTubeMQ, wrong: dict[str, int]) -> 
         tubemq.on("send_message", **wrong)  # type: ignore[arg-type]
 
 
-def test_the_first_rule_that_fits_is_the_one(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_the_first_matching_rule_wins(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """Another one does not see the call: its `nth` counts the calls that come to it."""
     first = tubemq.on("send_message", nth=2, times=1).fail(500)
     second = tubemq.on("send_message", nth=2, times=1).fail(503)
@@ -151,7 +151,7 @@ def test_the_first_rule_that_fits_is_the_one(tubemq: EmbeddedTubeMQ, raw: Raw) -
     assert (first.fired, second.fired, third.fired) == (1, 1, 2)
 
 
-def test_a_rule_that_counts_leaves_calls_to_later_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_counting_rule_leaves_calls_to_later_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """Of those made before it, it sees what they leave."""
     first = tubemq.on("send_message", nth=3, times=1).fail(500)
     some = tubemq.on("send_message", nth=2, times=1).count()
@@ -161,7 +161,7 @@ def test_a_rule_that_counts_leaves_calls_to_later_rules(tubemq: EmbeddedTubeMQ, 
     assert (first.fired, some.fired, every.fired, last.fired) == (1, 1, 3, 1)
 
 
-def test_a_rule_ends_with_its_block_or_when_it_is_removed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_rule_ends_with_its_block_or_by_remove(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     with tubemq.on("send_message").fail(500) as fault:
         assert raw.call(send(b"x")).errCode == 500
     assert raw.call(send(b"x")).errCode == 200
@@ -173,14 +173,14 @@ def test_a_rule_ends_with_its_block_or_when_it_is_removed(tubemq: EmbeddedTubeMQ
     assert (fault.fired, removed.fired) == (1, 1)
 
 
-def test_all_rules_end_at_once(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_clear_faults_ends_all_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     for code in (500, 503):
         tubemq.on("send_message").fail(code)
     tubemq.clear_faults()
     assert raw.call(send(b"x")).errCode == 200
 
 
-def test_a_rule_shows_what_it_is_and_how_often_it_fired(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_repr_shows_conditions_and_count(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", broker=1, nth=2).fail(500)
     for _ in range(3):
         raw.call(send(b"x"))
@@ -189,7 +189,7 @@ def test_a_rule_shows_what_it_is_and_how_often_it_fired(tubemq: EmbeddedTubeMQ, 
     assert "fired 2 times" in repr(fault)
 
 
-def test_messages_that_come_without_a_connection_meet_no_rule(tubemq: EmbeddedTubeMQ) -> None:
+def test_rules_do_not_apply_to_send_without_a_connection(tubemq: EmbeddedTubeMQ) -> None:
     fault = tubemq.on("send_message").fail(500)
     tubemq.send("demo", b"x")
     assert fault.fired == 0
@@ -218,7 +218,7 @@ SAMPLES: list[Message] = [
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: METHODS[type(message)][0].name)
 @pytest.mark.parametrize("code", [400, 503, 777])
-def test_a_code_comes_in_the_reply_of_the_call(tubemq: EmbeddedTubeMQ, message: Message, code: int) -> None:
+def test_fail_answers_with_the_code_in_the_methods_reply(tubemq: EmbeddedTubeMQ, message: Message, code: int) -> None:
     method, service = METHODS[type(message)]
     address = tubemq.master.split(",")[0] if service is ServiceType.MASTER else tubemq.broker_address(1)
     with Raw(address) as connection, tubemq.on(method).fail(code, "because") as fault:
@@ -229,20 +229,20 @@ def test_a_code_comes_in_the_reply_of_the_call(tubemq: EmbeddedTubeMQ, message: 
     assert fault.fired == 1
 
 
-def test_a_code_without_a_text_comes_with_its_name(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_fail_without_a_text_uses_the_name_of_the_code(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     tubemq.on("send_message").fail(419)
     assert raw.call(send(b"x")).errMsg == "SERVER_RECEIVE_OVERFLOW"
     assert not bodies(tubemq)
 
 
-def test_an_exception(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_throw_answers_with_an_exception(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message").throw("java.lang.IllegalStateException", "because")
     assert raw.reply(raw.ask(send(b"x"))[0]) == Failure("java.lang.IllegalStateException", "because", fatal=False)
     assert fault.fired == 1
     assert not bodies(tubemq)
 
 
-def test_a_request_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_drop_request(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", nth=2, times=1).drop_request()
     first, _, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
     raw.reply(third)
@@ -252,7 +252,7 @@ def test_a_request_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     assert fault.fired == 1
 
 
-def test_a_reply_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_drop_reply(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", nth=2, times=1).drop_reply()
     first, _, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
     raw.reply(third)
@@ -262,7 +262,7 @@ def test_a_reply_that_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     assert fault.fired == 1
 
 
-def test_a_delay_holds_up_what_follows_on_the_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_delay_holds_later_requests_of_the_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", nth=2, times=1).delay(60)
     first, second, third = raw.ask(send(b"1"), send(b"2"), send(b"3"))
     raw.reply(first)
@@ -279,12 +279,12 @@ def test_a_delay_holds_up_what_follows_on_the_connection(tubemq: EmbeddedTubeMQ,
     assert bodies(tubemq) == [b"1", b"4", b"5", b"2", b"3"]
 
 
-def test_time_passes_by_itself_for_a_delay(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_delay_ends_without_advance(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     tubemq.on("send_message").delay(0.01)
     assert raw.call(send(b"x")).success
 
 
-def test_a_request_that_is_delayed_beyond_its_timeout_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_request_delayed_beyond_its_timeout_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """As the server drops what waited for a worker for longer than its caller waits."""
     fault = tubemq.on("send_message", times=1).delay(11)
     raw.ask(send(b"1"), timeout_ms=10_000)
@@ -296,7 +296,7 @@ def test_a_request_that_is_delayed_beyond_its_timeout_is_dropped(tubemq: Embedde
     assert bodies(tubemq) == [b"2"]
 
 
-def test_a_peer_that_goes_while_its_request_is_delayed(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_peer_that_closes_during_a_delay(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     fault = tubemq.on("send_message", times=1).delay(60)
     raw.ask(send(b"1"))
     wait_until(lambda: fault.fired)
@@ -308,7 +308,7 @@ def test_a_peer_that_goes_while_its_request_is_delayed(tubemq: EmbeddedTubeMQ, r
 
 
 @pytest.mark.parametrize("framing", list(Framing), ids=lambda framing: framing.value)
-def test_a_connection_that_ends_in_the_middle_of_an_answer(framing: Framing) -> None:
+def test_close_mid_frame(framing: Framing) -> None:
     """Answers before it come whole; what was asked after it is not done."""
     with EmbeddedTubeMQ(topics={"demo": 1}, framing=framing) as tubemq:
         with Raw(tubemq.broker_address(1), framing) as raw:
@@ -325,7 +325,7 @@ def test_a_connection_that_ends_in_the_middle_of_an_answer(framing: Framing) -> 
         assert bodies(tubemq) == [b"0", b"1", b"2"]
 
 
-def test_a_connection_that_ends_without_an_answer(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_close_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """Answers before it come; neither it is done nor what was asked after it."""
     fault = tubemq.on("send_message", nth=2, times=1).close_connection()
     raw.ask(send(b"1"), send(b"2"), send(b"3"))
@@ -336,7 +336,7 @@ def test_a_connection_that_ends_without_an_answer(tubemq: EmbeddedTubeMQ, raw: R
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 30, -1, -2, 10_000, -10_000])
-def test_a_byte_that_comes_out_wrong(tubemq: EmbeddedTubeMQ, at: int) -> None:
+def test_corrupt_inverts_one_byte(tubemq: EmbeddedTubeMQ, at: int) -> None:
     """That one alone, of that answer alone. A place beyond the frame is its last byte, or its first."""
 
     def answers() -> bytes:
@@ -356,7 +356,7 @@ def test_a_byte_that_comes_out_wrong(tubemq: EmbeddedTubeMQ, at: int) -> None:
     assert whole[wrong[0]] ^ damaged[wrong[0]] == 0xFF
 
 
-def test_an_answer_that_does_not_come_has_no_byte_to_come_out_wrong(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_corrupt_does_nothing_without_an_answer(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """As to a call that leaves the server no time."""
     fault = tubemq.on("send_message", times=1).corrupt(0)
     raw.ask(send(b"1"), timeout_ms=0)
@@ -365,7 +365,7 @@ def test_an_answer_that_does_not_come_has_no_byte_to_come_out_wrong(tubemq: Embe
     assert fault.error is None
 
 
-def test_silence(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_silence_ignores_all_later_requests(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """For that connection, and for ever."""
     fault = tubemq.on("send_message", nth=2, times=1).silence()
     (first, *_) = raw.ask(send(b"1"), send(b"2"), send(b"3"))
@@ -393,7 +393,7 @@ def test_a_function_runs_before_or_after_the_work(
 
 @pytest.mark.parametrize("end", [EmbeddedTubeMQ.stop_broker, EmbeddedTubeMQ.crash_broker])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_server_that_stops_answers_no_more(
+def test_a_server_that_the_function_stops_does_not_answer(
     tubemq: EmbeddedTubeMQ, raw: Raw, end: Callable[[EmbeddedTubeMQ, int], None], after: bool
 ) -> None:
     """It does nothing more for that connection either, be it back at once."""
@@ -412,7 +412,7 @@ def test_a_server_that_stops_answers_no_more(
     assert bodies(tubemq) == ([b"1", b"2", b"4"] if after else [b"1", b"4"])
 
 
-def test_masters_change_over_within_a_call(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_function_may_switch_the_master(tubemq: EmbeddedTubeMQ) -> None:
     fault = tubemq.on("producer_close", times=1).run(tubemq.switch_master)
     for address, kind in zip(tubemq.master.split(","), (Failure, Response), strict=True):
         with Raw(address) as master:
@@ -442,7 +442,7 @@ def ask_to_the_end(raw: Raw) -> bytes:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("function", "error"), [(fail, OwnError), (fail_as_pytest_does, pytest.fail.Exception)])
-def test_what_a_function_raises_ends_the_connection_and_the_block(
+def test_an_error_of_a_function_ends_the_connection_and_is_raised_by_the_block(
     tubemq: EmbeddedTubeMQ,
     raw: Raw,
     caplog: pytest.LogCaptureFixture,
@@ -464,7 +464,7 @@ def test_what_a_function_raises_ends_the_connection_and_the_block(
         assert other.call(send(b"4")).success
 
 
-def test_a_function_raises_in_a_call_that_had_to_wait(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_a_function_raises_in_a_delayed_call(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """The clock, which set it off, goes on."""
     delay = tubemq.on("send_message", times=1).delay(60)
     fault = tubemq.on("send_message").run(fail)
@@ -485,7 +485,7 @@ def raise_within(tubemq: EmbeddedTubeMQ) -> Fault:
     return fault
 
 
-def test_another_error_is_not_covered_by_that_of_a_function(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_functions_error_does_not_replace_another_error(tubemq: EmbeddedTubeMQ) -> None:
     with pytest.raises(ZeroDivisionError), raise_within(tubemq) as fault:
         raise ZeroDivisionError
     with pytest.raises(OwnError):
@@ -495,7 +495,7 @@ def test_another_error_is_not_covered_by_that_of_a_function(tubemq: EmbeddedTube
         raise ZeroDivisionError
 
 
-def test_the_end_of_all_rules_raises_what_a_function_raised(tubemq: EmbeddedTubeMQ) -> None:
+def test_clear_faults_raises_a_pending_error(tubemq: EmbeddedTubeMQ) -> None:
     raise_within(tubemq)
     with pytest.raises(OwnError):
         tubemq.clear_faults()
@@ -503,7 +503,7 @@ def test_the_end_of_all_rules_raises_what_a_function_raised(tubemq: EmbeddedTube
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_the_end_of_the_cluster_raises_what_nobody_was_told_of(removed: bool) -> None:
+def test_close_raises_a_pending_error(removed: bool) -> None:
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
         fault = raise_within(tubemq)
         if removed:
@@ -543,7 +543,7 @@ EFFECTS: list[Callable[[Calls], Fault]] = [
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
-def test_bytes_that_are_no_request_meet_no_rule(
+def test_rules_do_not_apply_to_malformed_requests(
     tubemq: EmbeddedTubeMQ, raw: Raw, effect: Callable[[Calls], Fault]
 ) -> None:
     fault = effect(tubemq.on("send_message"))
@@ -553,7 +553,7 @@ def test_bytes_that_are_no_request_meet_no_rule(
     assert fault.fired == 0
 
 
-def test_a_fetch_that_ends_late_moves_the_cursor_of_whoever_reads_by_then(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
+def test_end_late_moves_the_cursor_of_the_current_reader(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
     """As on a broker one of whose threads is slow: the fetch of a client that was told to go."""
     for number in range(9):
         raw.call(send(b"%d" % number, partition=number % 3))
@@ -571,6 +571,6 @@ def test_a_fetch_that_ends_late_moves_the_cursor_of_whoever_reads_by_then(tubemq
 
 
 @pytest.mark.parametrize(("method", "fetches"), [("send_message", 1), ("get_message", 0)])
-def test_only_a_fetch_ends_late(tubemq: EmbeddedTubeMQ, method: str, fetches: int) -> None:
+def test_end_late_needs_get_message(tubemq: EmbeddedTubeMQ, method: str, fetches: int) -> None:
     with pytest.raises(ValueError, match="only get_message can end late"):
         tubemq.on(method).end_late(fetches)

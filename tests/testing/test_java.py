@@ -5,7 +5,7 @@ import pytest
 from tubemq_spark.testing.java import hash_order, is_blank, map_text, parse_long, set_text, split, trim
 
 
-def test_names_in_the_order_in_which_a_server_lists_them() -> None:
+def test_hash_order_of_names() -> None:
     names = ["demo", "alpha", "zz", *(f"topic{number}" for number in range(14))]
     listed = (
         "zz topic1 topic2 topic0 topic5 topic6 topic3 topic4 topic9 topic12 topic13 topic7 topic8 demo topic10 alpha "
@@ -14,11 +14,11 @@ def test_names_in_the_order_in_which_a_server_lists_them() -> None:
     assert hash_order(names) == listed.split()
 
 
-def test_numbers_in_the_order_of_a_hash_map() -> None:
+def test_hash_order_of_numbers() -> None:
     assert hash_order([17, 3, 16, 1, 2]) == [16, 17, 1, 2, 3]
 
 
-def test_names_with_one_hash_code_stay_in_the_order_in_which_they_came() -> None:
+def test_names_with_equal_hash_codes_keep_their_order() -> None:
     assert hash_order(["BB", "Aa"]) == ["BB", "Aa"]
 
 
@@ -44,12 +44,12 @@ def test_blanks(text: str, blank: bool) -> None:
     assert is_blank(text) is blank
 
 
-def test_a_trim_takes_control_characters_too() -> None:
+def test_trim_removes_control_characters() -> None:
     assert trim(" \x00\x1f a\u3000 ") == "a\u3000"
 
 
 @pytest.mark.parametrize("text", ["", "+", "1 ", "1_0", "x", "9223372036854775808", "-9223372036854775809"])
-def test_what_is_no_long(text: str) -> None:
+def test_parse_long_refuses_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="is no long"):
         parse_long(text)
 

@@ -22,7 +22,7 @@ from tubemq_spark.testing.dispatch import Service
 CLOSED = "this EmbeddedTubeMQ is closed"
 
 
-def test_a_handler_that_throws_is_answered_for_as_the_real_server_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_that_throws_gives_the_real_servers_answer(caplog: pytest.LogCaptureFixture) -> None:
     """And the log tells of it, as it is a defect."""
 
     def divide(data: bytes) -> bytes:
@@ -42,7 +42,7 @@ ANSWER = 100_000  # bytes
 FEW = 300  # answers: more than the system's buffers take
 
 
-def test_a_peer_that_does_not_read_is_not_worked_for() -> None:
+def test_a_peer_that_reads_no_answers_gets_no_work_done() -> None:
     """What it asks is taken up when it reads, in the order in which it asked."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq, Raw(tubemq.broker_address(1)) as raw:
         fault = tubemq.on("send_message").throw("java.lang.Exception", "x" * ANSWER)
@@ -75,7 +75,7 @@ def take(port: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("end", [EmbeddedTubeMQ.stop_broker, EmbeddedTubeMQ.crash_broker])
-def test_the_port_of_a_server_that_is_down_stays_its_own(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
+def test_a_stopped_server_keeps_its_port(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
     """Connections to it are refused at once, and nobody else gets it."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
         master, broker = ports_of(tubemq)
@@ -95,7 +95,7 @@ def test_the_port_of_a_server_that_is_down_stays_its_own(end: Callable[[Embedded
 
 
 @pytest.mark.parametrize("down", [False, True])
-def test_the_end_of_a_cluster_gives_its_ports_back(down: bool) -> None:
+def test_close_releases_the_ports(down: bool) -> None:
     with EmbeddedTubeMQ() as tubemq:
         ports = ports_of(tubemq)
         if down:
@@ -105,7 +105,7 @@ def test_the_end_of_a_cluster_gives_its_ports_back(down: bool) -> None:
         take(port).close()
 
 
-def test_a_port_that_somebody_else_has_is_told() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"master 1 cannot listen on 127.0.0.1:{port}: ") as caught:
@@ -116,7 +116,7 @@ def test_a_port_that_somebody_else_has_is_told() -> None:
 # The end
 
 
-def test_calls_that_meet_the_end_of_the_cluster_end_too() -> None:
+def test_calls_end_when_the_cluster_closes() -> None:
     """Each gives what it was asked for, or says that the cluster is closed."""
     told: list[str] = []
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
@@ -143,7 +143,7 @@ def test_calls_that_meet_the_end_of_the_cluster_end_too() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_forked_child_has_nothing_of_the_cluster() -> None:
+def test_a_forked_child_keeps_no_socket_of_the_cluster() -> None:
     """It cannot use it, and holds no port and no connection of it; the parent's goes on."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq, Raw(tubemq.broker_address(1)) as raw:
         assert raw.call(send(b"1")).success  # so that the connection is made

@@ -105,7 +105,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("release", ["1.2", "2.5"])
-def test_a_message_goes_there_and_back(authority: Authority, server_cert: Certificate, release: str) -> None:
+def test_a_request_and_its_answer_over_tls(authority: Authority, server_cert: Certificate, release: str) -> None:
     tls = tls_files(server_cert)
     with EmbeddedTubeMQ({"demo": 1}, tls=tls, release=release) as tubemq:
         framing = tubemq.framing
@@ -129,7 +129,7 @@ def test_a_message_goes_there_and_back(authority: Authority, server_cert: Certif
             assert message.payLoadData == bytes(100_000)
 
 
-def test_a_master_names_the_ports_of_the_kind_it_is_asked_over(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_a_master_lists_ports_of_the_kind_of_connection(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with secure(one_way.tls_master, trusting(authority)) as over_tls, plain(one_way.master) as in_plain:
         tls_port, plain_port = broker_port(over_tls), broker_port(in_plain)
     assert tls_port != plain_port
@@ -139,19 +139,19 @@ def test_a_master_names_the_ports_of_the_kind_it_is_asked_over(one_way: Embedded
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_are_taken(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
+def test_both_tls_versions_are_accepted(one_way: EmbeddedTubeMQ, authority: Authority, version: ssl.TLSVersion) -> None:
     context = trusting(authority)
     context.minimum_version = context.maximum_version = version
     with secure(one_way.tls_master, context) as connection:
         assert broker_port(connection) > 0
 
 
-def test_a_client_that_does_not_trust_the_server_ends_it(one_way: EmbeddedTubeMQ) -> None:
+def test_a_client_that_does_not_trust_the_server_ends_the_handshake(one_way: EmbeddedTubeMQ) -> None:
     with closing(plain(one_way.tls_master)) as connection, pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(connection, server_hostname="127.0.0.1").close()
 
 
-def test_two_way_takes_whom_the_authority_certified(
+def test_mutual_tls_accepts_certified_clients(
     two_way: EmbeddedTubeMQ, authority: Authority, client_cert: Certificate
 ) -> None:
     with secure(two_way.tls_master, trusting(authority, client_cert)) as connection:
@@ -159,7 +159,7 @@ def test_two_way_takes_whom_the_authority_certified(
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["nobody", "stranger"])
-def test_two_way_turns_others_away(
+def test_mutual_tls_refuses_other_clients(
     two_way: EmbeddedTubeMQ, authority: Authority, stranger: Certificate, known: bool
 ) -> None:
     context = trusting(authority, stranger if known else None)
@@ -167,13 +167,13 @@ def test_two_way_turns_others_away(
         assert is_closed(connection)
 
 
-def test_a_plain_frame_to_a_tls_port_is_answered_by_the_connections_end(one_way: EmbeddedTubeMQ) -> None:
+def test_a_plain_frame_to_a_tls_port_ends_the_connection(one_way: EmbeddedTubeMQ) -> None:
     with plain(one_way.tls_master) as connection:
         connection.sendall(frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
         assert is_closed(connection)
 
 
-def test_a_hello_to_a_plain_port_meets_silence(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_a_tls_hello_to_a_plain_port_gets_no_answer(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with plain(one_way.master) as connection:
         outgoing = ssl.MemoryBIO()
         hello = trusting(authority).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
@@ -188,9 +188,7 @@ def test_a_hello_to_a_plain_port_meets_silence(one_way: EmbeddedTubeMQ, authorit
 
 
 @pytest.mark.parametrize("greet", [lambda s: None, lambda s: s.sendall(b"\x16\x03\x01")], ids=["nothing", "half"])
-def test_the_end_of_the_cluster_ends_a_handshake(
-    server_cert: Certificate, greet: Callable[[socket.socket], None]
-) -> None:
+def test_close_ends_a_handshake(server_cert: Certificate, greet: Callable[[socket.socket], None]) -> None:
     with EmbeddedTubeMQ(tls=tls_files(server_cert)) as tubemq:
         connection = plain(tubemq.tls_master)
         greet(connection)
@@ -198,7 +196,7 @@ def test_the_end_of_the_cluster_ends_a_handshake(
         assert is_closed(connection)
 
 
-def test_a_broker_that_stops_leaves_no_handshake_behind(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_a_stopped_broker_leaves_no_handshake(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with secure(one_way.tls_master, trusting(authority)) as master:
         broker = f"127.0.0.1:{broker_port(master)}"
     with plain(broker) as early:
@@ -213,7 +211,7 @@ def test_a_broker_that_stops_leaves_no_handshake_behind(one_way: EmbeddedTubeMQ,
             assert is_closed(connection)
 
 
-def test_faults_and_restarts_reach_the_tls_port_too(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
+def test_faults_and_restarts_apply_to_the_tls_port(one_way: EmbeddedTubeMQ, authority: Authority) -> None:
     with secure(one_way.tls_master, trusting(authority)) as master:
         port = broker_port(master)
     broker = f"127.0.0.1:{port}"
@@ -237,7 +235,7 @@ def test_without_files_there_is_no_tls() -> None:
 
 
 @pytest.mark.parametrize("missing", ["cert", "key", "client_ca"])
-def test_a_file_that_is_missing_is_an_error_at_once(server_cert: Certificate, tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_an_error_at_once(server_cert: Certificate, tmp_path: Path, missing: str) -> None:
     files = {"cert": str(server_cert.cert), "key": str(server_cert.key), missing: str(tmp_path / "none.pem")}
     with pytest.raises(OSError, match=r"No such file"):
         EmbeddedTubeMQ(tls=TLSFiles(**files)).close()

@@ -39,7 +39,7 @@ class Reader:
 # -- rules
 
 
-def test_rules_of_type_0_are_read_and_sorted_by_their_begin() -> None:
+def test_rules_of_type_0_are_parsed_and_sorted_by_start() -> None:
     early = {**RULE, "start": "00:30", "end": "07:05", "limitInM": "0"}
     text = json.dumps(
         [
@@ -60,7 +60,7 @@ def test_texts_without_a_rule_of_type_0(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "nonsense", "[{}]", text_of(), text_of({**RULE, "dltInM": 20})])
-def test_what_is_no_rule_is_refused(text: str) -> None:
+def test_malformed_rules_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="flow rule"):
         parse_data_limits(text)
 
@@ -68,7 +68,7 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 # -- quota
 
 
-def test_the_first_read_has_a_size_of_its_own_and_is_not_counted() -> None:
+def test_the_first_read_has_its_own_size_and_does_not_count() -> None:
     quota = ReadQuota(StoppedClock(), TRANSFER_SIZE)
     for escape in (False, True):
         assert quota.allowed([LIMIT], END, escape) == FIRST_READ
@@ -76,7 +76,7 @@ def test_the_first_read_has_a_size_of_its_own_and_is_not_counted() -> None:
     assert quota.allowed([LIMIT], END, False) == TRANSFER_SIZE
 
 
-def test_without_a_rule_all_is_allowed() -> None:
+def test_without_a_rule_reads_are_unlimited() -> None:
     reader = Reader()
     for _ in range(100):
         reader.read(1 << 30)
@@ -84,7 +84,7 @@ def test_without_a_rule_all_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(("lag", "limited"), [(99, False), (100, False), (101, True)])
-def test_a_rule_is_for_those_that_lag_by_more(lag: int, limited: bool) -> None:
+def test_a_rule_applies_to_readers_with_more_lag(lag: int, limited: bool) -> None:
     reader = Reader(LIMIT)
     assert reader.allowed(lag) == TRANSFER_SIZE
     reader.quota.count(MEBIBYTE, 0)
@@ -109,20 +109,20 @@ def test_the_lag_is_counted_from_the_end_of_the_last_read() -> None:
         (2200, 2300, False),  # the hours are those of GMT+8
     ],
 )
-def test_a_rule_has_its_hours(start: int, end: int, limited: bool) -> None:
+def test_a_rule_applies_at_its_hours(start: int, end: int, limited: bool) -> None:
     reader = Reader(LIMIT._replace(start=start, end=end))  # the stopped clock says 22:13:20 in Greenwich
     reader.read(MEBIBYTE)
     assert reader.allowed() == (-500 if limited else TRANSFER_SIZE)
 
 
-def test_of_several_rules_the_first_that_fits_counts() -> None:
+def test_the_first_matching_rule_applies() -> None:
     rules = [LIMIT._replace(lag=END), LIMIT._replace(wait_ms=700), LIMIT._replace(wait_ms=900)]
     reader = Reader(*rules)
     reader.read(MEBIBYTE)
     assert reader.allowed(END) == -700
 
 
-def test_a_small_share_is_all_that_one_read_may_have() -> None:
+def test_a_small_share_limits_one_read() -> None:
     reader = Reader(LIMIT._replace(per_minute=12 * KIBIBYTE))
     assert reader.allowed() == KIBIBYTE
 
@@ -140,14 +140,14 @@ def test_a_share_is_a_twelfth_for_five_seconds() -> None:
     assert reader.allowed() == TRANSFER_SIZE
 
 
-def test_an_escape_lifts_the_limit_for_one_read() -> None:
+def test_an_escape_allows_one_read() -> None:
     reader = Reader(LIMIT)
     reader.read(MEBIBYTE)
     assert reader.allowed(escape=True) == TRANSFER_SIZE
     assert reader.allowed() == -500
 
 
-def test_reads_beyond_their_shares_use_up_the_minute() -> None:
+def test_reads_above_their_shares_use_up_the_minute() -> None:
     reader = Reader(LIMIT)
     for _ in range(4):
         reader.read(3 * MEBIBYTE)
@@ -160,7 +160,7 @@ def test_reads_beyond_their_shares_use_up_the_minute() -> None:
     assert reader.allowed() == TRANSFER_SIZE
 
 
-def test_a_limit_holds_for_a_minute_whatever_the_rules_and_the_lag_become() -> None:
+def test_a_limit_stays_for_a_minute_when_rules_or_lag_change() -> None:
     reader = Reader(LIMIT)
     reader.read(MEBIBYTE)
     reader.limits = []
@@ -173,7 +173,7 @@ def test_a_limit_holds_for_a_minute_whatever_the_rules_and_the_lag_become() -> N
     assert reader.allowed(0) == TRANSFER_SIZE
 
 
-def test_a_rule_that_comes_while_nothing_limits_waits_for_the_minutes_end() -> None:
+def test_a_new_rule_applies_from_the_next_minute() -> None:
     reader = Reader()
     reader.read(1)
     reader.limits = [LIMIT]

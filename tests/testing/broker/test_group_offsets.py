@@ -72,14 +72,14 @@ class Bench:
         (420, FROM_MAX, 0, MIN),
     ],
 )
-def test_where_a_register_puts_a_group(stored: int | None, status: int, asked: int, answer: int) -> None:
+def test_register_sets_the_confirmed_position(stored: int | None, status: int, asked: int, answer: int) -> None:
     bench = Bench()
     if stored is not None:
         bench.load(asked=stored)
     assert bench.load(status, asked) == answer == bench.confirmed()
 
 
-def test_a_register_forgets_what_is_in_flight() -> None:
+def test_a_register_drops_what_is_in_flight() -> None:
     bench = Bench()
     bench.load(asked=MIN)
     bench.advance(56, manual=True)
@@ -88,7 +88,7 @@ def test_a_register_forgets_what_is_in_flight() -> None:
     assert bench.next_read(manual=True) == MIN
 
 
-def test_a_group_begins_at_its_first_register_wherever_the_topic_goes() -> None:
+def test_a_group_stays_at_the_position_of_its_first_register() -> None:
     bench = Bench()
     assert bench.load(FROM_MAX) == MAX
     bench.append(3)
@@ -96,7 +96,7 @@ def test_a_group_begins_at_its_first_register_wherever_the_topic_goes() -> None:
     assert bench.load(NORMAL) == MAX
 
 
-def test_manual_reads_move_on_and_confirm_nothing() -> None:
+def test_manual_reads_advance_and_confirm_nothing() -> None:
     bench = Bench()
     bench.load(asked=MIN)
     for n in range(3):
@@ -116,7 +116,7 @@ def test_a_commit_that_consumed_nothing_rolls_back() -> None:
 
 
 @pytest.mark.parametrize(("consumed", "position"), [(True, MIN + 56), (False, MIN)])
-def test_an_automatic_get_confirms_the_one_before(consumed: bool, position: int) -> None:
+def test_an_automatic_get_confirms_the_previous_one(consumed: bool, position: int) -> None:
     bench = Bench()
     bench.load(asked=MIN)
     bench.advance(56, manual=False)
@@ -133,7 +133,7 @@ def test_an_automatic_read_again_replaces_what_was_in_flight() -> None:
 
 
 @pytest.mark.parametrize(("manual", "confirmed"), [(False, MIN + 56), (True, MIN)])
-def test_an_empty_read_is_confirmed_at_once_unless_the_reader_does_that(manual: bool, confirmed: int) -> None:
+def test_an_empty_read_is_confirmed_at_once_in_automatic_mode(manual: bool, confirmed: int) -> None:
     bench = Bench()
     bench.load(asked=MIN)
     bench.advance(56, manual=manual, empty=True)
@@ -142,7 +142,7 @@ def test_an_empty_read_is_confirmed_at_once_unless_the_reader_does_that(manual: 
 
 
 @pytest.mark.parametrize("manual", [False, True])
-def test_there_is_nothing_to_read_at_the_end(manual: bool) -> None:
+def test_a_get_at_the_end_finds_nothing(manual: bool) -> None:
     bench = Bench()
     bench.load(asked=MAX)
     assert bench.next_read(manual=manual) is None
@@ -151,7 +151,7 @@ def test_there_is_nothing_to_read_at_the_end(manual: bool) -> None:
 
 
 @pytest.mark.parametrize("manual", [False, True])
-def test_a_store_that_nothing_was_written_to_is_read_in_vain(manual: bool) -> None:
+def test_a_get_in_an_empty_store_reads_at_0(manual: bool) -> None:
     """The broker tells the end as a negative number, and there is no -0."""
     bench = Bench()
     empty = Store(1, 1 << 40, ServerConfig(), bench.clock)
@@ -160,7 +160,7 @@ def test_a_store_that_nothing_was_written_to_is_read_in_vain(manual: bool) -> No
 
 
 @pytest.mark.parametrize("manual", [False, True])
-def test_a_reader_beyond_the_end_is_put_back_to_it(manual: bool) -> None:
+def test_a_reader_beyond_the_end_is_moved_back_to_it(manual: bool) -> None:
     """A crash took the tail. The answer to the get is the end, the next one goes on there."""
     bench = Bench()
     bench.append(3)
@@ -176,14 +176,14 @@ def test_a_reader_beyond_the_end_is_put_back_to_it(manual: bool) -> None:
 
 
 @pytest.mark.parametrize("manual", [False, True])
-def test_a_reader_that_retention_overtook_goes_on_at_the_minimum(manual: bool) -> None:
+def test_a_reader_below_the_minimum_continues_at_the_minimum(manual: bool) -> None:
     bench = Bench()
     bench.load(asked=MIN)
     bench.store.keep(5)
     assert bench.next_read(manual=manual) == MIN + 140 == bench.confirmed()
 
 
-def test_what_was_in_flight_counts_twice_for_a_manual_reader_that_was_overtaken() -> None:
+def test_a_manual_reader_below_the_minimum_counts_in_flight_bytes_twice() -> None:
     bench = Bench()
     bench.load(asked=MIN)
     bench.advance(56, manual=True)
@@ -200,7 +200,7 @@ def test_an_administrator_moves_a_group() -> None:
     assert bench.next_read(manual=True) == 336
 
 
-def test_a_removed_group_was_never_there() -> None:
+def test_a_removed_group_has_no_position() -> None:
     bench = Bench()
     bench.load(asked=420)
     bench.pass_time(12)
@@ -211,7 +211,7 @@ def test_a_removed_group_was_never_there() -> None:
     assert bench.confirmed() is None
 
 
-def test_groups_topics_and_partitions_do_not_meet() -> None:
+def test_groups_topics_and_partitions_are_independent() -> None:
     bench = Bench()
     keys = [KEY, Key("h", "demo", 0), Key("g", "other", 0), Key("g", "demo", 1)]
     for n, key in enumerate(keys):
@@ -264,7 +264,7 @@ def test_an_orderly_stop_confirms_what_is_in_flight(release: Release, manual: bo
     assert bench.next_read(manual=True) == MIN + 56
 
 
-def test_a_claim_of_a_negative_partition_spoils_an_orderly_stop() -> None:
+def test_a_claim_on_a_negative_partition_breaks_an_orderly_stop() -> None:
     bench = Bench()
     bench.load(asked=336)
     bench.pass_time(12)
@@ -280,7 +280,7 @@ def test_a_claim_of_a_negative_partition_spoils_an_orderly_stop() -> None:
 EXPIRY = 3600.0
 
 
-def test_a_group_that_does_not_move_is_dropped_when_the_broker_looks() -> None:
+def test_an_unused_group_expires_at_the_next_check() -> None:
     bench = Bench(group_offset_expiry=EXPIRY)
     bench.load(asked=420)
     bench.pass_time(EXPIRY - 10)
@@ -291,7 +291,7 @@ def test_a_group_that_does_not_move_is_dropped_when_the_broker_looks() -> None:
     assert bench.confirmed() is None
 
 
-def test_registers_without_a_position_do_not_keep_a_group() -> None:
+def test_registers_without_a_position_do_not_prevent_expiry() -> None:
     bench = Bench(group_offset_expiry=EXPIRY)
     bench.load(asked=420)
     for _ in range(8):
@@ -300,7 +300,7 @@ def test_registers_without_a_position_do_not_keep_a_group() -> None:
     assert bench.confirmed() == MIN
 
 
-def test_commits_keep_a_group() -> None:
+def test_commits_prevent_expiry() -> None:
     bench = Bench(group_offset_expiry=EXPIRY)
     bench.load(asked=MIN)
     for _ in range(8):
@@ -310,7 +310,7 @@ def test_commits_keep_a_group() -> None:
     assert bench.confirmed() == MIN + 8 * 28
 
 
-def test_release_1_2_keeps_groups_for_ever() -> None:
+def test_release_1_2_never_expires_groups() -> None:
     bench = Bench(V1_2, group_offset_expiry=EXPIRY)
     bench.load(asked=420)
     bench.pass_time(3 * EXPIRY)

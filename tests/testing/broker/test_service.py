@@ -87,7 +87,7 @@ def test_a_send() -> None:
         ),
     ],
 )
-def test_sends_that_are_refused(fields: Fields, code: int, text: str) -> None:
+def test_refused_sends(fields: Fields, code: int, text: str) -> None:
     bench = BrokerBench()
     reply = bench.send(**fields)
     assert (reply.success, reply.errCode) == (False, code)
@@ -107,11 +107,11 @@ def test_sends_that_are_refused(fields: Fields, code: int, text: str) -> None:
         {"topicName": "wide", "partitionId": 20_000},  # a store that no list shows
     ],
 )
-def test_sends_that_are_just_taken(fields: Fields) -> None:
+def test_sends_at_the_limits_are_accepted(fields: Fields) -> None:
     assert BrokerBench().send(**fields).errCode == 200
 
 
-def test_an_older_broker_says_it_in_other_words() -> None:
+def test_release_1_2_has_other_error_texts() -> None:
     text = "topicName's length over max value, required max length is 64"
     assert BrokerBench(Release.V1_2).send(topicName="x" * 65).errMsg == text
 
@@ -125,7 +125,9 @@ def test_an_older_broker_says_it_in_other_words() -> None:
         (struct.pack(">i", 4) + b"four", True),
     ],
 )
-def test_attributes_that_do_not_fit_are_taken_and_never_given_out(payload: bytes, readable: bool | None) -> None:
+def test_messages_with_impossible_attributes_are_stored_but_never_returned(
+    payload: bytes, readable: bool | None
+) -> None:
     bench = BrokerBench()
     assert bench.send(data=payload, flag=ATTRIBUTES_FLAG).errCode == (400 if readable is None else 200)
     bench.send(data=b"last")
@@ -135,7 +137,7 @@ def test_attributes_that_do_not_fit_are_taken_and_never_given_out(payload: bytes
     assert payloads(reply) == ([payload] if readable else []) + [b"last"]
 
 
-def test_a_read_of_nothing_but_unread_messages_is_an_empty_success() -> None:
+def test_a_read_of_unreadable_messages_is_an_empty_success() -> None:
     bench = BrokerBench()
     bench.send(data=b"abc", flag=ATTRIBUTES_FLAG)
     bench.register()
@@ -147,7 +149,7 @@ def test_a_read_of_nothing_but_unread_messages_is_an_empty_success() -> None:
 # -- credentials
 
 
-def test_whose_credentials_are_looked_at() -> None:
+def test_requests_whose_credentials_are_checked() -> None:
     bench = BrokerBench()
     bench.send()
     bench.register()
@@ -158,7 +160,7 @@ def test_whose_credentials_are_looked_at() -> None:
     assert bench.asked == [True, False, False, False]
 
 
-def test_without_credentials_that_do_nothing_happens() -> None:
+def test_requests_with_wrong_credentials_change_nothing() -> None:
     bench = BrokerBench()
     bench.refusal = DeclinedError(ErrCode.CERTIFICATE_FAILURE, "who are you?")
     for reply in (bench.send(clientId=""), bench.register(clientId=""), bench.heartbeat("nonsense", clientId="")):
@@ -181,7 +183,7 @@ def test_a_register() -> None:
     assert bench.register(groupName="new", readStatus=ReadStatus.FROM_MAX).currOffset == 3 * UNIT
 
 
-def test_who_reads_files_alone_is_told_their_end() -> None:
+def test_a_reader_of_files_gets_their_end_as_the_maximum() -> None:
     bench = BrokerBench()
     bench.send()
     assert bench.register(qryPriorityId=1).maxOffset == 0
@@ -204,7 +206,7 @@ def test_who_reads_files_alone_is_told_their_end() -> None:
         ({"topicName": "nowhere"}, 403, "topicName nowhere not existed, please check your configure"),
     ],
 )
-def test_registers_and_unregisters_that_are_refused(op_type: int, fields: Fields, code: int, text: str) -> None:
+def test_refused_registers_and_unregisters(op_type: int, fields: Fields, code: int, text: str) -> None:
     bench = BrokerBench()
     reply = bench.call(registration(**{"op_type": op_type, **fields, "client_id": fields.get("clientId", "c1")}))
     assert (*outcome(reply), reply.currOffset) == (code, text, -1)
@@ -218,7 +220,7 @@ def test_other_op_types(op_type: int) -> None:
 
 
 @pytest.mark.parametrize("partition", [3, -1, 10_003])
-def test_a_register_of_a_wrong_partition_fails_and_leaves_its_claim(partition: int) -> None:
+def test_a_register_of_a_wrong_partition_fails_but_leaves_its_claim(partition: int) -> None:
     bench = BrokerBench()
     wrong = f"Wrong partition value {partition},valid partitions in (0,2)"
     failed = bench.register(partitionId=partition)
@@ -246,7 +248,7 @@ def test_a_partition_has_one_reader_in_a_group() -> None:
     assert bench.register("c2").errCode == 200
 
 
-def test_a_holder_whose_time_is_over_is_removed_by_the_next_who_has_to_come_again() -> None:
+def test_the_first_register_after_an_expired_claim_only_removes_it() -> None:
     bench = BrokerBench()
     bench.register("c1")
     bench.clock.advance(REG_TIMEOUT)  # and no scan
@@ -257,7 +259,7 @@ def test_a_holder_whose_time_is_over_is_removed_by_the_next_who_has_to_come_agai
 
 
 @pytest.mark.parametrize("sign", ["get", "heartbeat", "register", None])
-def test_signs_of_life_keep_a_claim(sign: str | None) -> None:
+def test_heartbeats_and_gets_keep_a_claim(sign: str | None) -> None:
     bench = BrokerBench()
     bench.send()
     bench.register()
@@ -284,7 +286,7 @@ def test_unregisters() -> None:
 
 
 @pytest.mark.parametrize(("status", "position"), [(ReadStatus.NORMAL, UNIT), (ReadStatus.FROM_MAX, 0)])
-def test_an_unregister_says_whether_what_is_in_flight_counts(status: int, position: int) -> None:
+def test_an_unregister_confirms_or_drops_what_is_in_flight(status: int, position: int) -> None:
     bench = BrokerBench()
     bench.send()
     bench.register()
@@ -296,7 +298,7 @@ def test_an_unregister_says_whether_what_is_in_flight_counts(status: int, positi
 # -- heartbeats
 
 
-def test_a_heartbeat_tells_which_partitions_are_lost() -> None:
+def test_a_heartbeat_lists_lost_partitions() -> None:
     bench = BrokerBench()
     bench.register("c1", partitionId=0)
     bench.register("c2", partitionId=1)
@@ -319,14 +321,14 @@ def test_a_heartbeat_tells_which_partitions_are_lost() -> None:
         ("7:elsewhere:1#nowhere:0", "411:7:elsewhere:1#nowhere:0"),
     ],
 )
-def test_a_partition_comes_back_as_the_broker_writes_it(info: str, told: str) -> None:
+def test_a_heartbeat_repeats_a_partition_in_the_brokers_format(info: str, told: str) -> None:
     assert list(BrokerBench().heartbeat(info).failureInfo) == [told]
 
 
 @pytest.mark.parametrize(
     "info", ["1:h:8123", "1:h#demo:0", "1:h:8123#demo", "1:h:8123#demo:first", "x:h:1#demo:0", "#"]
 )
-def test_a_partition_of_another_shape_fails_the_heartbeat_before_anything_is_done(info: str) -> None:
+def test_a_malformed_partition_fails_the_heartbeat_without_effect(info: str) -> None:
     bench = BrokerBench()
     bench.register()
     bench.clock.advance(REG_TIMEOUT - 1)
@@ -343,7 +345,7 @@ def test_a_partition_of_another_shape_fails_the_heartbeat_before_anything_is_don
         ({"groupName": ""}, "Request miss necessary groupName data!"),
     ],
 )
-def test_heartbeats_that_are_refused(fields: Fields, text: str) -> None:
+def test_refused_heartbeats(fields: Fields, text: str) -> None:
     reply = BrokerBench().heartbeat(INFO, **fields)
     assert outcome(reply) == (400, text)
     assert not reply.HasField("hasPartFailure")
@@ -380,7 +382,7 @@ def test_a_get() -> None:
     assert not reply.requireSlow
 
 
-def test_how_far_behind_a_reader_is() -> None:
+def test_a_get_reports_the_lag() -> None:
     bench = BrokerBench(transfer_size=1)
     for _ in range(3):
         bench.send()
@@ -406,7 +408,7 @@ def test_how_far_behind_a_reader_is() -> None:
         ),
     ],
 )
-def test_gets_that_are_refused(fields: Fields, code: int, text: str) -> None:
+def test_refused_gets(fields: Fields, code: int, text: str) -> None:
     bench = BrokerBench()
     bench.send()
     bench.register()
@@ -416,7 +418,7 @@ def test_gets_that_are_refused(fields: Fields, code: int, text: str) -> None:
     assert not reply.HasField("maxOffset")
 
 
-def test_what_is_not_found() -> None:
+def test_gets_that_find_nothing() -> None:
     bench = BrokerBench()
     bench.register()
     empty = bench.get()
@@ -432,7 +434,7 @@ def test_what_is_not_found() -> None:
     ("policy", "text"),
     [(101, "current offset is exceed max file offset"), (201, "Can't found Message by index in cache")],
 )
-def test_what_a_reader_of_files_does_not_find_in_memory(policy: int, text: str) -> None:
+def test_a_reader_of_files_does_not_see_memory(policy: int, text: str) -> None:
     bench = BrokerBench()
     bench.send()
     bench.register(qryPriorityId=policy)
@@ -442,7 +444,7 @@ def test_what_a_reader_of_files_does_not_find_in_memory(policy: int, text: str) 
     assert payloads(bench.get(manualCommitOffset=True)) == [b"x"]
 
 
-def test_filtered_readers_go_by_the_other_half_of_the_policy() -> None:
+def test_filtered_readers_use_the_other_half_of_the_policy() -> None:
     bench = BrokerBench()
     bench.send(msgType=" a ")
     bench.register(filterCondStr=["a"], qryPriorityId=103)
@@ -455,7 +457,7 @@ SLOW = '[{"type":0,"rule":[{"start":"00:00","end":"24:00","dltInM":21,"limitInM"
 TWELFTH = 1024 * 1024 // 12
 
 
-def test_a_flow_rule_stops_a_reader_until_it_escapes_or_waits() -> None:
+def test_a_flow_rule_limits_a_reader_until_it_escapes_or_waits() -> None:
     bench = BrokerBench(transfer_size=1000)
     bench.catalog.default_flow = FlowRule(1, SLOW, 301)
     for _ in range(20):
@@ -473,7 +475,7 @@ def test_a_flow_rule_stops_a_reader_until_it_escapes_or_waits() -> None:
     assert [bench.get(manualCommitOffset=True).errCode for _ in range(3)] == [200, 200, 452]
 
 
-def test_a_flow_rule_that_is_gone_holds_for_its_minute() -> None:
+def test_a_removed_flow_rule_applies_until_its_minute_ends() -> None:
     bench = BrokerBench(transfer_size=1000)
     bench.catalog.default_flow = FlowRule(1, SLOW, 301)
     for _ in range(20):
@@ -514,7 +516,7 @@ def test_a_commit(fields: Fields, position: int) -> None:
         ({"clientId": "c2"}, 401, "The partition has been registered by other consumer: c1"),
     ],
 )
-def test_commits_that_are_refused(fields: Fields, code: int, text: str) -> None:
+def test_refused_commits(fields: Fields, code: int, text: str) -> None:
     bench = BrokerBench()
     bench.send()
     bench.register()
@@ -529,7 +531,7 @@ def test_commits_that_are_refused(fields: Fields, code: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(("orderly", "left"), [(True, [b"0", b"1"]), (False, [b"0"])])
-def test_what_a_stop_and_a_crash_leave(orderly: bool, left: list[bytes]) -> None:
+def test_effects_of_a_stop_and_a_crash(orderly: bool, left: list[bytes]) -> None:
     bench = BrokerBench()
     bench.send(data=b"0")
     bench.broker.stores.of_topic("demo")[0].flush()

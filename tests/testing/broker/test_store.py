@@ -41,7 +41,7 @@ def test_all_partitions_share_the_index() -> None:
     assert (store.max_offset, store.max_data_offset) == (4 * UNIT, 4 * (DATA_HEADER + 8))
 
 
-def test_a_message_comes_out_as_it_went_in() -> None:
+def test_a_read_returns_a_message_unchanged() -> None:
     store = make_store()
     store.append(0, NO_CODE, 77, 123, 0, b"payload")
     (message,) = messages(read(store))
@@ -56,7 +56,9 @@ def test_a_message_comes_out_as_it_went_in() -> None:
         (ALL, (200, "OK!"), (200, "OK!")),
     ],
 )
-def test_a_policy_says_how_far_a_reader_sees(policy: int, in_memory: tuple[int, str], flushed: tuple[int, str]) -> None:
+def test_the_read_policy_limits_what_a_reader_sees(
+    policy: int, in_memory: tuple[int, str], flushed: tuple[int, str]
+) -> None:
     store = make_store()
     append(store, 3)
     found = read(store, policy=policy)
@@ -67,7 +69,7 @@ def test_a_policy_says_how_far_a_reader_sees(policy: int, in_memory: tuple[int, 
     assert (found.code, found.text) == flushed
 
 
-def test_a_reader_of_files_is_told_their_end() -> None:
+def test_a_reader_of_files_gets_their_end() -> None:
     store = make_store()
     append(store, 3)
     store.flush()
@@ -75,7 +77,7 @@ def test_a_reader_of_files_is_told_their_end() -> None:
     assert [read(store, policy=policy).max_offset for policy in (FILES, FLUSHING, ALL)] == [84, 140, 140]
 
 
-def test_reads_of_files_halve_what_is_left_and_memory_is_read_at_once() -> None:
+def test_a_read_of_files_ends_half_way_and_one_of_memory_does_not() -> None:
     store = make_store()
     append(store, 10)
     store.flush()
@@ -101,7 +103,7 @@ def test_how_many_entries_one_read_scans(partitions: int, in_files: int, filtere
     assert read(store, codes=[code]).advance == filtered * UNIT
 
 
-def test_more_partitions_make_reads_of_a_store_longer() -> None:
+def test_more_partitions_lengthen_the_scans_of_a_store() -> None:
     store = make_store(1, config=ROOMY)
     append(store, 30_000)
     store.flush()
@@ -110,7 +112,7 @@ def test_more_partitions_make_reads_of_a_store_longer() -> None:
 
 
 @pytest.mark.parametrize(("limit", "count"), [(1, 1), (100, 1), (101, 2), (300, 3), (301, 4)])
-def test_a_read_of_files_ends_with_the_message_that_reaches_the_limit(limit: int, count: int) -> None:
+def test_a_read_of_files_ends_with_the_message_that_reaches_the_size_limit(limit: int, count: int) -> None:
     store = make_store()
     append(store, 40, payload=bytes(100 - DATA_HEADER))
     store.flush()
@@ -119,13 +121,13 @@ def test_a_read_of_files_ends_with_the_message_that_reaches_the_limit(limit: int
     assert found.data_position == count * 100
 
 
-def test_a_read_of_memory_has_the_servers_limit_whatever_the_reader_is_allowed() -> None:
+def test_a_read_of_memory_ignores_the_readers_size_limit() -> None:
     store = make_store(config=replace(CONFIG, transfer_size=1000))
     append(store, 40, payload=bytes(100 - DATA_HEADER))
     assert len(read(store, size_limit=1).chunks) == 10
 
 
-def test_messages_of_other_partitions_are_passed_over() -> None:
+def test_messages_of_other_partitions_are_skipped() -> None:
     store = make_store(partitions=2)
     for n in range(6):
         append(store, partition=n % 2, first=n)
@@ -135,7 +137,7 @@ def test_messages_of_other_partitions_are_passed_over() -> None:
     assert (drain(store, 0), drain(store, 1)) == ([0, 2, 4], [1, 3, 5])
 
 
-def test_memory_without_a_message_for_the_reader_is_not_found_and_passed() -> None:
+def test_memory_without_a_message_for_the_reader_is_skipped_as_not_found() -> None:
     store = make_store(partitions=2)
     append(store, 4, partition=1)
     found = read(store, UNIT)
@@ -159,7 +161,7 @@ def test_filters_compare_hash_codes(flushed: bool) -> None:
     assert ids(read(store, codes=[filter_code("other"), filter_code("unknown")])) == [2]
 
 
-def test_a_type_of_another_partition_makes_an_empty_success_of_a_filtered_read_of_memory() -> None:
+def test_a_matching_type_in_another_partition_gives_an_empty_success() -> None:
     store = make_store(partitions=2)
     append(store, partition=1, code=7)
     found = read(store, codes=[7])
@@ -167,7 +169,7 @@ def test_a_type_of_another_partition_makes_an_empty_success_of_a_filtered_read_o
     assert read(store, codes=[8]).text == "Can't found Message by index!"
 
 
-def test_a_filtered_reader_near_the_end_is_told_to_be_slow() -> None:
+def test_a_filtered_reader_near_the_end_gets_the_slow_flag() -> None:
     store = make_store()
     append(store, 10, code=7)
     store.flush()
@@ -187,7 +189,7 @@ def test_a_filtered_reader_near_the_end_is_told_to_be_slow() -> None:
     ],
 )
 @pytest.mark.parametrize("flushed", [False, True])
-def test_attributes_that_do_not_fit_hide_a_message(payload: bytes, readable: bool, flushed: bool) -> None:
+def test_impossible_attributes_hide_a_message(payload: bytes, readable: bool, flushed: bool) -> None:
     store = make_store()
     store.append(0, NO_CODE, 1, 0, 1, payload)
     store.append(0, NO_CODE, 2, 0, 0, payload)  # nothing is announced
@@ -200,7 +202,7 @@ def test_attributes_that_do_not_fit_hide_a_message(payload: bytes, readable: boo
 @pytest.mark.parametrize(
     "config", [replace(CONFIG, mem_cache_msg_count=4), replace(CONFIG, mem_cache_msg_size=5 * (DATA_HEADER + 1) - 1)]
 )
-def test_a_full_block_goes_into_the_files(config: ServerConfig) -> None:
+def test_a_full_block_is_flushed(config: ServerConfig) -> None:
     store = make_store(config=config)
     append(store, 4)
     assert read(store, policy=FLUSHING).code == ErrCode.NOT_FOUND
@@ -209,7 +211,7 @@ def test_a_full_block_goes_into_the_files(config: ServerConfig) -> None:
     assert store.committed_offset == 0  # written, and seen by those who read what is being flushed
 
 
-def test_time_flushes_a_block_and_commits_it() -> None:
+def test_timers_flush_and_commit_a_block() -> None:
     clock = StoppedClock()
     store = make_store(clock=clock)
     append(store, 3)
@@ -227,7 +229,7 @@ def test_many_messages_are_committed_with_their_block() -> None:
     assert store.committed_offset == 1000 * UNIT
 
 
-def test_a_crash_loses_the_block_and_its_positions_are_given_again() -> None:
+def test_a_crash_loses_the_block_and_reuses_its_positions() -> None:
     store = make_store()
     append(store, 3)
     store.flush()
@@ -238,7 +240,7 @@ def test_a_crash_loses_the_block_and_its_positions_are_given_again() -> None:
     assert drain(store) == [0, 1, 2, 100]
 
 
-def test_a_crash_leaves_what_was_written() -> None:
+def test_a_crash_keeps_flushed_messages() -> None:
     store = make_store(config=replace(CONFIG, mem_cache_msg_count=4))
     append(store, 6)
     store.crash()
@@ -246,7 +248,7 @@ def test_a_crash_leaves_what_was_written() -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 5, 6, 10, 11])
-def test_retention_moves_the_minimum_and_no_position(keep: int) -> None:
+def test_retention_moves_the_minimum_but_no_position(keep: int) -> None:
     store = make_store(config=replace(CONFIG, max_index_segment_entries=4))
     append(store, 10)
     kept = min(keep, 10)
@@ -257,14 +259,14 @@ def test_retention_moves_the_minimum_and_no_position(keep: int) -> None:
     assert append(store, first=10) == [10 * UNIT]
 
 
-def test_a_read_below_the_minimum_begins_there() -> None:
+def test_a_read_below_the_minimum_starts_at_the_minimum() -> None:
     store = make_store()
     append(store, 10)
     store.keep(3)
     assert ids(read(store, 0)) == [7, 8]
 
 
-def test_segments_begin_where_the_ones_before_are_full() -> None:
+def test_a_full_segment_starts_the_next_one() -> None:
     store = make_store(config=replace(CONFIG, mem_cache_msg_count=3, max_index_segment_entries=5))
     append(store, 20)
     assert store.segments == [0, 6 * UNIT, 12 * UNIT, 18 * UNIT]  # blocks of 3 are not cut
@@ -281,7 +283,7 @@ def held_bytes(store: Store) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000])
-def test_what_a_store_keeps_is_bounded(size: int) -> None:
+def test_the_memory_of_a_store_is_bounded(size: int) -> None:
     store = make_store(max_bytes=MAX_BYTES, config=replace(CONFIG, mem_cache_msg_size=BLOCK))
     minimum, count = 0, 5 * MAX_BYTES // (DATA_HEADER + ENTRY_BYTES + size)
     for n in range(count):
@@ -297,7 +299,7 @@ def test_what_a_store_keeps_is_bounded(size: int) -> None:
 
 @pytest.mark.parametrize("max_bytes", [1000, 20_000, MAX_BYTES])
 @pytest.mark.parametrize("size", [0, 1, 500])
-def test_a_bound_far_below_the_size_of_a_block_is_kept_as_well(max_bytes: int, size: int) -> None:
+def test_a_bound_below_the_block_size_holds(max_bytes: int, size: int) -> None:
     store = make_store(max_bytes=max_bytes)
     for n in range(2000):
         append(store, payload=bytes(size), first=n)
@@ -309,20 +311,20 @@ def test_a_bound_far_below_the_size_of_a_block_is_kept_as_well(max_bytes: int, s
     assert drain(store) == list(range(minimum, 2000))
 
 
-def test_a_message_that_is_greater_than_the_bound_is_kept_until_the_next_comes() -> None:
+def test_a_message_above_the_bound_stays_until_the_next_one() -> None:
     store = make_store(max_bytes=1000)
     append(store, 3, payload=bytes(5000))
     assert drain(store) == [2]
 
 
-def test_a_wide_bound_leaves_blocks_as_long_as_the_broker_makes_them() -> None:
+def test_a_large_bound_does_not_shorten_blocks() -> None:
     store = make_store(max_bytes=256 * 1024 * 1024)
     append(store, CONFIG.mem_cache_msg_count, payload=bytes(200))
     assert read(store, policy=FLUSHING).code == ErrCode.NOT_FOUND
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_bound_that_is_lowered_holds_at_once(flushed: bool) -> None:
+def test_a_lowered_bound_applies_at_once(flushed: bool) -> None:
     store = make_store(max_bytes=MAX_BYTES)
     append(store, 900)
     if flushed:
@@ -338,7 +340,7 @@ def test_a_bound_that_is_lowered_holds_at_once(flushed: bool) -> None:
     assert MAX_BYTES * 3 // 4 < held_bytes(store) <= MAX_BYTES
 
 
-def test_a_topic_keeps_what_the_cluster_was_told() -> None:
+def test_a_topic_keeps_as_much_as_the_cluster_allows() -> None:
     with EmbeddedTubeMQ(topics={"demo": 1}, max_bytes=50_000) as tubemq:
         for n in range(1000):
             tubemq.send("demo", b"%d" % n)
@@ -347,7 +349,7 @@ def test_a_topic_keeps_what_the_cluster_was_told() -> None:
     assert [one.body for one in kept] == [b"%d" % n for n in range(1000 - len(kept), 1000)]
 
 
-def test_a_topic_with_more_stores_divides_what_it_may_keep_again() -> None:
+def test_a_topic_with_more_stores_divides_its_memory_again() -> None:
     with EmbeddedTubeMQ(topics={"demo": 1}, max_bytes=50_000) as tubemq:
         for _ in range(300):
             tubemq.send("demo", b"x", partition=0)

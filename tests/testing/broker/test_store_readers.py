@@ -101,7 +101,7 @@ class Play:
 
 
 @given(steps=st.lists(appends | others, max_size=120), policy=st.sampled_from([FILES, FLUSHING, ALL]))
-def test_every_reader_sees_each_message_of_its_own_once_and_in_order(steps: list[Step], policy: int) -> None:
+def test_every_reader_gets_its_messages_once_and_in_order(steps: list[Step], policy: int) -> None:
     play = Play(policy)
     for step in steps:
         play.do(step)
@@ -112,7 +112,7 @@ def test_every_reader_sees_each_message_of_its_own_once_and_in_order(steps: list
 
 
 @given(steps=st.lists(appends | others | keeps, max_size=120))
-def test_retention_costs_a_reader_what_is_gone_and_nothing_else(steps: list[Step]) -> None:
+def test_retention_costs_a_reader_only_deleted_messages(steps: list[Step]) -> None:
     play = Play(ALL)
     for step in steps:
         play.do(step)
@@ -139,7 +139,7 @@ def test_positions_and_bytes_add_up(steps: list[Step]) -> None:
         assert store.max_data_offset == ends[-1]
 
 
-def test_a_reader_that_is_overtaken_goes_on_at_the_minimum() -> None:
+def test_a_reader_behind_the_minimum_continues_there() -> None:
     store = make_store(max_bytes=200_000, config=replace(CONFIG, mem_cache_msg_size=10_000))
     offsets = GroupOffsets(CONFIG, StoppedClock())
     key = Key("g", "demo", 0)

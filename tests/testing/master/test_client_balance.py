@@ -54,7 +54,7 @@ def test_partition_meta() -> None:
     }
 
 
-def test_lists_come_only_to_who_does_not_know_them() -> None:
+def test_lists_are_sent_only_to_members_that_do_not_know_them() -> None:
     bench = MasterBench()
     bench.register_v2()
     known = bench.meta()
@@ -69,7 +69,7 @@ def test_lists_come_only_to_who_does_not_know_them() -> None:
     assert list(bench.heartbeat_v2().brokerConfigList) == BROKERS
 
 
-def test_new_partitions_are_told_after_a_round() -> None:
+def test_new_partitions_are_announced_after_a_rebalance() -> None:
     bench = MasterBench(consumer_balance_period=5.0)
     bench.register_v2()
     old = bench.meta()
@@ -81,7 +81,7 @@ def test_new_partitions_are_told_after_a_round() -> None:
     assert "1:1:4:1" in new.topicMetaInfoList[0]
 
 
-def test_a_topic_that_is_no_more_stays_in_what_its_group_is_told() -> None:
+def test_a_deleted_topic_stays_in_the_metadata_of_its_group() -> None:
     bench = MasterBench()
     bench.register_v2(topicList=["a", "b"])
     bench.meta()
@@ -122,7 +122,7 @@ def test_the_status_of_brokers(change: Callable[[MasterBench], object], old: str
         assert list(bench.meta().topicMetaInfoList) == [text]
 
 
-def test_an_unknown_topic_on_old_servers_is_told_as_nothing() -> None:
+def test_release_1_2_returns_nothing_for_an_unknown_topic() -> None:
     bench = MasterBench(Release.V1_2)
     assert bench.register_v2(topicList=["x"]).errCode == 200
     reply = bench.meta()
@@ -130,7 +130,7 @@ def test_an_unknown_topic_on_old_servers_is_told_as_nothing() -> None:
     assert not reply.topicMetaInfoList
 
 
-def test_who_goes_by_old_news_is_told_unasked() -> None:
+def test_a_member_with_old_metadata_gets_it_unasked() -> None:
     bench = MasterBench()
     bench.register_v2()
     meta_id = bench.meta().topicMetaInfoId
@@ -168,19 +168,19 @@ def test_reports_of_a_wrong_shape(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "a#1:0", "a#1:0,2:1,", "a#9:0"])
-def test_reports_that_are_understood(text: str) -> None:
+def test_reports_of_held_partitions(text: str) -> None:
     bench = MasterBench()
     report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=True, partSubInfo=[text])
     assert bench.register_v2(subRepInfo=report).errCode == 200
 
 
-def test_a_report_that_is_not_meant_is_not_read() -> None:
+def test_a_report_without_its_flag_is_ignored() -> None:
     bench = MasterBench()
     report = pb.ClientSubRepInfo(brokerConfigId=1, topicMetaInfoId=1, reportSubInfo=False, partSubInfo=["a"])
     assert bench.register_v2(subRepInfo=report).errCode == 200
 
 
-def test_orders_to_go_to_the_latest_message() -> None:
+def test_orders_to_consume_from_the_latest() -> None:
     bench = MasterBench()
     bench.catalog.rules.from_max["g"] = 5
     assert not bench.register_v2().opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")  # made for the group's last life
@@ -228,7 +228,7 @@ def test_unknown_groups_and_members(release: Release) -> None:
     assert (reply.success, reply.errCode, reply.errMsg) == (False, 411, text)
 
 
-def test_silent_members_are_forgotten_and_with_the_last_one_its_group() -> None:
+def test_members_without_heartbeats_are_removed_and_then_their_group() -> None:
     bench = MasterBench(consumer_heartbeat_timeout=30.0)
     bench.register_v2("c1")
     bench.register_v2("c2")
@@ -244,7 +244,7 @@ def test_silent_members_are_forgotten_and_with_the_last_one_its_group() -> None:
 
 
 @pytest.mark.parametrize("v2", [True, False])
-def test_a_close_ends_it_and_may_be_repeated(v2: bool) -> None:
+def test_a_close_removes_the_client_and_may_be_repeated(v2: bool) -> None:
     bench = MasterBench()
     if v2:
         bench.register_v2()
@@ -259,7 +259,7 @@ def test_a_close_ends_it_and_may_be_repeated(v2: bool) -> None:
     assert bench.call(other).errCode == 200
 
 
-def test_a_name_with_an_at_sign_is_lost_to_the_server() -> None:
+def test_the_server_cannot_remove_a_name_with_an_at_sign() -> None:
     bench = MasterBench()
     bench.register_v2("c@1")
     assert bench.close("c@1").errCode == 200
@@ -268,19 +268,19 @@ def test_a_name_with_an_at_sign_is_lost_to_the_server() -> None:
 
 
 @pytest.mark.parametrize(("client", "group"), [("c", "@"), ("@", "@"), ("c", "@@@"), ("@@", "@@")])
-def test_a_close_that_the_server_cannot_take_apart_fails(client: str, group: str) -> None:
+def test_a_close_with_a_key_that_the_server_cannot_split_fails(client: str, group: str) -> None:
     bench = MasterBench()
     failure = bench.failure(pb.CloseRequestC2M(clientId=client, groupName=group))
     assert failure.exception_name == "java.lang.reflect.InvocationTargetException"
     assert not failure.fatal
 
 
-def test_a_close_of_a_client_without_a_name_of_its_own_succeeds() -> None:
+def test_a_close_of_a_client_with_an_empty_name_part_succeeds() -> None:
     assert MasterBench().close("@@").errCode == 200
 
 
 @pytest.mark.parametrize("odd", ["@", "@@@"])
-def test_a_silent_member_that_the_server_cannot_take_apart_leaves_the_others_to_be_forgotten(odd: str) -> None:
+def test_an_expired_key_that_cannot_be_split_does_not_keep_the_others(odd: str) -> None:
     bench = MasterBench()
     for client, group in (("c1", "g"), ("c2", odd), ("c3", "h")):
         assert bench.register_v2(client, groupName=group).errCode == 200
@@ -292,7 +292,7 @@ def test_a_silent_member_that_the_server_cannot_take_apart_leaves_the_others_to_
     )
 
 
-def test_a_master_that_takes_over_knows_no_group_and_for_a_while_no_broker() -> None:
+def test_a_master_that_takes_over_knows_no_group_and_at_first_no_broker() -> None:
     bench = MasterBench()
     bench.register_v2()
     bench.master.forget(lists_fill_after=3)
@@ -307,7 +307,7 @@ def test_a_master_that_takes_over_knows_no_group_and_for_a_while_no_broker() -> 
     assert list(later.topicMetaInfoList) == ["a#1:1:3:1,2:2:2:1"]
 
 
-def test_brokers_over_tls() -> None:
+def test_broker_lists_over_tls() -> None:
     bench = MasterBench()
     assert list(bench.register_v2(tls=True).brokerConfigList) == ["1:10.0.0.1: ", "2:10.0.0.2:8201"]
     assert list(bench.meta(brokerConfigId=0).brokerConfigList) == BROKERS
@@ -317,7 +317,7 @@ def test_brokers_over_tls() -> None:
 
 
 @pytest.mark.parametrize("release", list(Release))
-def test_when_a_standby_says_so(release: Release) -> None:
+def test_a_standby_refuses_after_the_checks_of_its_release(release: Release) -> None:
     bench = MasterBench(release)
     bench.master.standby = True
     assert bench.register_v2(groupName="").errCode == 400
@@ -338,7 +338,7 @@ def test_when_a_standby_says_so(release: Release) -> None:
         assert bench.failure(message).simple_name == "StandbyException"
 
 
-def test_brokers_may_be_added_while_clients_live() -> None:
+def test_brokers_may_be_added_while_clients_are_registered() -> None:
     bench = MasterBench()
     bench.register_v2()
     known = bench.meta()

@@ -253,7 +253,7 @@ def test_groups_that_are_not_authorised(message: Callable[..., Any], release: Re
         ({"x", "y"}, ["a#x"], None),
     ],
 )
-def test_groups_that_may_read_some_types_alone(allowed: set[str], conditions: list[str], text: str | None) -> None:
+def test_groups_that_may_read_only_some_types(allowed: set[str], conditions: list[str], text: str | None) -> None:
     bench = MasterBench()
     bench.catalog.rules.filters["a", "g"] = frozenset(allowed)
     assert bench.register_v2("c0", topicCondition=["a#other"]).errCode == 200  # without authorisation they count not

@@ -18,7 +18,7 @@ def present(reply: Any) -> set[str]:
     return {field.name for field, _ in reply.ListFields()}
 
 
-def test_a_register_gives_brokers_token_and_settings_and_no_topics() -> None:
+def test_a_register_returns_brokers_token_and_settings_but_no_topics() -> None:
     bench = MasterBench(max_msg_size=5000)
     reply = bench.register_producer(topicList=["a"])
     assert (reply.success, reply.errCode, reply.errMsg) == (True, 200, "OK!")
@@ -28,7 +28,7 @@ def test_a_register_gives_brokers_token_and_settings_and_no_topics() -> None:
     assert not reply.authorizedInfo.HasField("authAuthorizedToken")
 
 
-def test_brokers_come_again_only_when_they_changed() -> None:
+def test_heartbeats_return_the_brokers_only_when_they_changed() -> None:
     bench = MasterBench()
     known = bench.register_producer().brokerCheckSum
     assert not bench.producer_heartbeat(brokerCheckSum=known).brokerInfos
@@ -42,7 +42,7 @@ def test_brokers_come_again_only_when_they_changed() -> None:
     assert not bench.producer_heartbeat(brokerCheckSum=reply.brokerCheckSum).brokerInfos
 
 
-def test_a_register_gives_the_brokers_whatever_the_producer_knows() -> None:
+def test_a_register_returns_the_brokers_even_to_a_producer_that_knows_them() -> None:
     bench = MasterBench()
     known = bench.register_producer().brokerCheckSum
     assert list(bench.register_producer(brokerCheckSum=known).brokerInfos) == BROKERS
@@ -57,7 +57,7 @@ def test_a_register_gives_the_brokers_whatever_the_producer_knows() -> None:
         (Release.V1_2, 8123, ["1:10.0.0.1: ", "2:10.0.0.2:8201"]),
     ],
 )
-def test_over_tls_the_ports_are_those_of_tls(release: Release, default_port: int, expected: list[str]) -> None:
+def test_over_tls_the_list_has_the_tls_ports(release: Release, default_port: int, expected: list[str]) -> None:
     bench = MasterBench(release)
     bench.catalog.brokers[1].tls_port = default_port
     assert list(bench.register_producer(tls=True).brokerInfos) == expected
@@ -65,7 +65,7 @@ def test_over_tls_the_ports_are_those_of_tls(release: Release, default_port: int
     assert list(bench.producer_heartbeat().brokerInfos) == BROKERS
 
 
-def test_a_broker_without_tls_is_listed_with_the_usual_port() -> None:
+def test_a_broker_without_tls_is_listed_with_the_default_port() -> None:
     bench = MasterBench(Release.V1_2)
     assert bench.register_producer(tls=True).brokerInfos[0] == "1:10.0.0.1:8124"
 
@@ -80,7 +80,7 @@ def test_a_broker_without_tls_is_listed_with_the_usual_port() -> None:
         (Release.V2_5, 1024 * 1024, ["a#1:3:1,2:2:2#"]),
     ],
 )
-def test_topics_come_with_every_heartbeat(release: Release, size: int | None, expected: list[str]) -> None:
+def test_every_heartbeat_returns_the_topics(release: Release, size: int | None, expected: list[str]) -> None:
     bench = MasterBench(release)
     bench.catalog.topics["a"][2].max_msg_size = size
     bench.register_producer()
@@ -88,7 +88,7 @@ def test_topics_come_with_every_heartbeat(release: Release, size: int | None, ex
         assert list(bench.producer_heartbeat(topicList=["a"]).topicInfos) == expected
 
 
-def test_topics_are_those_of_the_last_heartbeat() -> None:
+def test_topics_are_those_that_the_last_heartbeat_named() -> None:
     bench = MasterBench()
     bench.register_producer(topicList=["a"])
     assert set(bench.producer_heartbeat(topicList=[" b ", "a", "b", " "]).topicInfos) == {"a#1:3:1,2:2:2#", "b#1:1:1#"}
@@ -96,7 +96,7 @@ def test_topics_are_those_of_the_last_heartbeat() -> None:
     assert list(bench.producer_heartbeat(topicList=["unknown"]).topicInfos) == []
 
 
-def test_topics_are_listed_where_they_take_messages_now() -> None:
+def test_topics_are_listed_on_brokers_that_accept_messages_now() -> None:
     bench = MasterBench()
     bench.register_producer()
     bench.catalog.topics["a"][1].accept_publish = False
@@ -115,7 +115,7 @@ def test_topics_are_listed_where_they_take_messages_now() -> None:
     ("size", "rule", "config_id"),
     [(1024 * 1024, None, -2), (5000, None, 1), (5000, FlowRule(77), 77), (1024 * 1024, FlowRule(77), 77)],
 )
-def test_the_settings_id_always_comes_and_the_size_only_to_who_does_not_know_it(
+def test_the_settings_id_is_always_sent_and_the_size_only_if_unknown(
     size: int, rule: FlowRule | None, config_id: int
 ) -> None:
     bench = MasterBench(max_msg_size=size)
@@ -127,7 +127,7 @@ def test_the_settings_id_always_comes_and_the_size_only_to_who_does_not_know_it(
     assert bench.producer_heartbeat(appdConfig=known).appdConfig == known
 
 
-def test_texts_are_understood_by_our_client() -> None:
+def test_our_client_parses_the_texts() -> None:
     bench = MasterBench()
     bench.register_producer()
     reply = bench.producer_heartbeat()
@@ -170,7 +170,7 @@ def test_a_heartbeat_of_an_unknown_producer() -> None:
     assert present(reply) == DECLINED
 
 
-def test_a_close_ends_it_and_may_be_repeated() -> None:
+def test_a_close_removes_the_client_and_may_be_repeated() -> None:
     bench = MasterBench()
     bench.register_producer()
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_a_close_ends_it_and_may_be_repeated() -> None:
     assert bench.call(pb.CloseRequestP2M(clientId="")).errCode == 400
 
 
-def test_silent_producers_are_forgotten_at_the_next_scan() -> None:
+def test_producers_without_heartbeats_are_removed_at_the_next_scan() -> None:
     bench = MasterBench(producer_heartbeat_timeout=30.0)
     bench.register_producer()
     bench.wait(29)
@@ -195,7 +195,7 @@ def test_silent_producers_are_forgotten_at_the_next_scan() -> None:
     assert bench.producer_heartbeat().errCode == 200
 
 
-def test_a_master_that_takes_over_knows_no_producer_and_for_a_while_no_broker() -> None:
+def test_a_master_that_takes_over_knows_no_producer_and_at_first_no_broker() -> None:
     bench = MasterBench()
     known = bench.register_producer().brokerCheckSum
     bench.master.forget(lists_fill_after=3.0)
@@ -212,7 +212,7 @@ def test_a_master_that_takes_over_knows_no_producer_and_for_a_while_no_broker() 
     assert list(full.topicInfos) == ["a#1:3:1,2:2:2#"]
 
 
-def test_a_standby_master_refuses_after_its_checks_of_the_parameters() -> None:
+def test_a_standby_refuses_after_it_has_checked_the_parameters() -> None:
     bench = MasterBench()
     bench.master.address = "10.0.0.5:8715"
     bench.master.standby = True
@@ -226,7 +226,7 @@ def test_a_standby_master_refuses_after_its_checks_of_the_parameters() -> None:
     assert bench.register_producer().errCode == 200
 
 
-def test_what_is_no_message_is_refused_as_such() -> None:
+def test_bytes_that_are_no_message_are_refused() -> None:
     failure = MasterBench().answer(pb.RegisterRequestP2M())
     assert failure is not None
     assert getattr(failure, "fatal", False)

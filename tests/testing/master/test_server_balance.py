@@ -25,7 +25,7 @@ def run(bench: MasterBench, consumers: list[Consumer], rounds: int = 40) -> None
         assert len(together) == len(set(together)), "two members hold one partition"
 
 
-def test_a_lone_member_gets_everything_by_one_order() -> None:
+def test_a_single_member_gets_all_partitions_in_one_order() -> None:
     bench = MasterBench(consumer_balance_period=5.0)
     consumer = Consumer(bench, "c1")
     first = consumer.beat()
@@ -45,7 +45,7 @@ def test_a_lone_member_gets_everything_by_one_order() -> None:
     assert consumer.op_types == [10]
 
 
-def test_the_texts_of_an_order() -> None:
+def test_texts_of_an_order() -> None:
     bench = MasterBench()
     plain, tls = Consumer(bench, "c1"), Consumer(bench, "c2", "g2", tls=True)
     run(bench, [plain, tls], 4)
@@ -55,7 +55,7 @@ def test_the_texts_of_an_order() -> None:
     assert "c2@g2#2:10.0.0.2:8201#a:10001" in tls.held
 
 
-def test_an_order_is_told_once() -> None:
+def test_an_order_is_sent_once() -> None:
     bench = MasterBench()
     bench.register()
     bench.heartbeat()
@@ -64,7 +64,7 @@ def test_an_order_is_told_once() -> None:
     assert not bench.heartbeat().HasField("event")
 
 
-def test_members_share_and_take_over() -> None:
+def test_members_share_partitions_and_take_over() -> None:
     bench = MasterBench(consumer_heartbeat_timeout=5.0)
     one, two, three = (Consumer(bench, name) for name in ("c1", "c2", "c3"))
     run(bench, [one, two, three])
@@ -80,7 +80,7 @@ def test_members_share_and_take_over() -> None:
     assert one.keys == ALL_OF_A
 
 
-def test_who_joins_later_is_told_after_others_have_disconnected() -> None:
+def test_a_new_member_gets_its_order_after_the_others_have_disconnected() -> None:
     bench = MasterBench()
     one = Consumer(bench, "c1")
     run(bench, [one])
@@ -98,7 +98,7 @@ def test_who_joins_later_is_told_after_others_have_disconnected() -> None:
     assert (one.op_types, two.op_types) == ([10, 20], [10])
 
 
-def test_any_report_with_an_id_counts_whatever_its_status() -> None:
+def test_a_report_with_an_id_counts_with_any_status() -> None:
     bench = MasterBench()
     bench.register()
     bench.heartbeat()
@@ -117,7 +117,7 @@ def test_a_report_without_an_id_does_not_count(rebalance_id: int) -> None:
     assert bench.heartbeat(event=pb.EventProto(rebalanceId=rebalance_id)).notAllocated
 
 
-def test_an_order_that_is_not_reported_is_taken_back_after_ten_rounds() -> None:
+def test_an_unreported_order_is_dropped_after_ten_rebalances() -> None:
     bench = MasterBench(consumer_heartbeat_timeout=100.0)
     bench.register()
     bench.heartbeat()
@@ -144,7 +144,7 @@ def test_new_partitions_and_lost_brokers() -> None:
     assert len(one.keys) == len(two.keys) == 2
 
 
-def test_nothing_of_a_closed_topic_or_to_a_blacklisted_group() -> None:
+def test_closed_topics_and_blacklisted_groups_are_not_assigned() -> None:
     bench = MasterBench()
     bench.catalog.topics["a"][1].accept_subscribe = False
     bench.catalog.brokers[2].accept_subscribe = False
@@ -160,7 +160,7 @@ def test_nothing_of_a_closed_topic_or_to_a_blacklisted_group() -> None:
     assert one.keys == set()
 
 
-def test_who_registers_again_with_what_it_has_keeps_it() -> None:
+def test_a_member_that_registers_again_keeps_the_partitions_it_reports() -> None:
     bench = MasterBench()
     one = Consumer(bench, "c1")
     run(bench, [one])
@@ -171,7 +171,7 @@ def test_who_registers_again_with_what_it_has_keeps_it() -> None:
     assert one.op_types == [10]
 
 
-def test_a_report_of_something_else_is_believed() -> None:
+def test_the_master_believes_a_report_of_other_partitions() -> None:
     bench = MasterBench()
     one = Consumer(bench, "c1")
     run(bench, [one])
@@ -181,7 +181,7 @@ def test_a_report_of_something_else_is_believed() -> None:
     assert one.op_types == [10, 10]
 
 
-def test_the_first_round_of_a_master_deals_in_runs() -> None:
+def test_the_first_rebalance_assigns_ranges() -> None:
     bench = MasterBench(first_balance_delay=3.0, consumer_balance_period=1.0)
     one, two = Consumer(bench, "c1"), Consumer(bench, "c2")
     bench.wait(3.5)
@@ -193,7 +193,7 @@ def test_the_first_round_of_a_master_deals_in_runs() -> None:
     assert two.keys == {"2:a:1", "2:a:10000", "2:a:10001"}
 
 
-def test_a_master_that_was_restarted_deals_in_runs_again_after_its_delay() -> None:
+def test_a_restarted_master_assigns_ranges_again_after_its_delay() -> None:
     bench = MasterBench(first_balance_delay=3.0)
     bench.wait(10)
     bench.master.restart()
@@ -214,7 +214,7 @@ def test_a_master_that_was_restarted_deals_in_runs_again_after_its_delay() -> No
     assert {order.rebalanceId for order in told} == {1}
 
 
-def test_a_master_that_takes_over_goes_on_with_its_rounds_and_deals_at_random() -> None:
+def test_a_master_that_takes_over_continues_rebalancing_at_random() -> None:
     bench = MasterBench(first_balance_delay=3.0)
     bench.wait(10)
     bench.master.forget()
@@ -229,7 +229,7 @@ def test_a_master_that_takes_over_goes_on_with_its_rounds_and_deals_at_random() 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "vanish", "lose", "find", "wait"]), st.integers(0, 7))))
-def test_whatever_happens_all_is_held_once_and_evenly_in_the_end(script: list[tuple[str, int]]) -> None:
+def test_random_changes_end_with_every_partition_held_once_and_evenly(script: list[tuple[str, int]]) -> None:
     bench = MasterBench(consumer_heartbeat_timeout=3.0)
     consumers = {"c": Consumer(bench, "c")}
     for what, number in script:
@@ -254,7 +254,7 @@ def test_whatever_happens_all_is_held_once_and_evenly_in_the_end(script: list[tu
 # -- bound consumption
 
 
-def test_bound_members_wait_for_each_other_and_get_what_they_named() -> None:
+def test_bound_members_wait_for_each_other_and_get_the_partitions_they_named() -> None:
     bench = MasterBench()
     fields: dict[str, Any] = {"requireBound": True, "sessionKey": "k", "totalCount": 2}
     one = Consumer(bench, "c1", requiredPartition="1:a:0=28,1:a:1=0", **fields)
@@ -272,7 +272,7 @@ def test_bound_members_wait_for_each_other_and_get_what_they_named() -> None:
     assert one.keys | two.keys == ALL_OF_A
 
 
-def test_of_two_offsets_the_smaller_may_count() -> None:
+def test_of_two_offsets_the_smaller_may_win() -> None:
     bench = MasterBench()
     fields: dict[str, Any] = {"requireBound": True, "sessionKey": "k", "totalCount": 2, "selectBig": False}
     one = Consumer(bench, "c1", requiredPartition="1:a:0=28", **fields)
@@ -285,7 +285,7 @@ def test_of_two_offsets_the_smaller_may_count() -> None:
     assert (one.keys, two.keys) == ({"1:a:0"}, set())
 
 
-def test_bound_members_without_offsets_are_dealt_to_as_others() -> None:
+def test_bound_members_without_offsets_get_partitions_as_others() -> None:
     bench = MasterBench()
     one = Consumer(bench, "c1", requireBound=True, sessionKey="k", totalCount=2)
     run(bench, [one])
@@ -295,7 +295,7 @@ def test_bound_members_without_offsets_are_dealt_to_as_others() -> None:
 # -- flow rules and presence of fields
 
 
-def test_flow_rules_come_only_to_who_speaks_of_them() -> None:
+def test_flow_rules_are_sent_only_to_clients_that_name_a_rule_id() -> None:
     bench = MasterBench()
     bench.catalog.default_flow = FlowRule(11, "[1]")
     bench.catalog.group_flows["g"] = FlowRule(22, "[2]", 203)
@@ -324,7 +324,7 @@ def test_flow_rules_come_only_to_who_speaks_of_them() -> None:
     [({}, True), ({"notAllocated": True}, True), ({"notAllocated": False}, False)],
 )
 @pytest.mark.parametrize("release", list(Release))
-def test_a_member_may_say_that_its_group_has_its_offsets(
+def test_a_member_may_report_that_its_group_is_allocated(
     fields: dict[str, Any], not_allocated: bool, release: Release
 ) -> None:
     assert MasterBench(release).register(**fields).notAllocated is not_allocated
