@@ -21,7 +21,7 @@ from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
-from tubemq_spark.source import micro_batch_planner as driver
+from tubemq_spark.source import micro_batch_planner as planner_module
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
 from tubemq_spark.source.options import SourceOptions
@@ -118,7 +118,7 @@ def world() -> World:
 
 
 @pytest.fixture
-def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., MicroBatchPlanner]:
+def new_planner(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., MicroBatchPlanner]:
     """Create the planner of a run. By default it begins at the earliest and asks the brokers each time."""
 
     def cluster() -> SimpleNamespace:
@@ -151,10 +151,10 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(driver, "ConsumerSession", Session)
+    monkeypatch.setattr(planner_module, "ConsumerSession", Session)
     monkeypatch.setattr(Prober, "probe", lambda prober, positions, only_exact=(): {})  # no broker gives a clear answer
     monkeypatch.setattr(Prober, "flushed_ends", lambda prober, partitions: {})
-    monkeypatch.setattr(driver, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
+    monkeypatch.setattr(planner_module, "DriverClaims", lambda session, claim, timeout: Claims(world, claim))
 
     def create(clock: Clock = SYSTEM_CLOCK, **options: Any) -> MicroBatchPlanner:
         raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
@@ -165,38 +165,38 @@ def new_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., M
     return create
 
 
-NewDriver = Callable[..., MicroBatchPlanner]
+NewPlanner = Callable[..., MicroBatchPlanner]
 
 
-def ranges_of(driver: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
-    wanted = [one for task in driver.plan(start, end) for one, _ in task.ranges]
+def ranges_of(planner: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> dict[Partition, tuple[int, int]]:
+    wanted = [one for task in planner.plan(start, end) for one, _ in task.ranges]
     return {one.partition: (one.start, one.end) for one in wanted}
 
 
-def test_first_batch_records_where_the_query_began(new_driver: NewDriver, world: World) -> None:
-    driver = new_driver()
-    start = driver.initial()
-    end = driver.latest(start)
+def test_first_batch_records_where_the_query_began(new_planner: NewPlanner, world: World) -> None:
+    planner = new_planner()
+    start = planner.initial()
+    end = planner.latest(start)
     assert end == StreamOffset(start.query, {A: 280, B: 56}, initial={A: 28, B: 0}, counted=ALL_SOLE)
-    assert ranges_of(driver, driver.initial(), end) == {A: (28, 280), B: (0, 56)}
+    assert ranges_of(planner, planner.initial(), end) == {A: (28, 280), B: (0, 56)}
 
 
-def test_empty_first_batch_records_where_the_query_began(new_driver: NewDriver, world: World) -> None:
-    driver = new_driver(starting="latest")
-    end = driver.latest(driver.initial())
+def test_empty_first_batch_records_where_the_query_began(new_planner: NewPlanner, world: World) -> None:
+    planner = new_planner(starting="latest")
+    end = planner.latest(planner.initial())
     assert end.initial == end.positions == {A: 280, B: 56}
     assert world.group == {A: 280, B: 56}
     world.ends = {A: 308, B: 84}
-    assert new_driver().plan(new_driver().initial(), end) == []
+    assert new_planner().plan(new_planner().initial(), end) == []
 
 
-def test_first_batch_is_repeated_with_the_same_ranges(new_driver: NewDriver, world: World) -> None:
+def test_first_batch_is_repeated_with_the_same_ranges(new_planner: NewPlanner, world: World) -> None:
     """A new run gets another initial offset; nothing is claimed under that offset's id."""
-    first = new_driver()
+    first = new_planner()
     end = first.latest(first.initial())
     once = ranges_of(first, first.initial(), end)
     world.ends, world.earliest = {A: 336, B: 84}, {A: 56, B: 28}
-    second = new_driver(starting="latest")
+    second = new_planner(starting="latest")
     start = second.initial()
     assert start.query != end.query
     assert ranges_of(second, start, end) == once
@@ -204,37 +204,37 @@ def test_first_batch_is_repeated_with_the_same_ranges(new_driver: NewDriver, wor
     assert second.latest(end) == StreamOffset(end.query, {A: 336, B: 84}, counted=ALL_SOLE)
 
 
-def test_second_scan_of_a_batch_gets_the_first_plan(new_driver: NewDriver, world: World) -> None:
+def test_second_scan_of_a_batch_gets_the_first_plan(new_planner: NewPlanner, world: World) -> None:
     """Spark calls `plan` for each scan. Tasks of the first scan may be reading, so the second plan claims nothing."""
-    driver = new_driver(commit_offsets=False)
-    start = driver.initial()
-    end = driver.latest(start)
-    first, taken, holders = driver.plan(start, end), len(world.taken), dict(world.holders)
+    planner = new_planner(commit_offsets=False)
+    start = planner.initial()
+    end = planner.latest(start)
+    first, taken, holders = planner.plan(start, end), len(world.taken), dict(world.holders)
     assert first
-    assert driver.plan(start, end) == first
+    assert planner.plan(start, end) == first
     assert (len(world.taken), world.holders) == (taken, holders)
     world.ends[A] += 28
-    assert driver.plan(end, driver.latest(end)) != first
+    assert planner.plan(end, planner.latest(end)) != first
 
 
-def test_offsets_of_two_queries_are_refused(new_driver: NewDriver) -> None:
+def test_offsets_of_two_queries_are_refused(new_planner: NewPlanner) -> None:
     with pytest.raises(ConfigError, match="mixes offsets of two queries"):
-        new_driver().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
+        new_planner().plan(StreamOffset("q1", {A: 28, B: 0}), StreamOffset("q2", {A: 56, B: 0}))
 
 
-def test_checkpoint_with_an_unsubscribed_topic_is_refused(new_driver: NewDriver) -> None:
+def test_checkpoint_with_an_unsubscribed_topic_is_refused(new_planner: NewPlanner) -> None:
     gone = StreamOffset("q", {A: 28, Partition(1, "gone", 0): 28})
     with pytest.raises(ConfigError, match="positions of partitions of gone that options 'subscribe'"):
-        new_driver().latest(gone)
+        new_planner().latest(gone)
     with pytest.raises(ConfigError, match="positions of partitions of gone"):
-        new_driver().plan(gone, gone)
+        new_planner().plan(gone, gone)
 
 
 @pytest.fixture
-def hasty(new_driver: NewDriver) -> MicroBatchPlanner:
+def hasty(new_planner: NewPlanner) -> MicroBatchPlanner:
     """A planner that does not wait for missing partitions, and accepts the loss."""
     client = SourceOptions.read({"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}, streaming=True).client
-    return new_driver(loss_policy=LossPolicy(fail=False), client=replace(client, retry_for=0.0))
+    return new_planner(loss_policy=LossPolicy(fail=False), client=replace(client, retry_for=0.0))
 
 
 def test_new_query_goes_on_without_a_removed_partition(hasty: MicroBatchPlanner, world: World) -> None:
@@ -244,7 +244,7 @@ def test_new_query_goes_on_without_a_removed_partition(hasty: MicroBatchPlanner,
 
 
 def test_batch_is_repeated_without_a_removed_partition(
-    hasty: MicroBatchPlanner, new_driver: NewDriver, world: World
+    hasty: MicroBatchPlanner, new_planner: NewPlanner, world: World
 ) -> None:
     world.unknown = {B}
     start, end = (
@@ -254,7 +254,7 @@ def test_batch_is_repeated_without_a_removed_partition(
     assert ranges_of(hasty, start, end) == {A: (28, 56)}
     client = replace(hasty._options.client, retry_for=0.0)
     with pytest.raises(DataLossError, match=r"^2:t:0: the cluster does not have the partition any more.*up to 0,"):
-        new_driver(client=client).plan(start, end)
+        new_planner(client=client).plan(start, end)
 
 
 def test_partition_of_an_unreachable_broker_is_not_gone(hasty: MicroBatchPlanner, world: World) -> None:
@@ -280,82 +280,82 @@ def test_partition_that_comes_back_goes_on_at_its_position(
     assert hasty.latest(alone).positions == {A: 280, B: goes_on_at}
 
 
-def test_latest_returns_the_same_offset_if_nothing_is_new(new_driver: NewDriver) -> None:
+def test_latest_returns_the_same_offset_if_nothing_is_new(new_planner: NewPlanner) -> None:
     """Spark compares the offsets as text."""
-    driver = new_driver()
-    end = driver.latest(driver.initial())
-    assert driver.latest(end) == end
+    planner = new_planner()
+    end = planner.latest(planner.initial())
+    assert planner.latest(end) == end
 
 
-def test_group_follows_commits(new_driver: NewDriver, world: World) -> None:
-    driver = new_driver()
-    start = driver.initial()
-    end = driver.latest(start)
-    driver.plan(start, end)
+def test_group_follows_commits(new_planner: NewPlanner, world: World) -> None:
+    planner = new_planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
     assert world.group == {A: 28, B: 0}
     world.ends = {A: 308, B: 56}
-    following = driver.latest(end)
+    following = planner.latest(end)
     assert world.group == {A: 280, B: 56}
-    driver.plan(end, following)
-    driver.commit(end)  # Spark calls `commit` after it has planned the next batch
+    planner.plan(end, following)
+    planner.commit(end)  # Spark calls `commit` after it has planned the next batch
     assert world.group == {A: 280, B: 56}
-    driver.commit(following)
+    planner.commit(following)
     assert world.group == {A: 308, B: 56}
 
 
-def test_run_begins_by_moving_the_group_to_the_checkpoint(new_driver: NewDriver, world: World) -> None:
+def test_run_begins_by_moving_the_group_to_the_checkpoint(new_planner: NewPlanner, world: World) -> None:
     """A killed task or an administrator may have left the group elsewhere."""
     world.group = {A: 280, B: 28}
-    new_driver().latest(StreamOffset("q", {A: 140, B: 56}))
+    new_planner().latest(StreamOffset("q", {A: 140, B: 56}))
     assert world.group == {A: 140, B: 56}
 
 
-def test_group_never_moves_back_within_a_run(new_driver: NewDriver, world: World) -> None:
-    driver = new_driver()
-    driver.latest(StreamOffset("q", {A: 140, B: 56}))
-    driver.commit(StreamOffset("q", {A: 84, B: 28}))
+def test_group_never_moves_back_within_a_run(new_planner: NewPlanner, world: World) -> None:
+    planner = new_planner()
+    planner.latest(StreamOffset("q", {A: 140, B: 56}))
+    planner.commit(StreamOffset("q", {A: 84, B: 28}))
     assert world.group == {A: 140, B: 56}
 
 
-def test_stop_within_a_batch_restores_the_group_to_its_start(new_driver: NewDriver, world: World) -> None:
+def test_stop_within_a_batch_restores_the_group_to_its_start(new_planner: NewPlanner, world: World) -> None:
     """A killed task left the group elsewhere."""
-    driver = new_driver()
+    planner = new_planner()
     start = StreamOffset("q", {A: 140, B: 56})
-    driver.plan(start, driver.latest(start))
+    planner.plan(start, planner.latest(start))
     world.group[A] = 224
-    driver.stop()
+    planner.stop()
     assert world.group == {A: 140, B: 56}
 
 
-def test_offset_emptied_by_losses_is_not_a_new_query(new_driver: NewDriver, world: World) -> None:
+def test_offset_emptied_by_losses_is_not_a_new_query(new_planner: NewPlanner, world: World) -> None:
     """Partitions that appear then are read from their earliest position."""
-    driver = new_driver(starting="latest")
-    entered = driver.latest(StreamOffset("q", {}))
+    planner = new_planner(starting="latest")
+    entered = planner.latest(StreamOffset("q", {}))
     assert entered == StreamOffset("q", {A: 28, B: 0}, counted=ALL_SOLE)
-    assert ranges_of(driver, StreamOffset("q", {}), entered) == {}
-    assert ranges_of(driver, entered, driver.latest(entered)) == {A: (28, 280), B: (0, 56)}
+    assert ranges_of(planner, StreamOffset("q", {}), entered) == {}
+    assert ranges_of(planner, entered, planner.latest(entered)) == {A: (28, 280), B: (0, 56)}
 
 
-def test_restarted_query_commits_the_end_of_its_last_run(new_driver: NewDriver, world: World) -> None:
+def test_restarted_query_commits_the_end_of_its_last_run(new_planner: NewPlanner, world: World) -> None:
     world.group = {A: 28, B: 0}
-    new_driver().latest(StreamOffset("q", {A: 280, B: 56}))
+    new_planner().latest(StreamOffset("q", {A: 280, B: 56}))
     assert world.group == {A: 280, B: 56}
 
 
 @pytest.mark.parametrize(("interval", "times"), [(1000.0, 1), (0.0, 3)])
 def test_brokers_are_asked_at_most_every_interval(
-    new_driver: NewDriver, world: World, interval: float, times: int
+    new_planner: NewPlanner, world: World, interval: float, times: int
 ) -> None:
-    driver = new_driver(heads_interval=interval)
+    planner = new_planner(heads_interval=interval)
     start = StreamOffset("q", {A: 280, B: 56})
-    assert [driver.latest(start) for _ in range(3)] == [start] * 3
+    assert [planner.latest(start) for _ in range(3)] == [start] * 3
     assert world.asked == times
-    assert driver.log_ends == start
+    assert planner.log_ends == start
 
 
-def test_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> None:
+def test_idle_query_asks_less_often(new_planner: NewPlanner, world: World) -> None:
     clock = ManualClock()
-    query = new_driver(heads_interval=0.1, clock=clock)
+    query = new_planner(heads_interval=0.1, clock=clock)
     start = StreamOffset("q", {A: 280, B: 56})
 
     def asked_in_a_minute() -> int:
@@ -376,46 +376,46 @@ def test_idle_query_asks_less_often(new_driver: NewDriver, world: World) -> None
     assert 80 <= asked_in_a_minute() <= 100
 
 
-def test_commit_moves_the_group_at_once(new_driver: NewDriver, world: World) -> None:
+def test_commit_moves_the_group_at_once(new_planner: NewPlanner, world: World) -> None:
     """This does not depend on how often the brokers are asked."""
-    driver = new_driver(heads_interval=1000.0)
-    start = driver.initial()
-    end = driver.latest(start)
-    driver.plan(start, end)
-    driver.latest(end)
+    planner = new_planner(heads_interval=1000.0)
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    planner.latest(end)
     assert world.group == end.positions
 
 
-def test_new_partitions_are_read_from_their_earliest_position(new_driver: NewDriver, world: World) -> None:
+def test_new_partitions_are_read_from_their_earliest_position(new_planner: NewPlanner, world: World) -> None:
     """They enter at their earliest position, so that the checkpoint has both ends of their first range."""
-    driver = new_driver()
-    end = driver.latest(driver.initial())
+    planner = new_planner()
+    end = planner.latest(planner.initial())
     new = Partition(3, "t", 0)
     world.ends[new], world.earliest[new] = 140, 84
-    entered = driver.latest(end)
+    entered = planner.latest(end)
     assert entered == StreamOffset(end.query, {**end.positions, new: 84}, counted={"t": frozenset({1, 2, 3})})
-    assert ranges_of(driver, end, entered) == {}
-    following = driver.latest(entered)
-    assert ranges_of(driver, entered, following) == {new: (84, 140)}
+    assert ranges_of(planner, end, entered) == {}
+    following = planner.latest(entered)
+    assert ranges_of(planner, entered, following) == {new: (84, 140)}
 
 
-def test_new_partitions_are_discovered_at_most_every_interval(new_driver: NewDriver, world: World) -> None:
-    driver = new_driver(metadata_interval=1000.0)
-    end = driver.latest(driver.initial())
+def test_new_partitions_are_discovered_at_most_every_interval(new_planner: NewPlanner, world: World) -> None:
+    planner = new_planner(metadata_interval=1000.0)
+    end = planner.latest(planner.initial())
     new = Partition(3, "t", 0)
     world.ends[new], world.earliest[new] = 140, 84
-    assert driver.latest(end) == end
+    assert planner.latest(end) == end
 
 
-def test_run_with_available_now_ends_although_stores_grow(new_driver: NewDriver, world: World) -> None:
+def test_run_with_available_now_ends_although_stores_grow(new_planner: NewPlanner, world: World) -> None:
     """It reads what the stores held at first, new partitions included."""
-    driver = new_driver()
-    driver.prepare_for_available_now()
+    planner = new_planner()
+    planner.prepare_for_available_now()
     offset = StreamOffset("q", {A: 28})
     ends = []
-    while (end := driver.latest(offset)) != offset:
+    while (end := planner.latest(offset)) != offset:
         ends.append(end.positions)
-        driver.plan(offset, end)
+        planner.plan(offset, end)
         offset = end
         world.ends = {partition: position + 28 for partition, position in world.ends.items()}
         world.ends[Partition(4 + len(ends), "t", 0)] = 28
@@ -424,8 +424,8 @@ def test_run_with_available_now_ends_although_stores_grow(new_driver: NewDriver,
     assert world.group == {A: 280, B: 56}
 
 
-def test_stop_may_be_called_twice(new_driver: NewDriver) -> None:
-    driver = new_driver()
-    driver.latest(driver.initial())
-    driver.stop()
-    driver.stop()
+def test_stop_may_be_called_twice(new_planner: NewPlanner) -> None:
+    planner = new_planner()
+    planner.latest(planner.initial())
+    planner.stop()
+    planner.stop()

@@ -108,8 +108,9 @@ class MicroBatchPlanner:
         to the loss policy.
         """
         last = self._answer
-        is_repeated = last is not None and (last.start, last.limited) == (start, limited)
-        if last is not None and is_repeated and not self._poll_interval.is_due:
+        if last is not None and (last.start, last.limited) != (start, limited):
+            last = None
+        if last is not None and not self._poll_interval.is_due:
             return last.end
         now = self._options.client.clock.monotonic()
         begin = self._partitions.without_unsubscribed(start)
@@ -117,7 +118,7 @@ class MicroBatchPlanner:
             begin, begin.positions, lambda claims: self._find_end(begin, claims, now, limited)
         )
         self._answer = _Answer(start, limited, end, log_ends)
-        self._poll_interval.polled(has_news=not is_repeated or log_ends.positions != start.positions)
+        self._poll_interval.polled(has_news=last is None or log_ends.positions != start.positions)
         return end
 
     def commit(self, offset: StreamOffset) -> None:
