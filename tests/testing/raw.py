@@ -1,4 +1,4 @@
-"""A connection that has none of the client's ways."""
+"""A plain connection to an embedded server, without the client."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.rpc_messages import REPLIES
 
-TIMEOUT = 60.0  # seconds after which an answer that does not come is an error
+TIMEOUT = 60.0  # seconds to wait for an answer
 
 Send = broker_pb.SendMessageRequestP2B
 
 
 class Raw:
-    """A connection to a server of the cluster: requests out, bytes in."""
+    """A connection that sends requests and reads replies."""
 
     def __init__(self, address: str, framing: Framing = Framing.STANDARD) -> None:
         host, _, port = address.partition(":")
@@ -31,7 +31,7 @@ class Raw:
         self._decoder = FrameDecoder(framing)
         self._numbers = itertools.count(1)
         self._replies: dict[int, Response | Failure] = {}
-        self.order: list[int] = []  # of the replies, by number
+        self.order: list[int] = []  # numbers of the requests in the order of their replies
 
     def __enter__(self) -> Raw:
         return self
@@ -40,7 +40,7 @@ class Raw:
         self._socket.close()
 
     def ask(self, *messages: Message, timeout_ms: int = 100_000) -> list[int]:
-        """Sends requests in one write; their numbers."""
+        """Send requests in one write and return their numbers."""
         numbers = [next(self._numbers) for _ in messages]
         frames = [self._frame(n, message, timeout_ms) for n, message in zip(numbers, messages, strict=True)]
         self.write(b"".join(frames))
@@ -59,19 +59,19 @@ class Raw:
         return self._replies[number]
 
     def call(self, message: Message) -> Any:
-        """The reply message."""
+        """Send one request and return the reply message."""
         (number,) = self.ask(message)
         reply = self.reply(number)
         assert isinstance(reply, Response), reply
         return REPLIES[Method(reply.method)].FromString(reply.data)
 
     def rest(self) -> bytes:
-        """All that comes when nothing more is asked, until the server closes the connection too."""
+        """Close the sending side and return all bytes until the server closes the connection."""
         self._socket.shutdown(socket.SHUT_WR)
         return self.until_the_end()
 
     def until_the_end(self) -> bytes:
-        """The end may be a reset."""
+        """Receive bytes; a reset counts as the end."""
         data = b""
         with suppress(ConnectionError):
             while more := self._socket.recv(1 << 16):

@@ -53,7 +53,7 @@ def test_a_period_is_due_once_however_many_have_ended() -> None:
 def test_the_clusters_clock_drives_its_servers() -> None:
     with EmbeddedTubeMQ({"demo": 1}) as tubemq:
         before = tubemq.send("demo", b"x").offset
-        tubemq.clock.advance(30)  # longer than a memory block waits for its flush
+        tubemq.clock.advance(30)  # longer than the flush interval of a memory block
         tubemq.crash_broker(1)
         tubemq.start_broker(1)
         assert [message.offset for message in tubemq.messages("demo")] == [before]

@@ -1,4 +1,4 @@
-"""The methods of EmbeddedTubeMQ: what a test's author does, and what it says to mistakes."""
+"""The methods of EmbeddedTubeMQ and their errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,6 @@ def test_a_closed_cluster_raises() -> None:
 
 @pytest.mark.parametrize("framing", Framing)
 def test_framing_accepts_a_name(framing: Framing) -> None:
-    """It is what the servers speak."""
     with EmbeddedTubeMQ({"demo": 1}, framing=framing.value, release="1.2") as tubemq:
         assert tubemq.framing is framing
         with Raw(tubemq.master, framing) as raw:
@@ -142,7 +141,7 @@ def test_send_needs_no_credentials() -> None:
 
 
 def test_a_restarted_broker_accepts_any_visit_token_for_a_while() -> None:
-    """It may not have heard of all."""
+    """It may not know all tokens yet."""
     with EmbeddedTubeMQ({"demo": 1}, config=ServerConfig(start_visit_token_check=True)) as tubemq:
 
         def code() -> int:
@@ -229,7 +228,7 @@ def test_the_memory_of_a_topic_is_bounded() -> None:
 
 
 def producer_topics(tubemq: EmbeddedTubeMQ) -> list[str]:
-    """What the master tells a producer of the topic demo."""
+    """Return what the master lists for a producer of the topic demo."""
     with Raw(tubemq.master) as master:
         register = master_pb.RegisterRequestP2M(clientId="p", brokerCheckSum=-1, hostName="127.0.0.1")
         assert master.call(register).errCode == ErrCode.SUCCESS
@@ -250,7 +249,7 @@ def member(group: str, *types: str) -> master_pb.RegisterRequestC2MV2:
 
 
 def register_code(tubemq: EmbeddedTubeMQ, group: str, *types: str) -> int:
-    """The code with which the master answers a member, who leaves again."""
+    """Register a member, close it, and return the master's answer code."""
     with Raw(tubemq.master) as master:
         code = int(master.call(member(group, *types)).errCode)
         master.call(master_pb.CloseRequestC2M(clientId="c1", groupName=group))

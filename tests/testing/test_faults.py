@@ -1,4 +1,4 @@
-"""Faults as a connection sees them that has none of the client's ways."""
+"""Fault injection, seen from a plain connection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def tubemq() -> Iterator[EmbeddedTubeMQ]:
 
 @pytest.fixture
 def raw(tubemq: EmbeddedTubeMQ) -> Iterator[Raw]:
-    """To broker 1."""
+    """A connection to broker 1."""
     with Raw(tubemq.broker_address(1)) as connection:
         yield connection
 
@@ -54,11 +54,11 @@ def bodies(tubemq: EmbeddedTubeMQ, topic: str = "demo") -> list[bytes]:
 
 
 def watch(tubemq: EmbeddedTubeMQ, method: str, **conditions: Any) -> Fault:
-    """A rule that only counts."""
+    """Add a rule that has no effect but counts."""
     return tubemq.on(method, **conditions).count()
 
 
-# Which calls
+# Conditions
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_numbers_count_from_1(tubemq: EmbeddedTubeMQ, wrong: dict[str, int]) -> 
 
 
 def test_the_first_matching_rule_wins(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """Another one does not see the call: its `nth` counts the calls that come to it."""
+    """Later rules do not see the call: their `nth` counts only calls that reach them."""
     first = tubemq.on("send_message", nth=2, times=1).fail(500)
     second = tubemq.on("send_message", nth=2, times=1).fail(503)
     third = tubemq.on("send_message").fail(419)
@@ -152,7 +152,7 @@ def test_the_first_matching_rule_wins(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
 
 
 def test_a_counting_rule_leaves_calls_to_later_rules(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """Of those made before it, it sees what they leave."""
+    """It sees the calls that earlier rules leave."""
     first = tubemq.on("send_message", nth=3, times=1).fail(500)
     some = tubemq.on("send_message", nth=2, times=1).count()
     every = tubemq.on("send_message").count()
@@ -195,7 +195,7 @@ def test_rules_do_not_apply_to_send_without_a_connection(tubemq: EmbeddedTubeMQ)
     assert fault.fired == 0
 
 
-# What becomes of them
+# Effects
 
 
 SAMPLES: list[Message] = [
@@ -285,7 +285,7 @@ def test_a_delay_ends_without_advance(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
 
 
 def test_a_request_delayed_beyond_its_timeout_is_dropped(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """As the server drops what waited for a worker for longer than its caller waits."""
+    """A real server drops a request that waited for a worker longer than its timeout."""
     fault = tubemq.on("send_message", times=1).delay(11)
     raw.ask(send(b"1"), timeout_ms=10_000)
     (second,) = raw.ask(send(b"2"))
@@ -309,7 +309,7 @@ def test_a_peer_that_closes_during_a_delay(tubemq: EmbeddedTubeMQ, raw: Raw) -> 
 
 @pytest.mark.parametrize("framing", list(Framing), ids=lambda framing: framing.value)
 def test_close_mid_frame(framing: Framing) -> None:
-    """Answers before it come whole; what was asked after it is not done."""
+    """Earlier answers arrive whole; later requests are not executed."""
     with EmbeddedTubeMQ(topics={"demo": 1}, framing=framing) as tubemq:
         with Raw(tubemq.broker_address(1), framing) as raw:
             raw.ask(send(b"0"))
@@ -326,7 +326,7 @@ def test_close_mid_frame(framing: Framing) -> None:
 
 
 def test_close_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """Answers before it come; neither it is done nor what was asked after it."""
+    """Earlier answers arrive; the request and later ones are not executed."""
     fault = tubemq.on("send_message", nth=2, times=1).close_connection()
     raw.ask(send(b"1"), send(b"2"), send(b"3"))
     (frame,) = FrameDecoder(Framing.STANDARD).feed(raw.until_the_end())
@@ -337,11 +337,11 @@ def test_close_connection(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 7, 30, -1, -2, 10_000, -10_000])
 def test_corrupt_inverts_one_byte(tubemq: EmbeddedTubeMQ, at: int) -> None:
-    """That one alone, of that answer alone. A place beyond the frame is its last byte, or its first."""
+    """Only that byte of that answer. An index beyond the frame is its last byte, or its first."""
 
     def answers() -> bytes:
         with Raw(tubemq.broker_address(1)) as connection:
-            connection.ask(*[register()] * 3)  # whose answers are alike
+            connection.ask(*[register()] * 3)  # their answers are equal
             return connection.rest()
 
     whole = answers()
@@ -357,7 +357,7 @@ def test_corrupt_inverts_one_byte(tubemq: EmbeddedTubeMQ, at: int) -> None:
 
 
 def test_corrupt_does_nothing_without_an_answer(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """As to a call that leaves the server no time."""
+    """A request without any time left gets no answer."""
     fault = tubemq.on("send_message", times=1).corrupt(0)
     raw.ask(send(b"1"), timeout_ms=0)
     assert raw.call(send(b"2")).success
@@ -366,7 +366,7 @@ def test_corrupt_does_nothing_without_an_answer(tubemq: EmbeddedTubeMQ, raw: Raw
 
 
 def test_silence_ignores_all_later_requests(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """For that connection, and for ever."""
+    """Only on that connection, and forever."""
     fault = tubemq.on("send_message", nth=2, times=1).silence()
     (first, *_) = raw.ask(send(b"1"), send(b"2"), send(b"3"))
     raw.reply(first)
@@ -396,7 +396,7 @@ def test_a_function_runs_before_or_after_the_work(
 def test_a_server_that_the_function_stops_does_not_answer(
     tubemq: EmbeddedTubeMQ, raw: Raw, end: Callable[[EmbeddedTubeMQ, int], None], after: bool
 ) -> None:
-    """It does nothing more for that connection either, be it back at once."""
+    """It executes nothing more from that connection, even if it restarts at once."""
 
     def restart() -> None:
         tubemq.flush("demo")
@@ -424,7 +424,7 @@ def test_a_function_may_switch_the_master(tubemq: EmbeddedTubeMQ) -> None:
 
 
 class OwnError(Exception):
-    """What a function of a test raises."""
+    """The error of a test's function."""
 
 
 def fail() -> None:
@@ -450,7 +450,7 @@ def test_an_error_of_a_function_ends_the_connection_and_is_raised_by_the_block(
     error: type[BaseException],
     after: bool,
 ) -> None:
-    """Answers before it come; what was asked after it is not done."""
+    """Earlier answers arrive; later requests are not executed."""
     with pytest.raises(error) as caught, tubemq.on("send_message", nth=2).run(function, after=after) as fault:
         answers = ask_to_the_end(raw)
     (frame,) = FrameDecoder(Framing.STANDARD).feed(answers)
@@ -459,13 +459,13 @@ def test_an_error_of_a_function_ends_the_connection_and_is_raised_by_the_block(
     assert fault.fired == 1
     assert bodies(tubemq) == ([b"1", b"2"] if after else [b"1"])
     assert not [record for record in caplog.records if not record.name.startswith("tubemq_spark.client")]
-    fault.remove()  # which raises it no more, and neither does the end of the cluster
+    fault.remove()  # neither this nor the end of the cluster raises it again
     with Raw(tubemq.broker_address(1)) as other:
         assert other.call(send(b"4")).success
 
 
 def test_a_function_raises_in_a_delayed_call(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """The clock, which set it off, goes on."""
+    """`advance`, which ran the call, does not raise."""
     delay = tubemq.on("send_message", times=1).delay(60)
     fault = tubemq.on("send_message").run(fail)
     raw.ask(send(b"1"), send(b"2"))
@@ -509,7 +509,7 @@ def test_close_raises_a_pending_error(removed: bool) -> None:
         if removed:
             with pytest.raises(ZeroDivisionError), fault:
                 raise ZeroDivisionError
-            tubemq.on("send_message").count()  # for which there is a new list of rules
+            tubemq.on("send_message").count()  # this replaces the list of rules
         with pytest.raises(OwnError):
             tubemq.close()
         tubemq.close()
@@ -518,7 +518,7 @@ def test_close_raises_a_pending_error(removed: bool) -> None:
 
 
 def test_a_function_cannot_close_the_cluster(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """Which lives on, and can be closed from outside, as it is after the test."""
+    """The cluster still works, and the fixture closes it after the test."""
     fault = tubemq.on("send_message", times=1).run(tubemq.close)
     raw.ask(send(b"1"))
     assert not raw.until_the_end()
@@ -554,7 +554,7 @@ def test_rules_do_not_apply_to_malformed_requests(
 
 
 def test_end_late_moves_the_cursor_of_the_current_reader(tubemq: EmbeddedTubeMQ, raw: Raw) -> None:
-    """As on a broker one of whose threads is slow: the fetch of a client that was told to go."""
+    """A slow thread of a broker finishes the fetch of a client that lost its claim."""
     for number in range(9):
         raw.call(send(b"%d" % number, partition=number % 3))
     raw.call(register(client="killed"))
@@ -566,7 +566,7 @@ def test_end_late_moves_the_cursor_of_the_current_reader(tubemq: EmbeddedTubeMQ,
     raw.call(register(client="next"))
     first = raw.call(fetch("next"))
     assert (first.currOffset, len(first.messages)) == (0, 3)
-    raw.call(register(client="next"))  # a seek to where the group stands
+    raw.call(register(client="next"))  # at the group's position
     assert raw.call(fetch("next")).errCode == 404
 
 

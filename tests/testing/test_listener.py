@@ -23,7 +23,7 @@ CLOSED = "this EmbeddedTubeMQ is closed"
 
 
 def test_a_handler_that_throws_gives_the_real_servers_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """And the log tells of it, as it is a defect."""
+    """The log has the error, because it is a defect."""
 
     def divide(data: bytes) -> bytes:
         return bytes(1 // len(data))
@@ -36,19 +36,21 @@ def test_a_handler_that_throws_gives_the_real_servers_answer(caplog: pytest.LogC
     assert str(Method.SEND_MESSAGE.value) in record.getMessage()
 
 
-# Peers that do not read
+# Back-pressure
 
 ANSWER = 100_000  # bytes
-FEW = 300  # answers: more than the system's buffers take
+FEW = 300  # answers, more than the system's buffers hold
 
 
 def test_a_peer_that_reads_no_answers_gets_no_work_done() -> None:
-    """What it asks is taken up when it reads, in the order in which it asked."""
+    """The server handles its requests in order when it reads again."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq, Raw(tubemq.broker_address(1)) as raw:
         fault = tubemq.on("send_message").throw("java.lang.Exception", "x" * ANSWER)
         numbers = raw.ask(*[send(b"x")] * 5 * FEW)
         wait_until(lambda: fault.fired)
-        with Raw(tubemq.broker_address(1)) as other:  # whose call comes behind those of the first that are there
+        with Raw(
+            tubemq.broker_address(1)
+        ) as other:  # its call is handled after the first one's requests that have arrived
             other.reply(other.ask(send(b"x"))[0])
         assert fault.fired < FEW
         raw.reply(numbers[-1])
@@ -64,7 +66,7 @@ def ports_of(tubemq: EmbeddedTubeMQ) -> list[int]:
 
 
 def take(port: int) -> socket.socket:
-    """The port as another program takes it."""
+    """Bind the port as another program does."""
     taken = socket.socket()
     try:
         taken.bind(("127.0.0.1", port))
@@ -76,7 +78,7 @@ def take(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("end", [EmbeddedTubeMQ.stop_broker, EmbeddedTubeMQ.crash_broker])
 def test_a_stopped_server_keeps_its_port(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
-    """Connections to it are refused at once, and nobody else gets it."""
+    """It refuses connections at once, and no other program gets the port."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
         master, broker = ports_of(tubemq)
         for _ in range(2):
@@ -117,7 +119,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 
 def test_calls_end_when_the_cluster_closes() -> None:
-    """Each gives what it was asked for, or says that the cluster is closed."""
+    """Each call returns its result, or raises that the cluster is closed."""
     told: list[str] = []
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq:
         begun = threading.Barrier(5)
@@ -144,17 +146,17 @@ def test_calls_end_when_the_cluster_closes() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_forked_child_keeps_no_socket_of_the_cluster() -> None:
-    """It cannot use it, and holds no port and no connection of it; the parent's goes on."""
+    """It cannot use the cluster and holds none of its ports and connections; the parent's continues."""
     with EmbeddedTubeMQ(topics={"demo": 1}) as tubemq, Raw(tubemq.broker_address(1)) as raw:
-        assert raw.call(send(b"1")).success  # so that the connection is made
+        assert raw.call(send(b"1")).success  # the connection is established
         told, tell = os.pipe()
         wait, end = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks where threads run
+            warnings.simplefilter("ignore", DeprecationWarning)  # about forks of processes with threads
             child = os.fork()
         if child == 0:
             try:
-                signal.alarm(60)  # whatever happens, it ends
+                signal.alarm(60)  # ends it in any case
                 os.close(end)
                 os.write(tell, what_is_left(tubemq).encode())
                 os.close(tell)
@@ -180,7 +182,7 @@ def test_a_forked_child_keeps_no_socket_of_the_cluster() -> None:
 
 
 def what_is_left(tubemq: EmbeddedTubeMQ) -> str:
-    """What the child is told when it uses the cluster."""
+    """Return the error of the child when it uses the cluster."""
     try:
         tubemq.messages("demo")
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The embedded servers over TLS, as any client meets them: a socket of Python's, and the frames in it."""
+"""The embedded servers over TLS, tested with Python's own sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGISTER = master_pb.RegisterRequestP2M(clientId="c", brokerCheckSum=-1, hostNam
 
 @pytest.fixture(scope="module")
 def stranger(other_authority: Authority) -> Certificate:
-    """A certificate of an authority that the server does not know."""
+    """A certificate from an authority that the server does not know."""
     return other_authority.certify("stranger of the server")
 
 
@@ -86,14 +86,14 @@ def call(
 
 
 def broker_port(connection: socket.socket, framing: Framing = Framing.STANDARD) -> int:
-    """As the master behind `connection` names it."""
+    """Return the port that the master behind `connection` lists."""
     data = call(connection, ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER, framing)
     brokers = parse_brokers(master_pb.RegisterResponseM2P.FromString(data).brokerInfos)
     return brokers[1].address.port
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the peer ends it, with whatever last words."""
+    """Return True if the peer ends the connection, with or without an alert."""
     try:
         while connection.recv(4096):
             pass
@@ -163,7 +163,9 @@ def test_mutual_tls_refuses_other_clients(
     two_way: EmbeddedTubeMQ, authority: Authority, stranger: Certificate, known: bool
 ) -> None:
     context = trusting(authority, stranger if known else None)
-    with secure(two_way.tls_master, context) as connection:  # TLS 1.3: the client hears of it after its handshake
+    with secure(
+        two_way.tls_master, context
+    ) as connection:  # TLS 1.3: the refusal reaches the client after its handshake
         assert is_closed(connection)
 
 
@@ -181,7 +183,7 @@ def test_a_tls_hello_to_a_plain_port_gets_no_answer(one_way: EmbeddedTubeMQ, aut
             hello.do_handshake()
         connection.sendall(outgoing.read() + frame(ServiceType.MASTER, Method.PRODUCER_REGISTER, REGISTER))
         with plain(one_way.master) as other:
-            assert broker_port(other) > 0  # the server had the time to answer both
+            assert broker_port(other) > 0  # so the server had time to answer both
         connection.setblocking(False)
         with pytest.raises(BlockingIOError):
             connection.recv(1)
@@ -200,7 +202,9 @@ def test_a_stopped_broker_leaves_no_handshake(one_way: EmbeddedTubeMQ, authority
     with secure(one_way.tls_master, trusting(authority)) as master:
         broker = f"127.0.0.1:{broker_port(master)}"
     with plain(broker) as early:
-        secure(broker, trusting(authority)).close()  # the server accepts in turn: the one before it too
+        secure(
+            broker, trusting(authority)
+        ).close()  # the server accepts in order, so it has accepted the earlier one too
         one_way.stop_broker(1)
         one_way.start_broker(1)
         try:

@@ -1,4 +1,4 @@
-"""A broker on a clock of the test's, and calls to it as they come off the wire."""
+"""A broker with a clock that the test controls, and encoded calls to it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _METHODS = {kind: method for method, kind in REQUESTS.items()}
 
 
 class BrokerBench:
-    """Broker 1 with the topics `demo`, of 3 partitions, and `wide`, of two stores with 2 each; `settings` are those of
-    `ServerConfig`."""
+    """Broker 1 with topic `demo` of 3 partitions and topic `wide` of two stores with 2 each.
+
+    `settings` are those of `ServerConfig`.
+    """
 
     def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
         self.clock = StoppedClock()
@@ -34,9 +36,9 @@ class BrokerBench:
             },
         )
         self.refusal: DeclinedError | None = None
-        """What becomes of calls with credentials."""
+        """The error for calls with credentials, if any."""
         self.asked: list[bool] = []
-        """Whether each call whose credentials were looked at produces."""
+        """For each credentials check, whether the call produces."""
         config = ServerConfig(release=release, **settings)
         self.broker = BrokerService(1, "10.0.0.1", self.catalog, config, self.clock, self._authorize)
 
@@ -50,7 +52,7 @@ class BrokerBench:
         return self.broker.service.answer(request)
 
     def call(self, message: Message) -> Any:
-        """The reply message, which must have all its required fields."""
+        """Return the reply message, which must have all its required fields."""
         response = self.answer(message)
         assert isinstance(response, Response), response
         return parse(REPLIES[Method(response.method)], response.data)
@@ -61,14 +63,14 @@ class BrokerBench:
         return failure
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass as a running server sees it."""
+        """Advance the clock in steps and run the timers, as on a running server."""
         while seconds > 0:
             step = min(seconds, 0.5)
             self.clock.advance(step)
             self.broker.tick()
             seconds -= step
 
-    # -- calls with what they must have, of which a test changes what it is about
+    # -- calls with their required fields, which a test may change
 
     def send(self, **fields: Any) -> Any:
         base = {"clientId": "p", "topicName": "demo", "partitionId": 0, "data": b"x", "flag": 0, "sentAddr": 1}

@@ -1,4 +1,4 @@
-"""Stores for tests, filled and read without a broker."""
+"""Stores without a broker, and functions that fill and read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_store(
 def append(
     store: Store, count: int = 1, *, partition: int = 0, code: int = NO_CODE, payload: bytes = b"x", first: int = 0
 ) -> list[int]:
-    """Positions; message ids count from `first`."""
+    """Append messages with ids from `first` on; return their positions."""
     return [store.append(partition, code, first + n, 0, 0, payload) for n in range(count)]
 
 

@@ -11,7 +11,7 @@ from tubemq_spark.testing.broker.flow_control import FIRST_READ, DataLimit, Read
 KIBIBYTE, MEBIBYTE = 1024, 1024 * 1024
 TRANSFER_SIZE = 512 * KIBIBYTE
 LIMIT = DataLimit(start=0, end=2400, lag=100, per_minute=12 * MEBIBYTE, wait_ms=500)  # a share of 1 MiB
-END = 1 << 40  # of the data, far ahead
+END = 1 << 40  # of the data, far behind any read
 RULE: dict[str, Any] = {"start": "08:00", "end": "17:59", "dltInM": 1024, "limitInM": 20, "freqInMs": 1000}
 
 
@@ -20,7 +20,7 @@ def text_of(*rules: dict[str, Any], type_: int = 0) -> str:
 
 
 class Reader:
-    """A claim that has done its first read, with all that it is allowed by `limits`."""
+    """A claim after its first read, under `limits`."""
 
     def __init__(self, *limits: DataLimit, clock: StoppedClock | None = None) -> None:
         self.clock = clock or StoppedClock()
@@ -106,11 +106,11 @@ def test_the_lag_is_counted_from_the_end_of_the_last_read() -> None:
         (613, 613, True),
         (0, 612, False),
         (614, 2400, False),
-        (2200, 2300, False),  # the hours are those of GMT+8
+        (2200, 2300, False),  # the hours are in GMT+8
     ],
 )
 def test_a_rule_applies_at_its_hours(start: int, end: int, limited: bool) -> None:
-    reader = Reader(LIMIT._replace(start=start, end=end))  # the stopped clock says 22:13:20 in Greenwich
+    reader = Reader(LIMIT._replace(start=start, end=end))  # the stopped clock shows 22:13:20 UTC
     reader.read(MEBIBYTE)
     assert reader.allowed() == (-500 if limited else TRANSFER_SIZE)
 

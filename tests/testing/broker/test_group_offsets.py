@@ -42,7 +42,7 @@ class Bench:
         self.offsets.advance(KEY, advance, manual, empty)
 
     def pass_time(self, seconds: float) -> None:
-        """In steps as a broker's timers look at it."""
+        """Advance the clock in steps and run the timers."""
         for _ in range(round(seconds * 2)):
             self.clock.advance(0.5)
             self.offsets.tick()
@@ -59,7 +59,7 @@ class Bench:
         (None, ALWAYS, -1, MAX),
         (None, NORMAL, 0, MIN),
         (None, NORMAL, 336, 336),
-        (None, NORMAL, 363, 336),  # a position is the beginning of an entry
+        (None, NORMAL, 363, 336),  # positions are rounded down to an entry
         (None, FROM_MAX, 336, 336),
         (None, NORMAL, 10**9, MAX),
         (None, ALWAYS, 336, MAX),
@@ -152,7 +152,7 @@ def test_a_get_at_the_end_finds_nothing(manual: bool) -> None:
 
 @pytest.mark.parametrize("manual", [False, True])
 def test_a_get_in_an_empty_store_reads_at_0(manual: bool) -> None:
-    """The broker tells the end as a negative number, and there is no -0."""
+    """The broker returns the end as a negative number, and there is no -0."""
     bench = Bench()
     empty = Store(1, 1 << 40, ServerConfig(), bench.clock)
     bench.offsets.load(KEY, empty, NORMAL, -1)
@@ -161,7 +161,7 @@ def test_a_get_in_an_empty_store_reads_at_0(manual: bool) -> None:
 
 @pytest.mark.parametrize("manual", [False, True])
 def test_a_reader_beyond_the_end_is_moved_back_to_it(manual: bool) -> None:
-    """A crash took the tail. The answer to the get is the end, the next one goes on there."""
+    """A crash has removed the tail. The get reports the end, and the next one reads there."""
     bench = Bench()
     bench.append(3)
     bench.load(asked=MAX + 84)
@@ -188,7 +188,7 @@ def test_a_manual_reader_below_the_minimum_counts_in_flight_bytes_twice() -> Non
     bench.load(asked=MIN)
     bench.advance(56, manual=True)
     bench.store.keep(5)
-    assert bench.next_read(manual=True) == MIN + 84  # 56 bytes below the minimum, and so is the cursor
+    assert bench.next_read(manual=True) == MIN + 84  # the cursor was 56 bytes below the minimum
 
 
 def test_an_administrator_moves_a_group() -> None:
@@ -206,7 +206,7 @@ def test_a_removed_group_has_no_position() -> None:
     bench.pass_time(12)
     bench.offsets.remove("g")
     assert bench.confirmed() is None
-    assert bench.next_read(manual=False) == MIN  # a held claim begins at 0, and steps over what is gone
+    assert bench.next_read(manual=False) == MIN  # a held claim starts at 0 and skips deleted messages
     bench.offsets.restart()
     assert bench.confirmed() is None
 
@@ -222,7 +222,7 @@ def test_groups_topics_and_partitions_are_independent() -> None:
     assert [bench.offsets.confirmed(key) is None for key in keys] == [False, True, False, False]
 
 
-# -- what a restart finds --------------------------------------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_groups_topics_and_partitions_are_independent() -> None:
     [
         (V1_2, 4.5, False),
         (V1_2, 5, True),  # ZooKeeper has it
-        (V2_5, 5.5, False),  # in the table, and not in the file
+        (V2_5, 5.5, False),  # in the table, but not in the file
         (V2_5, 6, True),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_claim_on_a_negative_partition_breaks_an_orderly_stop() -> None:
     assert bench.confirmed() == 336
 
 
-# -- groups that nobody uses -----------------------------------------------------------------------------------------
+# -- unused groups --------------------------------------------------------------------------------------------------
 
 EXPIRY = 3600.0
 

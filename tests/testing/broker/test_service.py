@@ -1,4 +1,4 @@
-"""A broker's answers to all kinds of calls: codes, texts and fields."""
+"""A broker's answers to all requests: codes, texts and fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT = 28
 RECORD = 53  # bytes that a message of one byte takes in the data file
 REG_TIMEOUT = 35.0
 INFO = "1:10.0.0.1:8123#demo:0"
-LIMIT = 1024 * 1024 + MESSAGE_SIZE_SLACK  # of a payload
+LIMIT = 1024 * 1024 + MESSAGE_SIZE_SLACK  # bytes of a payload
 WIDE_LIMIT = 2000 + MESSAGE_SIZE_SLACK
 
 Fields = dict[str, Any]
@@ -104,7 +104,7 @@ def test_refused_sends(fields: Fields, code: int, text: str) -> None:
         {"data": bytes(LIMIT)},
         {"topicName": "wide", "data": bytes(WIDE_LIMIT)},
         {"topicName": "wide", "partitionId": 10_001},
-        {"topicName": "wide", "partitionId": 20_000},  # a store that no list shows
+        {"topicName": "wide", "partitionId": 20_000},  # a store that is in no list
     ],
 )
 def test_sends_at_the_limits_are_accepted(fields: Fields) -> None:
@@ -251,7 +251,7 @@ def test_a_partition_has_one_reader_in_a_group() -> None:
 def test_the_first_register_after_an_expired_claim_only_removes_it() -> None:
     bench = BrokerBench()
     bench.register("c1")
-    bench.clock.advance(REG_TIMEOUT)  # and no scan
+    bench.clock.advance(REG_TIMEOUT)  # without a scan
     refused = bench.register("c2")
     assert outcome(refused) == (410, "[Duplicated Register] Remove Invalid Consumer Register c1#g:demo:0")
     assert bench.register("c2").errCode == 200
@@ -361,7 +361,7 @@ def test_a_heartbeat_replaces_the_read_policy_of_its_claims() -> None:
     assert bench.commit().maxOffset == 0
     assert bench.commit(partitionId=1).maxOffset == UNIT
     assert outcome(bench.get()) == (404, "current offset is exceed max file offset")
-    bench.heartbeat(INFO)  # none named is none kept
+    bench.heartbeat(INFO)  # a heartbeat without a policy resets it
     assert bench.commit().maxOffset == UNIT
 
 
@@ -464,14 +464,14 @@ def test_a_flow_rule_limits_a_reader_until_it_escapes_or_waits() -> None:
         bench.send(data=bytes(TWELFTH))
     bench.register()
     got = [bench.get(manualCommitOffset=True) for _ in range(3)]
-    assert [reply.errCode for reply in got] == [200, 200, 452]  # the first does not count
+    assert [reply.errCode for reply in got] == [200, 200, 452]  # the first read does not count
     assert (got[2].errMsg, got[2].minLimitTime) == ("RpcServer consume speed limit!", 400)
     escaped = bench.get(manualCommitOffset=True, escFlowCtrl=True)
     assert escaped.errCode == 200
     assert bench.get(manualCommitOffset=True).errCode == 452
     bench.clock.advance(5.5)
     assert bench.get(manualCommitOffset=True).errCode == 200
-    bench.register()  # a new claim begins anew
+    bench.register()  # a new claim has a new quota
     assert [bench.get(manualCommitOffset=True).errCode for _ in range(3)] == [200, 200, 452]
 
 
@@ -527,7 +527,7 @@ def test_refused_commits(fields: Fields, code: int, text: str) -> None:
     assert bench.commit().currOffset == UNIT
 
 
-# -- ends
+# -- stop and crash
 
 
 @pytest.mark.parametrize(("orderly", "left"), [(True, [b"0", b"1"]), (False, [b"0"])])

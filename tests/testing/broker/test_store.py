@@ -143,7 +143,7 @@ def test_memory_without_a_message_for_the_reader_is_skipped_as_not_found() -> No
     found = read(store, UNIT)
     assert (found.code, found.text, found.advance) == (404, "Can't found Message by index!", 3 * UNIT)
     store.flush()
-    found = read(store, UNIT)  # in files it is an empty success
+    found = read(store, UNIT)  # in files the read is an empty success
     assert (found.code, found.chunks, found.advance) == (200, [], 2 * UNIT)
 
 
@@ -155,7 +155,7 @@ def test_filters_compare_hash_codes(flushed: bool) -> None:
     append(store, code=NO_CODE, first=4)
     if flushed:
         store.flush()
-        append(store, 100, code=NO_CODE, first=5)  # so that the first read scans them all
+        append(store, 100, code=NO_CODE, first=5)  # the first read scans them all
         store.flush()
     assert ids(read(store, codes=[filter_code("BB")])) == [0, 1, 3]
     assert ids(read(store, codes=[filter_code("other"), filter_code("unknown")])) == [2]
@@ -192,7 +192,7 @@ def test_a_filtered_reader_near_the_end_gets_the_slow_flag() -> None:
 def test_impossible_attributes_hide_a_message(payload: bytes, readable: bool, flushed: bool) -> None:
     store = make_store()
     store.append(0, NO_CODE, 1, 0, 1, payload)
-    store.append(0, NO_CODE, 2, 0, 0, payload)  # nothing is announced
+    store.append(0, NO_CODE, 2, 0, 0, payload)  # no attributes are announced
     if flushed:
         store.flush()
     assert store.max_offset == 2 * UNIT
@@ -208,7 +208,7 @@ def test_a_full_block_is_flushed(config: ServerConfig) -> None:
     assert read(store, policy=FLUSHING).code == ErrCode.NOT_FOUND
     append(store)
     assert read(store, policy=FLUSHING).code == ErrCode.SUCCESS
-    assert store.committed_offset == 0  # written, and seen by those who read what is being flushed
+    assert store.committed_offset == 0  # written; readers with policy 2 see it
 
 
 def test_timers_flush_and_commit_a_block() -> None:
@@ -269,8 +269,8 @@ def test_a_read_below_the_minimum_starts_at_the_minimum() -> None:
 def test_a_full_segment_starts_the_next_one() -> None:
     store = make_store(config=replace(CONFIG, mem_cache_msg_count=3, max_index_segment_entries=5))
     append(store, 20)
-    assert store.segments == [0, 6 * UNIT, 12 * UNIT, 18 * UNIT]  # blocks of 3 are not cut
-    assert read(store, 5 * UNIT).advance == UNIT  # nor do reads go over the end of a segment
+    assert store.segments == [0, 6 * UNIT, 12 * UNIT, 18 * UNIT]  # blocks of 3 are not divided
+    assert read(store, 5 * UNIT).advance == UNIT  # a read does not cross the end of a segment
     assert drain(store) == list(range(20))
 
 

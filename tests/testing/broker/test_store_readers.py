@@ -1,4 +1,4 @@
-"""What holds for every reader of a store, whatever happens to the store meanwhile."""
+"""Invariants for every reader of a store under random changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubemq_spark.testing.broker.store import NO_CODE, UNIT, Store
 
 
 class Reader:
-    """Gets and commits as a consumer does; `manual` commits by a call, otherwise the next get confirms."""
+    """A consumer that gets and commits. With `manual` a call commits, otherwise the next get confirms."""
 
     def __init__(
         self, store: Store, offsets: GroupOffsets, key: Key, *, codes: frozenset[int] | None, manual: bool, policy: int
@@ -26,7 +26,7 @@ class Reader:
         offsets.load(key, store, 0, 0)
 
     def step(self) -> bool:
-        """Whether there may be more."""
+        """Get once; return True if there may be more."""
         position = self._offsets.next_read(self._key, self._store, self._manual, True)
         if position is None:
             return False
@@ -52,7 +52,7 @@ Step = tuple[str, int, int, int]
 
 
 class Play:
-    """A store with readers of each kind for each of three partitions, and the steps that are played on it."""
+    """A store with readers of each kind for each of three partitions, and random steps."""
 
     def __init__(self, policy: int) -> None:
         self.clock = StoppedClock()

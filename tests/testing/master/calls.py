@@ -1,4 +1,4 @@
-"""A master on a clock of the test's, and calls to it as they come off the wire."""
+"""A master with a clock that the test controls, and encoded calls to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPLIES: Mapping[type[Message], tuple[Method, type[Message]]] = {
 
 
 class StoppedClock(Clock):
-    """Time passes by `advance` alone."""
+    """Time passes only by `advance`."""
 
     def now(self) -> float:
         return self._skipped
@@ -43,7 +43,7 @@ class StoppedClock(Clock):
 
 
 class MasterBench:
-    """Topics `a` and `b` on two brokers; `settings` are those of `ServerConfig`."""
+    """A master with topics `a` and `b` on two brokers; `settings` are those of `ServerConfig`."""
 
     def __init__(self, release: Release = Release.V2_5, **settings: Any) -> None:
         self.clock = StoppedClock()
@@ -61,7 +61,7 @@ class MasterBench:
         return service.answer(Request(ServiceType.MASTER, method, 1000, message.SerializePartialToString()))
 
     def call(self, message: Message, tls: bool = False) -> Any:
-        """The reply message, which must have all its required fields."""
+        """Return the reply message, which must have all its required fields."""
         response = self.answer(message, tls)
         assert isinstance(response, Response), response
         return parse(_REPLIES[type(message)][1], response.data)
@@ -72,14 +72,14 @@ class MasterBench:
         return failure
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass as a running server sees it."""
+        """Advance the clock in steps and run the timers, as on a running server."""
         while seconds > 0:
             step = min(seconds, 0.5)
             self.clock.advance(step)
             self.master.tick()
             seconds -= step
 
-    # -- calls with what they must have, of which a test changes what it is about
+    # -- calls with their required fields, which a test may change
 
     def register_producer(self, tls: bool = False, **fields: Any) -> Any:
         base = {"clientId": "p", "brokerCheckSum": -1, "hostName": "10.0.0.9"}
@@ -121,7 +121,7 @@ def register(client_id: str = "c1", **fields: Any) -> pb.RegisterRequestC2M:
 
 
 class Consumer:
-    """A consumer under the master's balance that does what it is told, as the official client does."""
+    """A consumer with server-side balance that follows its orders, as the official client does."""
 
     def __init__(self, bench: MasterBench, client_id: str, group: str = "g", **fields: Any) -> None:
         self._bench = bench
@@ -134,11 +134,11 @@ class Consumer:
 
     @property
     def keys(self) -> set[str]:
-        """Partition keys."""
+        """The keys of the held partitions."""
         return {str(parse_subscribe_info(text).partition) for text in self.held}
 
     def beat(self) -> Any:
-        """Reports what it did last, and does what it is told now."""
+        """Send a heartbeat that reports the last order as done, and follow the next one."""
         done, self._done = self._done, None
         reply = self._bench.heartbeat(
             self.client_id,
@@ -148,8 +148,8 @@ class Consumer:
             event=done,
         )
         if reply.errCode == 200 and reply.HasField("event"):
-            told = set(reply.event.subscribeInfo)
-            self.held = self.held | told if reply.event.opType in (1, 10) else self.held - told
+            ordered = set(reply.event.subscribeInfo)
+            self.held = self.held | ordered if reply.event.opType in (1, 10) else self.held - ordered
             self.op_types.append(reply.event.opType)
             self._done = pb.EventProto(rebalanceId=reply.event.rebalanceId, opType=reply.event.opType, status=2)
         return reply

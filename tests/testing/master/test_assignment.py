@@ -40,7 +40,7 @@ def by_topic(found: list[Partition]) -> dict[str, list[Partition]]:
 def settle(
     client_ids: list[str], found: list[Partition], held: Mapping[str, list[Partition]], seed: int = 0
 ) -> tuple[dict[str, list[Partition]], int]:
-    """What members hold after as many rounds as it takes, and how many that were."""
+    """Rebalance until nothing changes; return what members hold and the number of rebalances."""
     choose = random.Random(seed).randrange
     current = {client: list(held.get(client, ())) for client in client_ids}
     for rounds in range(200):
@@ -55,7 +55,7 @@ def loads(current: Mapping[str, list[Partition]]) -> list[int]:
     return sorted(map(len, current.values()))
 
 
-# -- the planner
+# -- shares
 
 
 @given(clients, partitions, st.integers(0, 9))
@@ -78,7 +78,7 @@ def test_no_partition_has_two_owners_after_any_round(
     dealt = Counter(one for has in shares.values() for one in has)
     assert set(dealt) <= set(found)
     assert all(count == 1 for count in dealt.values())
-    if None in owners.values():  # then nobody has to give anything up
+    if None in owners.values():  # then no member must release a partition
         assert set(dealt) == set(found)
         assert all(owners[one] in (None, client) for client, has in shares.items() for one in has)
 
@@ -163,7 +163,7 @@ def test_a_group_disconnects_before_any_of_it_connects() -> None:
     first = orders.next("a", group)
     assert first is not None
     assert (first.rebalance_id, first.op_type, first.subscribe_info) == (7, EventType.ONLY_DISCONNECT, ["x"])
-    orders.report("b", group)  # has none that is due
+    orders.report("b", group)  # it has no due order
     assert orders.next("a", group) is first
     orders.report("a", group)
     second = orders.next("b", group)

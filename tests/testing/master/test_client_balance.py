@@ -18,7 +18,7 @@ def present(reply: Any) -> set[str]:
     return {field.name for field, _ in reply.ListFields()}
 
 
-# -- V2: what is given when
+# -- contents of V2 replies
 
 
 def test_register_v2() -> None:
@@ -151,7 +151,7 @@ def test_a_member_with_old_metadata_gets_it_unasked() -> None:
     assert not report(topicMetaInfoId=meta_id).topicMetaInfoList
     assert report(topicMetaInfoId=meta_id).topicMetaInfoId == meta_id
     assert not report(lstAssignedTime=bench.clock.wall_ms()).HasField("topicMetaInfoId")
-    assert not report(reportSubInfo=True).HasField("topicMetaInfoId")  # who holds nothing needs no news
+    assert not report(reportSubInfo=True).HasField("topicMetaInfoId")  # a member without partitions gets no metadata
 
 
 @pytest.mark.parametrize("text", ["a", "a#1", "a#x:1", "a#1:x", "a-1:0", "a#", "a#1:0,,1:1"])
@@ -183,7 +183,9 @@ def test_a_report_without_its_flag_is_ignored() -> None:
 def test_orders_to_consume_from_the_latest() -> None:
     bench = MasterBench()
     bench.catalog.rules.from_max["g"] = 5
-    assert not bench.register_v2().opsTaskInfo.HasField("csmFrmMaxOffsetCtrlId")  # made for the group's last life
+    assert not bench.register_v2().opsTaskInfo.HasField(
+        "csmFrmMaxOffsetCtrlId"
+    )  # given before the group was created again
     bench.catalog.rules.from_max["g"] = 6
     assert bench.heartbeat_v2().opsTaskInfo.csmFrmMaxOffsetCtrlId == 6
     assert bench.heartbeat_v2().opsTaskInfo.csmFrmMaxOffsetCtrlId == 6
@@ -211,7 +213,7 @@ def test_flow_rules_in_v2_replies() -> None:
     assert tasks == pb.OpsTaskInfo(defFlowCheckId=11, groupFlowCheckId=22, qryPriorityId=203)
 
 
-# -- who is a member
+# -- membership
 
 
 @pytest.mark.parametrize("release", list(Release))
@@ -287,7 +289,7 @@ def test_an_expired_key_that_cannot_be_split_does_not_keep_the_others(odd: str) 
     bench.wait(31)
     codes = [bench.heartbeat_v2(client, groupName=group).errMsg for client, group in (("c1", "g"), ("c3", "h"))]
     assert codes == ["Not found groupName g in holder!", "Not found groupName h in holder!"]
-    assert bench.heartbeat_v2("c2", groupName=odd).errMsg == (  # its group stays for ever
+    assert bench.heartbeat_v2("c2", groupName=odd).errMsg == (  # its group stays forever
         f"Update consumer node exception:Invalid node id:c2@{odd}, you have to append node first!"
     )
 
@@ -322,11 +324,11 @@ def test_a_standby_refuses_after_the_checks_of_its_release(release: Release) -> 
     bench.master.standby = True
     assert bench.register_v2(groupName="").errCode == 400
     assert bench.failure(register_v2()).simple_name == "StandbyException"
-    for late in (register_v2(topicList=[]), register(topicList=[])):  # old servers look at the topics before
+    for request in (register_v2(topicList=[]), register(topicList=[])):  # 1.2 checks the topics first
         if release is Release.V1_2:
-            assert bench.call(late).errCode == 400
+            assert bench.call(request).errCode == 400
         else:
-            assert bench.failure(late).simple_name == "StandbyException"
+            assert bench.failure(request).simple_name == "StandbyException"
     others = [
         pb.HeartRequestC2MV2(clientId="c", groupName="g"),
         pb.GetPartMetaRequestC2M(clientId="c", groupName="g", brokerConfigId=0, topicMetaInfoId=0),

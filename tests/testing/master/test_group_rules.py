@@ -1,4 +1,4 @@
-"""What a master asks of the members of a group: to agree with each other, to ask soundly, and to be allowed."""
+"""A master's checks of a group's members: equal settings, valid requests, and authorisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bound(client_id: str = "c1", **fields: Any) -> pb.RegisterRequestC2M:
     return register(client_id, **{"requireBound": True, "sessionKey": "k", "totalCount": 2, **fields})
 
 
-# -- what members must have in common
+# -- settings that members must share
 
 UNBOUND, CLIENT, BOUND = "unbound", "client-rebalance", "bound"
 NOT_OURS = "is inconsistency with other consumers in the group"
@@ -130,7 +130,7 @@ def test_topics_that_are_not_deployed(message: Callable[..., Any], topics: list[
     new = MasterBench()
     reply = new.call(message(topicList=topics))
     assert (reply.errCode, reply.errMsg) == (431, "Requested topic [[x]] not deployed!")
-    assert new.call(message(topicList=["a"])).errCode == 200  # no group is left of it
+    assert new.call(message(topicList=["a"])).errCode == 200  # the failed register left no group
     old = MasterBench(Release.V1_2)
     assert old.call(message(topicList=topics)).errCode == 200
     assert old.call(message("c2", topicList=["a"])).errCode == 425
@@ -221,10 +221,10 @@ def test_subscribe_infos_of_a_wrong_shape(text: str) -> None:
     bench.register()
     heartbeat = pb.HeartRequestC2M(clientId="c1", groupName="g", subscribeInfo=[text], reportSubscribeInfo=True)
     assert bench.failure(heartbeat).simple_name == "InvocationTargetException"
-    assert bench.heartbeat(subscribeInfo=[text]).errCode == 200  # not reported, not read
+    assert bench.heartbeat(subscribeInfo=[text]).errCode == 200  # ignored, because nothing is reported
 
 
-# -- what administrators allow
+# -- authorisation
 
 
 @pytest.mark.parametrize("message", [register_v2, register])
@@ -256,7 +256,9 @@ def test_groups_that_are_not_authorised(message: Callable[..., Any], release: Re
 def test_groups_that_may_read_only_some_types(allowed: set[str], conditions: list[str], text: str | None) -> None:
     bench = MasterBench()
     bench.catalog.rules.filters["a", "g"] = frozenset(allowed)
-    assert bench.register_v2("c0", topicCondition=["a#other"]).errCode == 200  # without authorisation they count not
+    assert (
+        bench.register_v2("c0", topicCondition=["a#other"]).errCode == 200
+    )  # without authorisation, restrictions do not apply
     bench.close("c0")
     bench.catalog.rules.authorized["a"] = {"g"}
     reply = bench.register_v2(topicCondition=conditions)

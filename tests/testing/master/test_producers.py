@@ -188,7 +188,7 @@ def test_producers_without_heartbeats_are_removed_at_the_next_scan() -> None:
     bench.wait(29)
     assert bench.producer_heartbeat().errCode == 200
     bench.clock.advance(31)
-    assert bench.producer_heartbeat().errCode == 200  # late, but before the scan
+    assert bench.producer_heartbeat().errCode == 200  # overdue, but before the scan
     bench.wait(31)
     assert bench.producer_heartbeat().errCode == 411
     bench.register_producer()

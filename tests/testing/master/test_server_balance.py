@@ -1,4 +1,4 @@
-"""The rounds in which a master deals partitions out, as its consumers see them."""
+"""Rebalances by the master, as its consumers see them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_members_share_partitions_and_take_over() -> None:
     assert one.keys | two.keys == ALL_OF_A
     assert {len(one.keys), len(two.keys)} == {3, 4}
     assert kept <= one.keys | two.keys
-    run(bench, [one], 30)  # c2 falls silent
+    run(bench, [one], 30)  # c2 sends no more heartbeats
     assert one.keys == ALL_OF_A
 
 
@@ -107,7 +107,7 @@ def test_a_report_with_an_id_counts_with_any_status() -> None:
     failed = pb.EventProto(rebalanceId=99, opType=5, status=-2)
     assert not bench.heartbeat(event=failed).notAllocated
     bench.wait(1)
-    assert bench.heartbeat().HasField("event")  # it reported to hold nothing, so it is told again
+    assert bench.heartbeat().HasField("event")  # it reported that it holds nothing, so it gets an order again
 
 
 @pytest.mark.parametrize("rebalance_id", [0, -2])
@@ -266,7 +266,7 @@ def test_bound_members_wait_for_each_other_and_get_the_partitions_they_named() -
     bench.wait(1)
     one.beat()
     two.beat()
-    assert (one.keys, two.keys) == ({"1:a:0"}, {"1:a:1", "2:a:0"})  # of two offsets the greater counts
+    assert (one.keys, two.keys) == ({"1:a:0"}, {"1:a:1", "2:a:0"})  # the greater of two offsets wins
     assert not one.beat().notAllocated
     run(bench, [one, two])
     assert one.keys | two.keys == ALL_OF_A
