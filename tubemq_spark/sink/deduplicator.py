@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
+from tubemq_spark.client.consumer.partition_scan import scan_partition
 from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import (
     ConfigError,
@@ -35,7 +36,7 @@ from tubemq_spark.protocol.stamp import parse
 from tubemq_spark.sink.earlier_attempts import RUN_CACHE, EarlierAttempts, earlier_attempts
 from tubemq_spark.sink.query_bookmarks import QueryBookmarks
 from tubemq_spark.sink.stored_rows import StoredRowsOfTask
-from tubemq_spark.sink.stored_rows_search import ClaimedScans, StoredRowsSearch, metadata_of
+from tubemq_spark.sink.stored_rows_search import ScanClaims, StoredRowsSearch, metadata_of
 from tubemq_spark.sink.task_context import WriteTask
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -59,9 +60,9 @@ class Deduplicator:
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
         self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
-        self._scans = ClaimedScans(session, self._options.group, task, plan.made_at)
+        self._claims = ScanClaims(task, plan.made_at)
         self._search = StoredRowsSearch(
-            session, self._options, task, self._bookmarks, self._scans, self._report_uncertain
+            session, self._options, task, self._bookmarks, self._claims, self._report_uncertain
         )
         self._stored: dict[str, StoredRowsOfTask] = {}
         self._earlier_tasks: dict[str, frozenset[int]] = {}
@@ -166,7 +167,11 @@ class Deduplicator:
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:
-            for message in self._scans.scan(partition, since, retry_for=self._session.settings.timings.scan_retry):
+            retry_for = self._session.settings.timings.scan_retry
+            claim = self._claims.next()
+            for message in scan_partition(
+                self._session, self._options.group, partition, since, claim=claim, retry_for=retry_for
+            ):
                 stamp = parse(message.attributes)
                 # The id has the digest too, because an earlier attempt may have given the number to another row.
                 if stamp is not None and stamp.origin == origin and (stamp.row, stamp.digest) in record_ids:

@@ -45,16 +45,15 @@ class StoredRowsSearch:
         options: EffectivelyOnceOptions,
         task: WriteTask,
         bookmarks: QueryBookmarks,
-        scans: ClaimedScans,
+        claims: ScanClaims,
         report_uncertain: Callable[[TubeMQError], None],
     ) -> None:
         """`report_uncertain` is called for each partition that has lost messages, if the option allows that."""
-        self._clock = session.settings.clock
-        self._task_settling = session.settings.timings.task_settling
+        self._session = session
         self._options = options
         self._task = task
         self._bookmarks = bookmarks
-        self._scans = scans
+        self._claims = claims
         self._report_uncertain = report_uncertain
         self._first_answer: dict[int, float] = {}  # of each broker in this attempt, on the monotonic clock
 
@@ -94,33 +93,34 @@ class StoredRowsSearch:
         for the first time.
         """
         answered = self._bookmarks.read_topic(topic, refresh=True, skip_away=False, begins=False)
-        now = self._clock.monotonic()
+        settings = self._session.settings
+        now = settings.clock.monotonic()
         last = max((self._first_answer.setdefault(one.broker_id, now) for one in answered), default=now)
-        settling = self._task_settling * (_SETTLING_AFTER_FAILURE if self._task.attempt else 1)
-        self._clock.sleep(max(0.0, last + settling - now))
+        settling = settings.timings.task_settling * (_SETTLING_AFTER_FAILURE if self._task.attempt else 1)
+        settings.clock.sleep(max(0.0, last + settling - now))
         return self._bookmarks.read_topic(topic, refresh=True, skip_away=False)
 
     def _collect(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
-        bookmark = self._bookmarks.known[partition]
+        def scan(start: int, until: int, margin: int) -> Iterator[ScannedMessage]:
+            claim = self._claims.next()
+            return scan_partition(
+                self._session, self._options.group, partition, start, until=until, margin=margin, claim=claim
+            )
+
+        search = PartitionSearch(partition, self._task.origin.id, self._task.batch, scan, self._options.max_offsets)
         try:
-            self._collect_from(partition, since, end, stored, of_all_tasks)
+            for stamp, message in search.messages(since, end):
+                task, digest = stamp.origin.partition, stamp.digest
+                assert digest is not None
+                stored.tasks.add(task)
+                if of_all_tasks or task == self._task.partition:
+                    stored.add(task, stamp.row, digest, metadata_of(partition, message))
         except DataLossError as loss:
+            bookmark = self._bookmarks.known[partition]
             if since >= bookmark.end or not bookmark.is_untried(self._task.batch):
                 raise
             _log.info("%s; but no attempt of the batch had begun before this run", loss)
-            self._collect_from(partition, bookmark.end, end, stored, of_all_tasks)
-
-    def _collect_from(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
-        def scan(start: int, until: int, margin: int) -> Iterator[ScannedMessage]:
-            return self._scans.scan(partition, start, until=until, margin=margin)
-
-        search = PartitionSearch(partition, self._task.origin.id, self._task.batch, scan, self._options.max_offsets)
-        for stamp, message in search.messages(since, end):
-            task, digest = stamp.origin.partition, stamp.digest
-            assert digest is not None
-            stored.tasks.add(task)
-            if of_all_tasks or task == self._task.partition:
-                stored.add(task, stamp.row, digest, metadata_of(partition, message))
+            self._collect(partition, bookmark.end, end, stored, of_all_tasks)
 
 
 class PartitionSearch:
@@ -201,40 +201,20 @@ class PartitionSearch:
         return any(True for _ in self._read(start, stop, 0))
 
 
-class ClaimedScans:
-    """Scans of partitions in the name of one attempt of a task."""
+class ScanClaims:
+    """The claims of the scans of one attempt of a task."""
 
-    def __init__(self, session: ProducerSession, group: str, task: WriteTask, planned_at: int) -> None:
+    def __init__(self, task: WriteTask, planned_at: int) -> None:
         """`planned_at` is the driver's time of the plan, in milliseconds since the epoch."""
-        self._session = session
-        self._group = group
         # Newer than the claims of all earlier attempts, by one clock, the driver's.
         self._claim = ClaimId(
             f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
         )
 
-    def scan(
-        self,
-        partition: Partition,
-        since: int,
-        *,
-        until: int | None = None,
-        margin: int = MARGIN,
-        retry_for: float | None = None,
-    ) -> Iterator[ScannedMessage]:
-        """Yield the messages of `partition`, as `scan_partition`."""
-        # Each scan is newer than those before it, because a killed attempt leaves its claims behind.
+    def next(self) -> ClaimId:
+        """Return a newer claim than before, because a killed attempt leaves its claims behind."""
         self._claim = replace(self._claim, attempt=self._claim.attempt + 1)
-        return scan_partition(
-            self._session,
-            self._group,
-            partition,
-            since,
-            until=until,
-            margin=margin,
-            claim=self._claim,
-            retry_for=retry_for,
-        )
+        return self._claim
 
 
 def metadata_of(partition: Partition, message: ScannedMessage) -> RecordMetadata:
