@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.faults.bench import (
     PATIENT,
     TOPICS,
@@ -35,7 +33,6 @@ from tests.faults.kinds import (
     exception,
 )
 from tests.waiting import wait_until
-from tubemq_spark.client import clock as backoff
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, FencedError, ProtocolError, ServerError, TransportError
@@ -67,25 +64,12 @@ def fires(fault: Fault) -> Callable[[], None]:
     return lambda: wait_until(lambda: fault.fired, f"{fault}")
 
 
-class Ahead:
-    """The module `time`, whose monotonic clock is `seconds` ahead."""
-
-    seconds = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-
 @pytest.mark.usefixtures("_quick_heart", "_small_batches")
-def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ) -> None:
     """Fetches are under way then, for longer than any timeout of the client. No call fails, and none is made again."""
     fill(tubemq)
-    query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0)
-    clock = Ahead()
-    monkeypatch.setattr(backoff, "time", clock)
+    clock = SkippingClock()
+    query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0, clock=clock)
     stops: list[str] = []
 
     def stop() -> None:
@@ -93,7 +77,7 @@ def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ, mon
         if not holder or holder in stops:
             return
         for _ in range(6):
-            clock.seconds += 20.0
+            clock.advance(20.0)
             tubemq.clock.advance(20)
             next_one(tubemq, "partition_heartbeat", holder)
         stops.append(holder)
