@@ -1,4 +1,4 @@
-"""Who holds a partition: attempts of one query take it over from each other, all others wait or are refused."""
+"""Claims: attempts of one query fence each other, and all other clients wait or fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRANGER = "some_java_consumer"
 
 @dataclass(frozen=True)
 class Shelf:
-    """A range of a partition that takes several batches to read, and a group for it."""
+    """A range that takes several batches to read, and a group for it."""
 
     cluster: Cluster
     partition: Partition
@@ -121,7 +121,7 @@ def test_the_successor_of_a_killed_reader_reads_at_once(shelf: Shelf, waits: lis
 @pytest.mark.parametrize(
     "leaves", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["that holds on", "that has left"]
 )
-def test_a_reader_woken_behind_its_successor_gives_out_nothing(shelf: Shelf, leaves: bool) -> None:
+def test_a_reader_that_wakes_after_its_successor_delivers_nothing(shelf: Shelf, leaves: bool) -> None:
     with shelf.remote_reader() as old:
         first = old.next_piece()
         assert first == shelf.ids(len(first))
@@ -187,7 +187,9 @@ OLDER = ClaimId("tests", run=5, batch=5, task=5, attempt=5)
     ],
     ids=str,
 )
-def test_an_attempt_gives_way_to_a_newer_one(shelf: Shelf, newer: ClaimId, waits: list[Callable[[], object]]) -> None:
+def test_an_attempt_fails_if_a_newer_one_holds_the_partition(
+    shelf: Shelf, newer: ClaimId, waits: list[Callable[[], object]]
+) -> None:
     assert shelf.register(newer, shelf.end) == 200
     with pytest.raises(FencedError, match=f"newer attempt {newer} ") as raised:
         next(shelf.reader(OLDER, claim_timeout=45))
@@ -203,7 +205,7 @@ def test_an_attempt_gives_way_to_a_newer_one(shelf: Shelf, newer: ClaimId, waits
 
 
 @pytest.mark.parametrize("holder", [STRANGER, str(ClaimId("another", run=1, batch=1, task=0))])
-def test_another_consumer_is_waited_for_and_named(shelf: Shelf, holder: str) -> None:
+def test_the_reader_waits_for_another_consumer_and_names_it(shelf: Shelf, holder: str) -> None:
     assert shelf.register(holder) == 200
     with pytest.raises(PartitionOccupiedError, match=f"more than 0.1 s: {holder}. Stop it, or use another") as raised:
         next(shelf.reader(claim_timeout=0.1))
@@ -212,14 +214,14 @@ def test_another_consumer_is_waited_for_and_named(shelf: Shelf, holder: str) -> 
     assert shelf.unregister(holder) == 200
 
 
-def test_reading_begins_when_the_other_consumer_leaves(shelf: Shelf, waits: list[Callable[[], object]]) -> None:
+def test_reading_starts_when_the_other_consumer_leaves(shelf: Shelf, waits: list[Callable[[], object]]) -> None:
     assert shelf.register(STRANGER) == 200
     waits += [lambda: None, lambda: shelf.unregister(STRANGER)]
     assert reading.rows_of(shelf.reader(claim_timeout=45)) == shelf.rows
     assert waits == []
 
 
-def test_a_lent_partition_is_taken_without_asking(shelf: Shelf) -> None:
+def test_a_task_takes_a_lent_partition_from_the_driver(shelf: Shelf) -> None:
     lender = str(ClaimId("a driver of another name", run=9, batch=9))
     assert shelf.register(lender, shelf.start) == 200
     with pytest.raises(PartitionOccupiedError):
@@ -228,7 +230,7 @@ def test_a_lent_partition_is_taken_without_asking(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("where", ["earliest", "start", "middle", "end", "latest", "gone"])
-def test_a_group_moved_under_a_reader_is_noticed(shelf: Shelf, where: str) -> None:
+def test_a_reader_detects_that_its_group_was_moved(shelf: Shelf, where: str) -> None:
     positions = {
         "earliest": 0,
         "start": shelf.start,

@@ -1,5 +1,5 @@
-"""Ranges of partitions, cut at random, give exactly their messages: wherever these are stored, whatever else goes on,
-and however often they are read.
+"""Random ranges of partitions return exactly their messages, wherever these are stored, whatever else happens at the
+same time, and however often they are read.
 
 What a range must give is known from the answers that the producers got. After each read the group stands at the range's
 start and the partition is free.
@@ -191,7 +191,7 @@ def test_large_messages(cluster: Cluster, group: str, rng: random.Random) -> Non
 
 
 def test_a_message_of_the_greatest_length(cluster: Cluster, group: str, rng: random.Random) -> None:
-    """Brokers do not give it out before it is in files."""
+    """Brokers do not return it before it is in files."""
     scene = Scene(cluster, cluster.new_topic("one"), group, rng)
     target = scene.partitions[0]
     sizes = [10, (1 << 20) + MESSAGE_SIZE_SLACK, 10]

@@ -1,4 +1,4 @@
-"""The flow rules that an administrator sets, as the sessions of a group hear of them."""
+"""The rate limits that an administrator sets, and how the sessions of a group learn them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def remove_rule(cluster: Cluster, group: str | None) -> None:
 
 @pytest.fixture
 def session(cluster: Cluster, group: str, use_timings: UseTimings) -> Iterator[ConsumerSession]:
-    """One that is not registered yet, and beats all the time once it is."""
+    """A session that is not registered yet, and sends heartbeats all the time once it is."""
     use_timings(heartbeat_period=0.05)
     made = ConsumerSession(messages.settings(cluster), group, [cluster.new_topic("one")])
     yield made
@@ -72,7 +72,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_groups_rule_is_heard_changed_and_removed(cluster: Cluster, group: str, session: ConsumerSession) -> None:
+def test_a_session_follows_changes_of_its_groups_rule(cluster: Cluster, group: str, session: ConsumerSession) -> None:
     set_rule(cluster, ONE, group)
     session.register()
     rules = session.flow_rules
@@ -88,9 +88,7 @@ def test_a_groups_rule_is_heard_changed_and_removed(cluster: Cluster, group: str
     wait_until(lambda: not session.flow_rules.group.is_known)
 
 
-def test_a_registered_session_hears_of_the_default_rule_and_of_its_end(
-    cluster: Cluster, session: ConsumerSession
-) -> None:
+def test_a_registered_session_follows_changes_of_the_default_rule(cluster: Cluster, session: ConsumerSession) -> None:
     session.register()
     assert not session.flow_rules.default.is_known
     set_rule(cluster, OTHER, None)

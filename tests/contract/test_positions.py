@@ -1,4 +1,4 @@
-"""Where a group stands and where stores begin and end, as the driver's claims ask and say it."""
+"""The positions of a group, and the beginnings and ends of stores, as the driver's claims read and move them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def scene(cluster: Cluster, topic: str, group: str) -> Scene:
 
 
 @pytest.mark.parametrize("status", [ReadStatus.NORMAL, ReadStatus.FROM_MAX], ids=lambda status: status.name)
-def test_a_new_group_begins_where_it_is_told_to(scene: Scene, status: ReadStatus) -> None:
+def test_a_new_group_starts_where_the_read_status_says(scene: Scene, status: ReadStatus) -> None:
     begins = dict.fromkeys(scene.partitions, 0) if status is ReadStatus.NORMAL else scene.ends
     with scene.driver() as claims:
         claims.take(scene.anywhere(), status)
@@ -90,7 +90,7 @@ def test_a_new_group_begins_where_it_is_told_to(scene: Scene, status: ReadStatus
 
 
 @pytest.mark.parametrize("status", [ReadStatus.NORMAL, ReadStatus.FROM_MAX], ids=lambda status: status.name)
-def test_a_known_group_stays_where_it_is_until_it_is_told(scene: Scene, status: ReadStatus) -> None:
+def test_a_known_group_moves_only_to_an_explicit_position(scene: Scene, status: ReadStatus) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(20 * UNIT))
     with scene.driver() as claims:
@@ -103,7 +103,7 @@ def test_a_known_group_stays_where_it_is_until_it_is_told(scene: Scene, status: 
     assert scene.positions() == scene.all_at(7 * UNIT)
 
 
-def test_asking_follows_the_ends_and_leaves_the_group_alone(scene: Scene) -> None:
+def test_a_refresh_updates_the_ends_and_moves_no_group(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(5 * UNIT))
         messages.send(scene.cluster, messages.numbered(scene.partitions, len(scene.partitions)))
@@ -113,7 +113,7 @@ def test_asking_follows_the_ends_and_leaves_the_group_alone(scene: Scene) -> Non
     assert scene.positions() == scene.all_at(5 * UNIT)
 
 
-def test_what_was_heard_of_is_not_asked_again(scene: Scene) -> None:
+def test_a_refresh_skips_recent_claims(scene: Scene) -> None:
     with scene.driver() as claims:
         before = time.monotonic()
         claims.take(scene.all_at(0))
@@ -131,7 +131,7 @@ def test_the_earliest_positions_are_found_without_moving_the_group(scene: Scene)
     assert scene.positions() == scene.all_at(9 * UNIT)
 
 
-def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(scene: Scene) -> None:
+def test_the_driver_lends_claims_and_takes_them_back_at_the_committed_position(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(0))
         for end in (10 * UNIT, 30 * UNIT):
@@ -159,7 +159,7 @@ def test_claims_are_lent_to_readers_and_taken_back_at_the_committed_position(sce
     assert scene.positions() == scene.all_at(30 * UNIT)
 
 
-def test_a_task_that_still_has_a_partition_is_fenced_off(scene: Scene) -> None:
+def test_the_driver_fences_a_task_that_still_holds_a_partition(scene: Scene) -> None:
     partition = scene.partitions[0]
     with scene.driver() as claims:
         claims.take(scene.all_at(0))
@@ -174,7 +174,9 @@ def test_a_task_that_still_has_a_partition_is_fenced_off(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 30 * UNIT])
-def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_driver_moves_a_group_back_that_another_client_moved(
+    scene: Scene, position: int, caplog: pytest.LogCaptureFixture
+) -> None:
     moved = scene.partitions[0]
     with scene.driver() as claims:
         claims.take(scene.all_at(20 * UNIT))
@@ -186,7 +188,7 @@ def test_a_position_set_from_outside_is_undone(scene: Scene, position: int, capl
     assert scene.positions() == scene.all_at(20 * UNIT)
 
 
-def test_a_claim_that_the_broker_forgot_is_taken_again(scene: Scene) -> None:
+def test_a_claim_that_the_broker_forgot_is_acquired_again(scene: Scene) -> None:
     with scene.driver() as claims:
         claims.take(scene.all_at(20 * UNIT))
         for partition in scene.partitions:
@@ -198,7 +200,7 @@ def test_a_claim_that_the_broker_forgot_is_taken_again(scene: Scene) -> None:
     assert scene.positions() == scene.all_at(20 * UNIT)
 
 
-def test_a_newer_run_takes_over_and_the_older_notices(scene: Scene) -> None:
+def test_a_newer_run_takes_over_and_the_older_run_fails(scene: Scene) -> None:
     older = ClaimId(reading.new_query(), run=1, batch=9)
     newer = ClaimId(older.query, run=2, batch=1)
     with scene.driver(older) as first, scene.driver(newer) as second:
@@ -229,7 +231,7 @@ def test_two_runs_that_claim_different_partitions_first_do_not_block_each_other(
         assert all(second.holds(partition) for partition in scene.partitions)
 
 
-def test_another_consumer_keeps_the_driver_out(scene: Scene) -> None:
+def test_the_driver_fails_while_another_consumer_holds_a_partition(scene: Scene) -> None:
     occupied = scene.partitions[-1]
     assert reading.register(scene.cluster, scene.group, occupied, STRANGER).errCode == 200
     with scene.driver(claim_timeout=0.1) as claims:

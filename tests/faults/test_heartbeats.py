@@ -65,8 +65,8 @@ def fires(fault: Fault) -> Callable[[], None]:
 
 
 @pytest.mark.usefixtures("_quick_heart", "_small_batches")
-def test_who_takes_the_rows_may_stop_for_two_minutes(tubemq: EmbeddedTubeMQ) -> None:
-    """Fetches are under way then, for longer than any timeout of the client. No call fails, and none is made again."""
+def test_a_consumer_of_rows_may_pause_for_two_minutes(tubemq: EmbeddedTubeMQ) -> None:
+    """Fetches are in flight then for longer than any timeout of the client. No request fails or is repeated."""
     fill(tubemq)
     clock = SkippingClock()
     query = Query(tubemq, rpc_timeout=10.0, retry_for=1.0, clock=clock)

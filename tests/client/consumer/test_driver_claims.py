@@ -31,7 +31,7 @@ MIN, HERE, END = 3 * UNIT, 40 * UNIT, 100 * UNIT
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    """One broker, one partition with messages, the oldest of which have expired."""
+    """One broker, and one partition with messages; the oldest have expired."""
     topics = {"demo": TopicSpec(partitions=1), "wide": TopicSpec(partitions=len(WIDE))}
     with embedded_cluster(topics=topics, brokers=1) as running:
         for number in range(END // UNIT):
@@ -72,7 +72,7 @@ faults = pytest.mark.parametrize("fault", FAULTS)
 
 
 @faults
-def test_taking_tries_again(cluster: EmbeddedCluster, driver: DriverClaims, fault: str) -> None:
+def test_acquiring_retries_after_a_failure(cluster: EmbeddedCluster, driver: DriverClaims, fault: str) -> None:
     fired = FAULTS[fault](cluster.tubemq.on("partition_register", times=1))
     driver.take({PARTITION: HERE})
     assert fired.fired == 1
@@ -87,7 +87,7 @@ def test_a_broker_that_stays_away(cluster: EmbeddedCluster, driver: DriverClaims
     assert not driver.holds(PARTITION)
 
 
-def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_a_permanent_refusal_is_not_retried(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     refusal = cluster.tubemq.on("partition_register").fail(400)
     with pytest.raises(ServerError, match=f"claiming {PARTITION} for group g at broker 1 .* failed with 400"):
         driver.take({PARTITION: HERE})
@@ -96,7 +96,7 @@ def test_a_refusal_that_time_does_not_heal(cluster: EmbeddedCluster, driver: Dri
 
 @faults
 @pytest.mark.parametrize("nth", [1, 2], ids=["before", "after"])
-def test_the_look_up_of_the_earliest_position_survives(
+def test_a_request_for_the_earliest_position_is_retried(
     cluster: EmbeddedCluster, driver: DriverClaims, nth: int, fault: str
 ) -> None:
     driver.take({PARTITION: HERE})
@@ -107,7 +107,9 @@ def test_the_look_up_of_the_earliest_position_survives(
 
 
 @pytest.mark.parametrize("fault", ["nothing", *FAULTS, "forgotten claim", "moved group"])
-def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverClaims, fault: str) -> None:
+def test_a_refresh_restores_the_claim_and_the_groups_position(
+    cluster: EmbeddedCluster, driver: DriverClaims, fault: str
+) -> None:
     driver.take({PARTITION: HERE})
     cluster.tubemq.send("demo", b"new")
     if fault in FAULTS:
@@ -124,7 +126,7 @@ def test_asking_puts_everything_back(cluster: EmbeddedCluster, driver: DriverCla
     assert position(cluster) == HERE
 
 
-def test_one_partition_of_a_store_is_asked_for_all(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_a_refresh_asks_one_partition_of_each_store(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take(dict.fromkeys(WIDE, 0))
     asked = counted(cluster, "commit_offset")
     for number in range(1, 4):
@@ -134,14 +136,14 @@ def test_one_partition_of_a_store_is_asked_for_all(cluster: EmbeddedCluster, dri
     assert asked.fired == 3
 
 
-def test_the_beginning_of_a_store_is_asked_for_once(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_the_earliest_position_of_a_store_takes_two_requests(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take(dict.fromkeys([*WIDE, PARTITION], HERE))
     registers = counted(cluster, "partition_register")
     assert driver.earliest([*WIDE, PARTITION]) == dict.fromkeys(WIDE, 0) | {PARTITION: MIN}
     assert registers.fired == 2 * 2
 
 
-def test_a_group_that_is_moved_in_one_partition_is_noticed_in_a_minute(
+def test_a_group_that_is_moved_in_one_partition_is_detected_within_a_minute(
     cluster: EmbeddedCluster, driver: DriverClaims, clock: SkippingClock
 ) -> None:
     cluster.tubemq.send("wide", b"new", 3)
@@ -154,7 +156,7 @@ def test_a_group_that_is_moved_in_one_partition_is_noticed_in_a_minute(
     assert cluster.group_offset(GROUP, "wide", 1, 7) == 0
 
 
-def test_a_claim_that_a_heartbeat_does_not_find_is_made_again(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_a_claim_that_a_heartbeat_misses_is_acquired_again(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take(dict.fromkeys(WIDE, 0))
     assert unregister(cluster, GROUP, WIDE[7], str(driver.claim)).errCode == 200
     driver._send_heartbeats()
@@ -162,7 +164,7 @@ def test_a_claim_that_a_heartbeat_does_not_find_is_made_again(cluster: EmbeddedC
     assert cluster.tubemq.claims().get((GROUP, "wide", 1, 7)) == str(driver.claim)
 
 
-def test_a_broker_that_forgot_one_claim_is_asked_for_all(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_all_claims_of_a_broker_are_checked_if_it_forgot_one(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take(dict.fromkeys(WIDE, 0))
     for partition in WIDE:
         assert unregister(cluster, GROUP, partition, str(driver.claim)).errCode == 200
@@ -170,9 +172,7 @@ def test_a_broker_that_forgot_one_claim_is_asked_for_all(cluster: EmbeddedCluste
     assert set(cluster.tubemq.claims().values()) == {str(driver.claim)}
 
 
-def test_positions_are_said_again_once_an_hour(
-    cluster: EmbeddedCluster, driver: DriverClaims, clock: SkippingClock
-) -> None:
+def test_claims_are_repeated_once_an_hour(cluster: EmbeddedCluster, driver: DriverClaims, clock: SkippingClock) -> None:
     registers = counted(cluster, "partition_register")
     driver.take({PARTITION: HERE})
     for hours, times in [(0.9, 1), (0.2, 2), (0.8, 2), (0.3, 3)]:
@@ -181,7 +181,7 @@ def test_positions_are_said_again_once_an_hour(
         assert registers.fired == times
 
 
-def test_claims_beat_while_they_are_held(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_heartbeats_keep_claims_while_they_are_held(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     settings = driver._session.settings
     driver._session.settings = replace(settings, timings=replace(settings.timings, heartbeat_period=0.01))
 
@@ -199,8 +199,8 @@ def test_claims_beat_while_they_are_held(cluster: EmbeddedCluster, driver: Drive
     assert holder(cluster) is None
 
 
-def test_lent_claims_beat_until_a_task_has_them(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
-    """A task may begin long after it was planned. When the driver leaves, lent ones are the tasks'."""
+def test_lent_claims_get_heartbeats_and_are_not_released(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+    """A task may start long after it was planned. When the driver stops, lent claims belong to the tasks."""
     beats, leaves = counted(cluster, "partition_heartbeat"), counted(cluster, "partition_unregister")
     driver.take({PARTITION: HERE})
     driver._send_heartbeats()
@@ -211,7 +211,7 @@ def test_lent_claims_beat_until_a_task_has_them(cluster: EmbeddedCluster, driver
     assert leaves.fired == 0
 
 
-def test_a_stop_does_not_fail_when_the_broker_is_away(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
+def test_release_raises_nothing_while_the_broker_is_down(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
     driver.take({PARTITION: HERE})
     cluster.kill_broker(1)
     driver.release()
@@ -219,7 +219,7 @@ def test_a_stop_does_not_fail_when_the_broker_is_away(cluster: EmbeddedCluster, 
     assert not driver.holds(PARTITION)
 
 
-def test_it_shows_its_claims(driver: DriverClaims) -> None:
+def test_repr_counts_the_claims_by_state(driver: DriverClaims) -> None:
     driver.take({PARTITION: HERE})
     assert repr(driver) == f"<DriverClaims {CLAIM} of group g: {{'HELD': 1}}>"
     assert driver.client_id(PARTITION) == str(CLAIM)

@@ -1,4 +1,4 @@
-"""A reader and its broker, with faults at moments that a real broker would choose itself."""
+"""A partition reader and a fake broker, with faults at chosen moments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReaderClock(ManualClock):
 
 @dataclass
 class Scene:
-    """A broker, and a range with the end of a flushed block in it."""
+    """A broker, and a range that contains the end of a flushed block."""
 
     broker: FakeBroker
     sole: bool
@@ -98,7 +98,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         POOL.close()
 
 
-def test_a_range_is_read_and_left_behind(scene: Scene) -> None:
+def test_a_reader_leaves_the_group_at_the_start_and_releases_the_claim(scene: Scene) -> None:
     assert rows_of(scene.reader()) == scene.expected
     broker = scene.broker
     assert (broker.holder, broker.store.confirmed, broker.log[-1]) == (None, scene.start // UNIT, "release")
@@ -114,7 +114,7 @@ def test_the_drivers_claim_is_released_right_before_ours(scene: Scene) -> None:
 
 
 class Landing:
-    """A fetch of a former holder comes to its end before the n-th fetch: what it read is added to the cursor."""
+    """A fetch of an earlier holder ends before the n-th fetch, and so moves the cursor by what it read."""
 
     def __init__(self, scene: Scene, fetch: int, entries: int) -> None:
         self.scene, self.left, self.entries = scene, fetch, entries
@@ -148,7 +148,7 @@ def test_a_fetch_of_a_fenced_reader_loses_nothing(scene: Scene, entries: int) ->
     assert fetch > 20  # so many fetches are made by a reader that takes over
 
 
-def test_a_fetch_of_its_own_over_a_broken_connection_loses_nothing(scene: Scene) -> None:
+def test_a_readers_own_late_fetch_of_a_broken_connection_loses_nothing(scene: Scene) -> None:
     moved = 0
     for fetch in range(4, 60):
         landing, broken = Landing(scene, fetch, 20), Break("fetch", 3)
@@ -172,7 +172,7 @@ def test_a_fetch_of_its_own_over_a_broken_connection_loses_nothing(scene: Scene)
 
 
 @pytest.mark.parametrize("batches", [1, 3])
-def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, batches: int) -> None:
+def test_the_claim_is_released_after_all_fetches_were_answered(scene: Scene, batches: int) -> None:
     under_way = 0
 
     def slow(step: str) -> None:
@@ -190,7 +190,7 @@ def test_a_claim_is_given_back_after_its_fetches_were_answered(scene: Scene, bat
     assert "fetch" not in scene.broker.log[scene.broker.log.index("release") :]
 
 
-def test_a_claim_whose_fetches_are_not_answered_is_left_to_the_successor(scene: Scene) -> None:
+def test_a_claim_with_unanswered_fetches_is_not_released(scene: Scene) -> None:
     given = threading.Event()
 
     def break_fifth_fetch(step: str) -> None:
@@ -224,7 +224,7 @@ def test_a_reader_that_lost_its_claim_claims_nothing(scene: Scene, holder: str |
     assert scene.broker.log.count("seek") == 1
 
 
-def test_after_a_stand_still_nothing_is_given_out_without_proof(scene: Scene) -> None:
+def test_after_a_long_pause_the_claim_is_proven_before_a_delivery(scene: Scene) -> None:
     reader = scene.reader()
     rows_of(islice(reader, 2))  # some fetches are under way then
     assert "beat" not in scene.broker.log
@@ -242,13 +242,13 @@ def test_after_a_stand_still_nothing_is_given_out_without_proof(scene: Scene) ->
 
 @pytest.mark.parametrize("step", ["seek", "fetch", "roll back", "release"])
 @pytest.mark.parametrize("number", [0, 1, 5])
-def test_a_broken_connection_costs_nothing(scene: Scene, step: str, number: int) -> None:
+def test_a_broken_connection_loses_and_repeats_no_message(scene: Scene, step: str, number: int) -> None:
     scene.broker.script = Break(step, number)
     assert rows_of(scene.reader()) == scene.expected
     assert scene.broker.store.confirmed == scene.start // UNIT
 
 
-def test_many_broken_connections_cost_nothing(scene: Scene) -> None:
+def test_many_broken_connections_lose_and_repeat_no_message(scene: Scene) -> None:
     for seed in range(20):
         dice = random.Random(seed)
 
@@ -260,8 +260,8 @@ def test_many_broken_connections_cost_nothing(scene: Scene) -> None:
         assert rows_of(scene.reader()) == scene.expected, seed
 
 
-def test_what_is_ready_survives_the_proof_that_fails(scene: Scene) -> None:
-    """The consumer was slow, so the claim is proven before the next batch, and just then the connection breaks."""
+def test_a_ready_batch_is_delivered_although_the_proof_fails_once(scene: Scene) -> None:
+    """The consumer is slow, so the reader proves its claim before the next batch. Just then the connection breaks."""
     for number in range(4):
         scene.broker.script = Break("beat", number)
         rows: list[tuple[int | None, int]] = []
@@ -273,7 +273,7 @@ def test_what_is_ready_survives_the_proof_that_fails(scene: Scene) -> None:
         assert scene.broker.log.count("beat") > number
 
 
-def test_the_time_its_consumer_takes_is_not_the_readers(scene: Scene) -> None:
+def test_the_time_of_a_slow_consumer_does_not_count_as_retry_time(scene: Scene) -> None:
     reader = scene.reader()
     rows = rows_of(islice(reader, 1))
     scene.clock.advance(3600)  # far more than it tries on without progress
@@ -282,7 +282,7 @@ def test_the_time_its_consumer_takes_is_not_the_readers(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("code", [500, 503, 419, 403, 452])
-def test_a_broker_in_trouble_is_given_time(scene: Scene, code: int) -> None:
+def test_the_reader_retries_after_temporary_error_codes(scene: Scene, code: int) -> None:
     refusals = 2
 
     def refuse(step: str) -> int | None:
@@ -297,7 +297,7 @@ def test_a_broker_in_trouble_is_given_time(scene: Scene, code: int) -> None:
     assert refusals == 0
 
 
-def test_a_broker_that_gives_nothing_for_too_long(scene: Scene) -> None:
+def test_the_reader_fails_after_too_long_without_messages(scene: Scene) -> None:
     scene.broker.script = lambda step: 503 if step == "fetch" else None
     with pytest.raises(ServerError, match=r"1:demo:7 at broker 1 at .*: nothing came for 0\.3 s"):
         rows_of(scene.reader(retry_for=0.3))
@@ -311,7 +311,7 @@ def test_a_broker_that_stays_away(scene: Scene) -> None:
         rows_of(scene.reader(address=address, retry_for=0.3))
 
 
-def test_fetches_of_a_second_reading_are_progress(scene: Scene) -> None:
+def test_fetches_of_a_second_reading_count_as_progress(scene: Scene) -> None:
     """The connection breaks again before the second reading comes to anything new, which takes longer than a reader
     tries without progress."""
     for first, second in [(12, 10), (12, 3), (6, 6)]:
@@ -329,7 +329,7 @@ def test_fetches_of_a_second_reading_are_progress(scene: Scene) -> None:
         assert fetches > first + second
 
 
-def test_a_connection_that_always_breaks_at_the_same_place_ends_the_reading(scene: Scene) -> None:
+def test_the_reader_fails_if_the_connection_always_breaks_at_the_same_place(scene: Scene) -> None:
     since = 0
 
     def tear(step: str) -> None:
@@ -350,12 +350,12 @@ def test_a_connection_that_always_breaks_at_the_same_place_ends_the_reading(scen
 
 
 @pytest.mark.parametrize("stale", [1, 2, 5])
-def test_a_broker_may_read_nothing_for_a_moment(scene: Scene, stale: int) -> None:
+def test_a_few_empty_replies_do_no_harm(scene: Scene, stale: int) -> None:
     scene.broker.store.stale = stale
     assert rows_of(scene.reader()) == scene.expected
 
 
-def test_a_broker_that_gives_no_messages_and_stays_where_it_is(scene: Scene) -> None:
+def test_the_reader_fails_if_replies_stay_empty_at_one_position(scene: Scene) -> None:
     scene.broker.store.stale = 1_000_000
     with pytest.raises(ServerError, match=r"nothing came for 5 s, .* no messages, and the position stays at 140\."):
         rows_of(scene.reader(retry_for=5.0))
@@ -366,15 +366,15 @@ def test_a_broker_that_gives_no_messages_and_stays_where_it_is(scene: Scene) -> 
 # Losses that are borne
 
 
-def test_nothing_is_left_of_a_store_that_ends_before_the_range(scene: Scene) -> None:
+def test_a_store_that_ends_before_the_range_gives_no_rows(scene: Scene) -> None:
     scene.broker.store.crash(keep=3, confirmed=None)
     scene.broker.script = lambda step: None if len(scene.broker.log) < 100 else pytest.fail("it asks for ever")
     assert rows_of(scene.reader(fail=False)) == []
     assert scene.broker.log.count("seek") <= 3
 
 
-def test_what_came_into_the_place_of_lost_messages_is_not_read(scene: Scene) -> None:
-    """The store loses what was given out, and other messages stand there when the range is read again."""
+def test_messages_that_replaced_lost_ones_are_not_delivered(scene: Scene) -> None:
+    """The store loses delivered messages, and has others at their positions when the range is read again."""
     reader = scene.reader(fail=False)
     rows = rows_of(islice(reader, 2))
 
@@ -390,7 +390,7 @@ def test_what_came_into_the_place_of_lost_messages_is_not_read(scene: Scene) -> 
     assert rows == before[: len(rows)]
 
 
-def test_a_store_that_loses_its_beginning_again_and_again(scene: Scene) -> None:
+def test_the_reader_fails_after_many_losses_in_a_row(scene: Scene) -> None:
     def expire(step: str) -> None:
         if step == "seek":
             scene.broker.store.expire(scene.broker.store.minimum + 6)
@@ -402,8 +402,8 @@ def test_a_store_that_loses_its_beginning_again_and_again(scene: Scene) -> None:
     assert scene.broker.log.count("seek") < 30
 
 
-def test_a_broker_that_has_moved_is_looked_for(scene: Scene) -> None:
-    """But not for each broken connection."""
+def test_the_reader_asks_for_the_address_of_a_broker_that_has_moved(scene: Scene) -> None:
+    """It does not ask after each broken connection."""
     asked: list[Broker] = []
     here, there = Broker(1, refused_address()), Broker(1, scene.broker.peer.address)
 

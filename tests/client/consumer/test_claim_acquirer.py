@@ -1,4 +1,4 @@
-"""Readers and planners that want the same partition: siblings take turns, predecessors make way and disturb nobody."""
+"""Tasks, planners and drivers that want the same partition: siblings take turns, and predecessors are fenced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNT = 400
 
 @dataclass
 class Scene:
-    """A store with three partitions, of which one is read."""
+    """A store with three partitions; one of them is read."""
 
     cluster: EmbeddedCluster
     rows: list[Row]
@@ -130,7 +130,7 @@ def test_scans_of_the_same_data_take_turns(scene: Scene, waits: list[Callable[[]
     assert waits == []
 
 
-def test_a_task_that_reads_twice_at_once_is_told(scene: Scene) -> None:
+def test_a_task_that_reads_a_range_twice_at_once_fails_with_advice(scene: Scene) -> None:
     first = scene.reader()
     begun = reading.rows_of(islice(first, 1))
     with pytest.raises(PartitionOccupiedError, match=r"this very task reads the partition already.*call cache\(\)"):
@@ -138,7 +138,7 @@ def test_a_task_that_reads_twice_at_once_is_told(scene: Scene) -> None:
     assert begun + reading.rows_of(first) == scene.rows
 
 
-def test_a_finished_batch_is_fenced_and_a_later_one_not(scene: Scene, waits: list[Callable[[], object]]) -> None:
+def test_a_task_fences_earlier_batches_and_not_later_ones(scene: Scene, waits: list[Callable[[], object]]) -> None:
     scene.hold(replace(TASK, batch=4, stage=4, attempt=9))
     assert reading.rows_of(scene.reader()) == scene.rows
     scene.hold(replace(TASK, batch=6, stage=4, attempt=1))
@@ -146,7 +146,7 @@ def test_a_finished_batch_is_fenced_and_a_later_one_not(scene: Scene, waits: lis
         next(scene.reader())
 
 
-def test_a_claim_of_a_run_by_a_clock_that_was_ahead_is_waited_for(
+def test_a_run_waits_for_the_claims_of_a_run_whose_clock_was_ahead(
     scene: Scene, waits: list[Callable[[], object]]
 ) -> None:
     dead = ClaimId(TASK.query, run=TASK.run + 60_000, batch=7)
@@ -164,7 +164,7 @@ def test_a_claim_of_a_run_by_a_clock_that_was_ahead_is_waited_for(
     driver.release()
 
 
-def test_a_plan_takes_what_it_can_have_and_waits_with_empty_hands(
+def test_a_planner_waits_for_siblings_only_while_it_holds_nothing(
     scene: Scene, waits: list[Callable[[], object]]
 ) -> None:
     planner = replace(TASK, task=PLANNER, stage=-1)
@@ -182,7 +182,9 @@ def test_a_plan_takes_what_it_can_have_and_waits_with_empty_hands(
 
 
 @pytest.mark.parametrize("side", ["driver", "reader"])
-def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str, waits: list[Callable[[], object]]) -> None:
+def test_the_wait_ends_if_a_broker_goes_on_naming_predecessors(
+    scene: Scene, side: str, waits: list[Callable[[], object]]
+) -> None:
     waits += [nothing] * 100
     named = f"[Duplicated Register] Partition x has been registered by {replace(TASK, batch=3)}"
     scene.cluster.tubemq.on("partition_register").fail(410, named)
@@ -200,7 +202,7 @@ def test_a_broker_that_goes_on_naming_predecessors(scene: Scene, side: str, wait
 
 @pytest.mark.parametrize("stands", [0, 30 * UNIT, 50 * UNIT, COUNT * UNIT], ids=str)
 def test_the_group_is_left_where_it_was_found(scene: Scene, stands: int) -> None:
-    """And not where it stood when the range was planned: a DataFrame may be used again much later."""
+    """The planned position does not matter, because a DataFrame may be used again much later."""
     scene.move_group(stands)
     for claim in (TASK, replace(TASK, stage=6)):
         assert reading.rows_of(scene.reader(claim, group_position=40 * UNIT)) == scene.rows
@@ -209,7 +211,7 @@ def test_the_group_is_left_where_it_was_found(scene: Scene, stands: int) -> None
 
 @pytest.mark.parametrize("expired", [False, True], ids=["fenced", "expired"])
 @pytest.mark.parametrize("late", [0, 60], ids=["at the start", "within"])
-def test_where_a_killed_attempt_left_the_group_is_no_place_to_leave_it(scene: Scene, expired: bool, late: int) -> None:
+def test_the_group_is_not_left_where_a_killed_attempt_moved_it(scene: Scene, expired: bool, late: int) -> None:
     killed = replace(TASK, attempt=1)
     scene.hold(killed)
     reading.register(scene.cluster, GROUP, HERE, str(killed), scene.start + late * UNIT)
@@ -219,13 +221,13 @@ def test_where_a_killed_attempt_left_the_group_is_no_place_to_leave_it(scene: Sc
     assert scene.group_position == 10 * UNIT
 
 
-def test_a_later_attempt_leaves_the_group_where_no_reader_of_the_range_puts_it(scene: Scene) -> None:
+def test_a_later_attempt_keeps_a_position_outside_the_range(scene: Scene) -> None:
     scene.move_group(COUNT * UNIT)
     assert reading.rows_of(scene.reader(group_position=10 * UNIT, is_first=False)) == scene.rows
     assert scene.group_position == COUNT * UNIT
 
 
-def test_a_reader_that_never_had_the_partition_moves_no_group(scene: Scene) -> None:
+def test_a_reader_without_a_claim_moves_no_group(scene: Scene) -> None:
     scene.move_group(50 * UNIT)
     scene.hold("somebody")
     with pytest.raises(PartitionOccupiedError):
@@ -238,7 +240,7 @@ def test_a_reader_that_never_had_the_partition_moves_no_group(scene: Scene) -> N
 
 
 def exactly_or_not_at_all(scene: Scene, batches: Iterator[FetchedBatch]) -> bool:
-    """Whether the reader noticed that the group was moved."""
+    """Return True if the reader detected that its group was moved; else its rows are exact."""
     try:
         assert reading.rows_of(batches) == scene.rows
     except PositionMovedError:
