@@ -28,6 +28,7 @@ message, or one known to be before it, comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
@@ -101,6 +102,36 @@ class _Window(NamedTuple):
     messages: Sequence[StoredMessage]
 
 
+class _Times:
+    """The times of the messages that were read."""
+
+    def __init__(self, time_of: Callable[[StoredMessage], int | None]) -> None:
+        self._time_of = time_of
+        self.untimed = 0  # messages until one had a time
+        self.are_found = False
+
+    def of(self, message: StoredMessage) -> int | None:
+        time = self._time_of(message)
+        self.are_found = self.are_found or time is not None
+        self.untimed += not self.are_found
+        return time
+
+
+@dataclass
+class _Reading:
+    """Reads from `start` until a message decides. That there is none before `limit` decides too. The next probe has so
+    many `fetches` at position `at`.
+    """
+
+    start: int
+    limit: int
+    fetches: int
+    at: int = -1
+
+    def __post_init__(self) -> None:
+        self.at = self.start
+
+
 class Search:
     """Finds `position`: of the first message in [earliest, end) that is not earlier than `moment`, else `end`.
 
@@ -119,28 +150,38 @@ class Search:
         *,
         neighbourhood: int = NEIGHBOURHOOD,
     ) -> None:
-        self.position: int | None = None
-        self.untimed = 0
-        self.has_times = False
         self._samples: list[int] | None = None  # positions still to sample, the next one last; None: not needed so far
         self._moment = moment
         self._earliest = earliest
-        self._time_of = time_of
+        self._times = _Times(time_of)
         self._neighbourhood = neighbourhood * UNIT
         self._usual_fetches = _ONE  # `_BOUNDED` after a probe that found no time
         self._distances: Mapping[tuple[int, int], int] = {}  # of messages before the wanted one, in entries
         self._bisect(end)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._state.name} in [{self._low}, {self._high}) at {self._at}>"
+        return f"<{type(self).__name__} {self._state.name} in [{self._low}, {self._high}) at {self._reading.at}>"
 
     def next_probe(self) -> Probe | None:
         """Return what to probe next, None if the position is known, or never will be."""
-        return None if self._state in (State.DONE, State.HOPELESS) else Probe(self._at, self._fetches)
+        is_over = self._state in (State.DONE, State.HOPELESS)
+        return None if is_over else Probe(self._reading.at, self._reading.fetches)
+
+    @property
+    def position(self) -> int | None:
+        return self._low if self._state is State.DONE else None
 
     @property
     def is_hopeless(self) -> bool:
         return self._state is State.HOPELESS
+
+    @property
+    def untimed(self) -> int:
+        return self._times.untimed
+
+    @property
+    def has_times(self) -> bool:
+        return self._times.are_found
 
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
         """Process a probe: the seek led to `begin`, the fetches to `outcomes`, and the store ended at `max_offset`.
@@ -153,14 +194,14 @@ class Search:
             return True
         windows, over = _windows(begin, outcomes, max_offset)
         if windows or over or (self._state is State.SAMPLING and NotFound.PASSED in outcomes):
-            over = over or _reached(windows) >= self._limit
+            over = over or _reached(windows) >= self._reading.limit
             _HANDLERS[self._state](self, windows, over)
         elif NotFound.PASSED in outcomes:
-            self._fetches = _PASSING_OTHERS
+            self._reading.fetches = _PASSING_OTHERS
         return self._progress() != before
 
     def _progress(self) -> tuple[object, ...]:
-        return self._state, self._low, self._high, self._at, self._fetches
+        return self._state, self._low, self._high, self._reading.at, self._reading.fetches
 
     # What to probe next
 
@@ -172,11 +213,11 @@ class Search:
 
     def _halve(self) -> None:
         if self._high - self._low > self._neighbourhood:
-            self._read_from(_middle(self._low, self._high), self._high, self._usual_fetches)
+            self._reading = _Reading(_middle(self._low, self._high), self._high, self._usual_fetches)
         else:
             self._state = State.SCANNING
             begin = max(self._earliest, self._low - UNIT - self._neighbourhood)
-            self._read_from(begin, self._end, _BOUNDED)
+            self._reading = _Reading(begin, self._end, _BOUNDED)
             if begin >= self._end:
                 self._finish(self._end)
 
@@ -185,39 +226,33 @@ class Search:
         self._state = State.PINPOINTING
         self._low, self._high = low, high
         if high - low > UNIT:
-            self._read_from(_middle(low, high), high, self._usual_fetches)
+            self._reading = _Reading(_middle(low, high), high, self._usual_fetches)
         else:
             self._finish(min(low, self._end))
 
-    def _read_from(self, start: int, limit: int, fetches: int) -> None:
-        """Read from `start` until a message decides. That there is none before `limit` decides too."""
-        self._start = self._at = start
-        self._limit = limit
-        self._fetches = fetches
-
     def _read_on(self, windows: Sequence[_Window]) -> None:
         """No message of `windows` decides."""
-        if not self.has_times and self.untimed >= MOST_UNTIMED and self._samples is None:
+        if not self._times.are_found and self._times.untimed >= MOST_UNTIMED and self._samples is None:
             entries = (self._end - self._earliest) // UNIT
             positions = {self._earliest + entries * number // _SAMPLES * UNIT for number in range(_SAMPLES)}
             self._samples = sorted(positions | {max(self._earliest, self._end - self._neighbourhood)})
             self._sample_next()
             return
         self._usual_fetches = _BOUNDED
-        self._at = max(self._at, _reached(windows))
-        self._fetches = _PASSING if any(window.messages for window in windows) else _PASSING_OTHERS
+        self._reading.at = max(self._reading.at, _reached(windows))
+        self._reading.fetches = _PASSING if any(window.messages for window in windows) else _PASSING_OTHERS
 
     def _sample_next(self) -> None:
         assert self._samples is not None
         if self._samples:
             self._state = State.SAMPLING
-            self._read_from(self._samples.pop(), self._end, _ONE)
+            self._reading = _Reading(self._samples.pop(), self._end, _ONE)
         else:
             self._state = State.HOPELESS
 
     def _finish(self, position: int) -> None:
         self._state = State.DONE
-        self.position = position
+        self._low = position
 
     # What probes found
 
@@ -227,7 +262,7 @@ class Search:
             self._read_on(windows)
             return
         if first is None or first[1] >= self._moment:
-            self._high = self._start
+            self._high = self._reading.start
         else:
             last = next(self._timed(windows, backwards=True), first)
             if last[1] < self._moment:
@@ -241,15 +276,9 @@ class Search:
         step = -1 if backwards else 1
         for window in windows[::step]:
             for index in range(len(window.messages))[::step]:
-                time = self._time(window.messages[index])
+                time = self._times.of(window.messages[index])
                 if time is not None:
                     yield window.begin + index * UNIT, time
-
-    def _time(self, message: StoredMessage) -> int | None:
-        time = self._time_of(message)
-        self.has_times = self.has_times or time is not None
-        self.untimed += not self.has_times
-        return time
 
     def _sample(self, windows: Sequence[_Window], _: bool) -> None:
         if any(self._timed(windows)):
@@ -260,7 +289,7 @@ class Search:
     def _scan(self, windows: Sequence[_Window], over: bool) -> None:
         for begin, end, messages in windows:
             for index, message in enumerate(messages):
-                time = self._time(message)
+                time = self._times.of(message)
                 if time is None or time < self._moment:
                     continue
                 self._distances = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}
@@ -270,7 +299,7 @@ class Search:
                 self._pinpoint(low, high)
                 if self._state is State.PINPOINTING:
                     # Where each entry is a message of the partition, another message comes next: one probe suffices.
-                    self._read_from(low + UNIT, high, _ONE)
+                    self._reading = _Reading(low + UNIT, high, _ONE)
                 return
         if over:
             self._finish(self._end)
@@ -285,7 +314,7 @@ class Search:
             high = min(self._high, found.end - behind * UNIT + UNIT) if behind > 0 else self._high
             self._pinpoint(found.begin + distance * UNIT, high)
         elif found is not None or over:
-            self._pinpoint(self._low, self._start)
+            self._pinpoint(self._low, self._reading.start)
         else:
             self._read_on(windows)
 
