@@ -1,4 +1,4 @@
-"""Producers in tests, and what of theirs an embedded cluster holds."""
+"""Helpers for tests of producers: settings, stored bodies, connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.testing import EmbeddedTubeMQ, Fault
@@ -26,12 +26,11 @@ def settings(
     rpc_timeout: float = 10.0,
     retry_for: float = 30.0,
     idle_for: float = 180.0,
-    clock: Clock = SYSTEM_CLOCK,
+    clock: Clock | None = None,
 ) -> ClientSettings:
     """Return the settings of a client of this cluster. Times are in seconds."""
-    return replace(
-        messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for, clock=clock
-    )
+    made = replace(messages.settings(cluster), rpc_timeout=rpc_timeout, retry_for=retry_for, idle_for=idle_for)
+    return made if clock is None else replace(made, clock=clock)
 
 
 def seeds(count: int, fast: int) -> list[ParameterSet]:
@@ -40,18 +39,20 @@ def seeds(count: int, fast: int) -> list[ParameterSet]:
 
 
 def bodies_in(cluster: EmbeddedCluster) -> Counter[bytes]:
-    """How often each body is stored, in whatever topic."""
+    """Return how often each body is stored, in all topics together."""
     return Counter(message.body for topic in cluster.topics for message in cluster.tubemq.messages(topic))
 
 
 def counted(cluster: EmbeddedCluster, method: str) -> Fault:
-    """Does no harm: its `fired` says how many calls of `method` there are from now on."""
+    """Count requests of `method` from now on: `fired` of the result is their number."""
     return cluster.tubemq.on(method).count()
 
 
 def connect(cluster: Cluster, producers: int = 1) -> None:
-    """As many producers of this process as that, at the same time, find connections to all brokers in the pool. Else
-    rows for anywhere go to the brokers that a producer is connected with first."""
+    """Put connections to all brokers into the pool, so many that `producers` can run at the same time.
+
+    Without them, rows for any partition go to the brokers that a producer is connected with first.
+    """
     settings = messages.settings(cluster)
     with ExitStack() as leases:
         for broker_id in cluster.broker_ids:

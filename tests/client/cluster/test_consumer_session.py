@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from google.protobuf.message import Message
 
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.peers import Peer, answering, message_reply
 from tests.waiting import wait_until
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -70,7 +70,7 @@ class Master:
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(use_timings: UseTimings) -> Iterator[None]:
+def in_a_hurry(use_timings: UseTimings, skipping_clock: SkippingClock) -> Iterator[None]:
     use_timings(slow_peer_grace=0.05, topic_lists_fill_up=0.2)
     yield
     POOL.close()

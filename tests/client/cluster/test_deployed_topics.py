@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
@@ -23,7 +23,7 @@ PATIENCE, SHORT = 60.0, 0.3  # seconds
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(use_timings: UseTimings) -> None:
+def no_waiting(use_timings: UseTimings, skipping_clock: SkippingClock) -> None:
     """The lists of new masters are complete at once, and requests follow each other soon."""
     use_timings(topic_lists_fill_up=0.0, deployed_topic_max_pause=0.05)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import messages
 from tests.client.net.connecting import trickling
-from tests.clocks import UseTimings
+from tests.clocks import SkippingClock, UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.peers import Peer
 from tests.real.topics import TopicSpec
@@ -35,7 +35,7 @@ PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(use_timings: UseTimings) -> None:
+def in_a_hurry(use_timings: UseTimings, skipping_clock: SkippingClock) -> None:
     use_timings(slow_peer_grace=0.05, first_contact_timeout=PATIENCE, topic_lists_fill_up=0.2)
 
 
