@@ -71,7 +71,7 @@ class Stream:
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
         options = replace(SourceOptions.read(raw, streaming=True), starting="earliest")
         if asks_always:
-            options = replace(options, heads_interval=0.0)
+            options = replace(options, poll_interval=0.0)
         self.driver = MicroBatchPlanner(options)
         self.start = self.driver.initial()
         self.rows = 0

@@ -144,7 +144,7 @@ def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: 
         SourceOptions.read(raw_options(tubemq, *topics, group=group), streaming=True),
         client=settings(tubemq, **client),
         starting="earliest",
-        heads_interval=0.0,
+        poll_interval=0.0,
         metadata_interval=0.0,
         claim_timeout=CLAIM_TIMEOUT,
     )

@@ -158,7 +158,7 @@ def new_planner(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     def create(clock: Clock = SYSTEM_CLOCK, **options: Any) -> MicroBatchPlanner:
         raw = {"tubemq.master": "m", "tubemq.group": "g", "subscribe": "t"}
-        given: dict[str, Any] = {"starting": "earliest", "heads_interval": 0.0, "metadata_interval": 0.0} | options
+        given: dict[str, Any] = {"starting": "earliest", "poll_interval": 0.0, "metadata_interval": 0.0} | options
         usual = SourceOptions.read(raw, streaming=True)
         return MicroBatchPlanner(replace(usual, **{"client": replace(usual.client, clock=clock), **given}))
 
@@ -346,7 +346,7 @@ def test_restarted_query_commits_the_end_of_its_last_run(new_planner: NewPlanner
 def test_brokers_are_asked_at_most_every_interval(
     new_planner: NewPlanner, world: World, interval: float, times: int
 ) -> None:
-    planner = new_planner(heads_interval=interval)
+    planner = new_planner(poll_interval=interval)
     start = StreamOffset("q", {A: 280, B: 56})
     assert [planner.latest(start) for _ in range(3)] == [start] * 3
     assert world.asked == times
@@ -355,7 +355,7 @@ def test_brokers_are_asked_at_most_every_interval(
 
 def test_idle_query_asks_less_often(new_planner: NewPlanner, world: World) -> None:
     clock = ManualClock()
-    query = new_planner(heads_interval=0.1, clock=clock)
+    query = new_planner(poll_interval=0.1, clock=clock)
     start = StreamOffset("q", {A: 280, B: 56})
 
     def asked_in_a_minute() -> int:
@@ -378,7 +378,7 @@ def test_idle_query_asks_less_often(new_planner: NewPlanner, world: World) -> No
 
 def test_commit_moves_the_group_at_once(new_planner: NewPlanner, world: World) -> None:
     """This does not depend on how often the brokers are asked."""
-    planner = new_planner(heads_interval=1000.0)
+    planner = new_planner(poll_interval=1000.0)
     start = planner.initial()
     end = planner.latest(start)
     planner.plan(start, end)

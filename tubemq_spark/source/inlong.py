@@ -163,12 +163,12 @@ class _Unpacking:
         pack.ends()
         if mark != _END_OF_BINARY or total + _INT.size != pack.size:
             raise ProtocolError(f"its InLongMsg of version {version} has another size than its header says, or no end")
-        told = {"dt": f"{seconds * 1000}", "cnt": f"{count}"}
+        of_header = {"dt": f"{seconds * 1000}", "cnt": f"{count}"}
         if not flags & _NAMED:
-            told |= {"groupId": f"{group}", "streamId": f"{stream}"}
+            of_header |= {"groupId": f"{group}", "streamId": f"{stream}"}
 
         def join(common: str, own: str) -> dict[str, str]:  # the pack's attributes win, as in InLong's own reader
-            return _attributes(own) | _attributes(common) | told
+            return _attributes(own) | _attributes(common) | of_header
 
         yield self._block(self._plain(data, kind >> 5), text, join, is_paired=bool(flags & _OWN_ATTRIBUTES))
 

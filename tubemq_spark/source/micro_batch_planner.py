@@ -71,7 +71,7 @@ class MicroBatchPlanner:
         self._partitions = PartitionSet(options, self._session)
         clock, timings = options.client.clock, options.client.timings
         self._rate_limit = RateLimit(options.min_offsets, options.max_offsets, options.max_delay, clock)
-        self._poll_interval = PollInterval(options.heads_interval, timings.max_poll_interval, clock)
+        self._poll_interval = PollInterval(options.poll_interval, timings.max_poll_interval, clock)
         self._initial = StreamOffset(secrets.token_hex(8), {})
         self._answer: _Answer | None = None
         self._planned: _Plan | None = None

@@ -233,7 +233,7 @@ class SourceOptions:
     max_unpacked: int
     msg_time_zone: tzinfo
     claim_timeout: float
-    heads_interval: float
+    poll_interval: float
     metadata_interval: float
 
     @property
@@ -278,7 +278,7 @@ class SourceOptions:
             max_unpacked=MAX_UNPACKED_BYTES.get(raw),
             msg_time_zone=zone,
             claim_timeout=CLAIM_TIMEOUT_MS.get(raw) / 1000,
-            heads_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
+            poll_interval=HEADS_INTERVAL_MS.get(raw) / 1000,
             metadata_interval=METADATA_INTERVAL_MS.get(raw) / 1000,
         )
 
