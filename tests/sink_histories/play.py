@@ -6,21 +6,20 @@ import random
 import time
 import uuid
 from collections import Counter, deque
-from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.sink_histories import generate
 from tests.sink_histories.hooks import Hook
 from tests.sink_histories.jobs import COLUMNS, Begin, Commit, Done, Job, OutRow, Plan, Write
-from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WITH_TOPIC, WRITTEN, Event, History
+from tests.sink_histories.processes import Processes
+from tests.sink_histories.script import COMMITTED, ONCE, PLANNED, STAMPED, WITH_TOPIC, WRITTEN, Event, History, Setting
 from tests.sink_histories.world import DEAD, World
 from tests.sink_histories.zygote import Child, Zygote
 from tests.without_spark.sink import Task
 
 RUNS = 8  # of one batch; from the fourth on, no more events disturb it
-_TICK = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,66 +55,38 @@ class Committed:
 
 
 class Player:
+    """Plays one history; the results are public attributes."""
+
     def __init__(self, history: History, world: World, zygote: Zygote, pace: Pace, folder: Path) -> None:
         self.history, self.world = history, world
-        self._zygote, self._pace = zygote, pace
-        setting = history.setting
         self.query = str(uuid.uuid5(uuid.NAMESPACE_OID, history.name + str(world.topics)))
-        self.receipts = folder / "receipts" if setting.receipts else None
-        self._options = {
-            "tubemq.master": world.master,
-            "tubemq.rpc.framing": world.framing.value,
-            "tubemq.rpc.timeoutMs": str(int(pace.rpc * 1000)),
-            "tubemq.retry.maxElapsedMs": str(int(pace.retry * 1000)),
-            **setting.options,
-        }
-        if not setting.topic_column:
-            self._options["topic"] = world.topics[0]
-        self._columns = COLUMNS[WITH_TOPIC if setting.topic_column else setting.frame]
-        if setting.mode == STAMPED:
-            self._options["stampRows"] = "true"
-        if setting.mode == ONCE:
-            self._options |= {"effectivelyOnce": "true", "effectivelyOnceGroup": f"once_{self.query[:8]}"}
-        if setting.mode == ONCE and setting.respelled:
-            del self._options["effectivelyOnceGroup"]
-        if setting.failed_rows != "fail":
-            self._options["failedRows"] = setting.failed_rows
-        if setting.failed_rows == "deadLetter":
-            self._options["deadLetterTopic"] = DEAD
-        if self.receipts is not None:
-            self._options["receipts"] = str(self.receipts)
+        self.receipts = folder / "receipts" if history.setting.receipts else None
         self.committed: dict[int, list[Committed]] = {}
         self.commits: Counter[int] = Counter()  # attempts of each batch
         self.exempt: set[int] = set()  # batches with an unknown outcome, as documented, which may have doubles
         self.changed_tasks: dict[int, int] = {}  # batches with another number of tasks, and the difference
         self.stats: Counter[str] = Counter()
         self.calls: dict[tuple[int, str, int], int] = {}  # requests of successful jobs, by batch, role and task
-        self._tries: Counter[tuple[int, int]] = Counter()
-        self._workers: list[Child] = []
-        self._children: set[Child] = set()  # all processes that live, as far as known
-        self._dead = False
+        self._processes = Processes(zygote, pace.begin, world, folder, pace.limit)
+        self._options = _options(history.setting, world, pace, self.query, self.receipts)
+        self._columns = COLUMNS[WITH_TOPIC if history.setting.topic_column else history.setting.frame]
+        self._attempts: Counter[tuple[int, int]] = Counter()
+        self._is_driver_dead = False
         self._run = ""
         self._first: int | None = None  # the first batch of the run
-        self._batch = 0
-        self._folder = folder
-        self._drivers = 0
-        self._deadline = 0.0
 
     def play(self) -> None:
-        self._deadline = time.monotonic() + self._pace.limit
         try:
             self._restart(hard=True)
             for batch in range(len(self.history.setting.tasks)):
                 self._play_batch(batch)
         finally:
-            for child in list(self._children):
-                self._end(child)
+            self._processes.end_all()
         self.world.calm()
 
     def _play_batch(self, batch: int) -> None:
-        self._batch = batch
         if self.history.setting.long_triggers:
-            self._end_workers()
+            self._processes.end_workers()
         for run in range(RUNS):
             if run > 2:
                 self.world.calm()
@@ -146,7 +117,7 @@ class Player:
             return
         self.stats[event.kind] += 1
         if event.kind == "fresh":
-            self._end_workers()
+            self._processes.end_workers()
         elif event.kind == "tasks":
             self.changed_tasks[event.batch] = args["by"]
             if "effectivelyOnceUncertain" in self._options:
@@ -164,9 +135,8 @@ class Player:
         if what != "die":
             self.world.change(what, args)
             return
-        self._dead = True
-        for child in list(self._children):
-            child.kill()
+        self._is_driver_dead = True
+        self._processes.kill_all()
 
     # A batch
 
@@ -202,17 +172,18 @@ class Player:
             while len(ended) < len(rows):
                 while waiting and len(running) < setting.width:
                     task, attempt = waiting.popleft()
-                    order = generate.order(history, batch, task, self._tries[batch, task], len(rows[task]))
-                    self._tries[batch, task] += 1
+                    order = generate.order(history, batch, task, self._attempts[batch, task], len(rows[task]))
+                    self._attempts[batch, task] += 1
                     spark_task = Task(self.query, batch, task, attempt, self._run)
                     hook = self._hook(batch, run, "task", task, attempt)
-                    child = self._worker([*running])
+                    chance = random.Random(f"{history.name}:{self._attempts.total()}")
+                    child = self._processes.worker([*running], chance)
                     begun = time.monotonic()
                     child.start(
                         Write(writer, spark_task, [rows[task][n] for n in order], self._columns, setting.arrow, hook)
                     )
                     running[child] = task, attempt, order, begun
-                for child in self._first_of([*running]):
+                for child in self._processes.wait_for_any([*running]):
                     task, attempt, order, begun = running.pop(child)
                     done = child.outcome()
                     if done is not None and done.error is None:
@@ -224,27 +195,27 @@ class Player:
                         ended[task] = Committed(rows[task], order, done.value, begun)
                         continue
                     if done is None:
-                        self._end(child)
-                        if self._dead:
+                        self._processes.end(child)
+                        if self._is_driver_dead:
                             raise FailedError("the driver died", is_death=True)
                     self.stats["tasks that died" if done is None else "tasks that failed"] += 1
                     if attempt + 1 == setting.tries:
-                        self._check_error(done)
+                        self._check_error(batch, done)
                         text = "it died" if done is None else done.error
                         raise FailedError(
                             f"task {task} failed {attempt + 1} times, at last: {text}", kind=done.kind if done else ""
                         )
-                    self._check_error(done)
+                    self._check_error(batch, done)
                     # Spark counts attempts from 0 again in another attempt of the stage, after lost shuffle files.
                     anew = any(event.args["task"] % len(rows) == task for event in history.at("stage", batch, run))
                     waiting.append((task, 0 if anew and not attempt and not staged else attempt + 1))
                     staged = staged or anew
         finally:
             for child in running:  # Spark cancels the tasks of a failed job
-                self._end(child)
+                self._processes.end(child)
         return [ended[task] for task in range(len(rows))]
 
-    def _check_error(self, done: Done | None) -> None:
+    def _check_error(self, batch: int, done: Done | None) -> None:
         """Check that events of the history explain the error."""
         if done is None:
             return
@@ -253,84 +224,38 @@ class Player:
         allowed.add("FetchFailedError")
         if "expire" in self.world.accidents:
             allowed.add("DataLossError")
-        if self._batch in self.changed_tasks and "task of the same number" in (done.error or ""):
+        if batch in self.changed_tasks and "task of the same number" in (done.error or ""):
             allowed.add("ConfigError")
         assert done.kind in allowed, f"no accident may lead to this: {done.error}"
 
-    # Processes
-
-    def _worker(self, busy: list[Child]) -> Child:
-        idle = [child for child in self._workers if child not in busy and child in self._children]
-        if idle:
-            return random.Random(f"{self.history.name}:{self._tries.total()}").choice(idle)
-        child = self._new()
-        self._workers.append(child)
-        return child
-
     def _call(self, job: Job, batch: int, role: str) -> Any:
         """Run `job` in a process of its own."""
-        child = self._new()
-        try:
-            child.start(job)
-            self._first_of([child])
-            done = child.outcome()
-        finally:
-            self._end(child)
+        done = self._processes.run(job)
         if done is None:
             self.stats[f"{role} that died"] += 1
-            raise FailedError(f"the {role} died", is_death=self._dead)
+            raise FailedError(f"the {role} died", is_death=self._is_driver_dead)
         if done.error is not None:
             self.stats[f"{role} that failed"] += 1
-            self._check_error(done)
+            self._check_error(batch, done)
             raise FailedError(f"the {role} failed: {done.error}", kind=done.kind)
         self.calls[batch, role, 0] = done.calls
         return done.value
 
-    def _first_of(self, children: list[Child]) -> list[Child]:
-        """Wait for processes that have finished or died, and return them."""
-        while True:
-            assert time.monotonic() < self._deadline, "it takes too long"
-            self.world.tend()
-            ready = wait([child.connection for child in children], _TICK)
-            if ready:
-                return [child for child in children if child.connection in ready]
-
     def _restart(self, *, hard: bool) -> None:
         """Begin another run of the query, in a new driver if `hard`, or in the same one, where idle workers live on."""
-        self._dead = False
+        self._is_driver_dead = False
         self._run = str(uuid.uuid4())
         self._first = None
         if hard:
-            for child in list(self._children):
-                self._end(child)
-            self._drivers += 1
-            self._local_folder().mkdir()
+            self._processes.new_driver()
             if self.history.setting.respelled:
                 spellings = ["/checkpoints/{}", "file:/checkpoints/{}/", "file:///checkpoints//{}", "//checkpoints/{}"]
-                self._options["checkpointLocation"] = spellings[self._drivers % 4].format(self.query)
-        self._workers = [child for child in self._workers if child in self._children]
+                self._options["checkpointLocation"] = spellings[self._processes.drivers % 4].format(self.query)
 
     def _die_at(self, batch: int, run: int, point: str) -> None:
-        if self._dead or any(event.args["at"] == point for event in self.history.at("die", batch, run)):
+        if self._is_driver_dead or any(event.args["at"] == point for event in self.history.at("die", batch, run)):
             self.stats["drivers that died"] += 1
             raise FailedError("the driver died", is_death=True)
-
-    def _local_folder(self) -> Path:
-        return self._folder / f"driver {self._drivers}"
-
-    def _end_workers(self) -> None:
-        for child in self._workers:
-            self._end(child)
-
-    def _new(self) -> Child:
-        child = self._zygote.child(replace(self._pace.begin, folder=str(self._local_folder())))
-        self._children.add(child)
-        return child
-
-    def _end(self, child: Child) -> None:
-        if child in self._children:
-            self._children.discard(child)
-            child.close()
 
     def _hook(self, batch: int, run: int, role: str, task: int = 0, attempt: int = 0) -> Hook | None:
         tasks = len(self.history.setting.tasks[batch])
@@ -340,3 +265,29 @@ class Player:
                 self.stats[f"hook {args['how']}"] += 1
                 return Hook(args["how"], args["nth"])
         return None
+
+
+def _options(setting: Setting, world: World, pace: Pace, query: str, receipts: Path | None) -> dict[str, str]:
+    """Return the options of the query's sink."""
+    options = {
+        "tubemq.master": world.master,
+        "tubemq.rpc.framing": world.framing.value,
+        "tubemq.rpc.timeoutMs": str(int(pace.rpc * 1000)),
+        "tubemq.retry.maxElapsedMs": str(int(pace.retry * 1000)),
+        **setting.options,
+    }
+    if not setting.topic_column:
+        options["topic"] = world.topics[0]
+    if setting.mode == STAMPED:
+        options["stampRows"] = "true"
+    if setting.mode == ONCE:
+        options["effectivelyOnce"] = "true"
+        if not setting.respelled:  # else the checkpoint names the groups
+            options["effectivelyOnceGroup"] = f"once_{query[:8]}"
+    if setting.failed_rows != "fail":
+        options["failedRows"] = setting.failed_rows
+    if setting.failed_rows == "deadLetter":
+        options["deadLetterTopic"] = DEAD
+    if receipts is not None:
+        options["receipts"] = str(receipts)
+    return options
