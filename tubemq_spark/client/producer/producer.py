@@ -207,8 +207,7 @@ class Producer:
     def _wait(self) -> None:
         has_failures = self._failures.timeout or self._unresolved
         waits_for_breaker = self._queue.waiting and self._partitioner.breakers.any_open
-        idle = not self._sender.any_in_flight
-        must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or idle
+        must_poll = has_failures or waits_for_breaker or self._sender.is_connecting or not self._sender.any_in_flight
         self._failures.timeout.resume()
         self._sender.wait(self._session.settings.timings.producer_poll if must_poll else None)
         self._failures.timeout.suspend()
@@ -231,10 +230,7 @@ class Producer:
             partition = Partition(target[0], record.topic, target[1])
             if partition not in self._targets.verified:
                 self._verify_target(record.row, partition)
-        queue = self._queue.ordered(QueueId(record.topic, key, partition))
-        if queue.partition is None and key is not None:
-            queue.partition = self._partitioner.for_key(record.topic, key)
-        return queue
+        return self._queue.ordered(QueueId(record.topic, key, partition), self._partitioner.for_key)
 
     def _verify_target(self, row: int | None, partition: Partition) -> None:
         try:
@@ -371,7 +367,7 @@ class Producer:
             if self._unresolved is not None and record.state is SendState.UNRESOLVED:
                 self._unresolved.add(record)
             else:
-                self._requeue(record)
+                self._queue.requeue(record, self._partitioner.for_key)
         return received > 0
 
     def _tell(self, record: PendingRecord, stored: RecordMetadata) -> None:
@@ -379,12 +375,6 @@ class Producer:
             self._unresolved.acknowledged(stored.partition, stored.offset)
         if self._on_stored is not None:
             self._on_stored(record, stored)
-
-    def _requeue(self, record: PendingRecord) -> None:
-        queue = record.queue
-        if queue is not None and queue.id.target is None and queue.id.key is not None and not queue.is_listed:
-            queue.partition = self._partitioner.for_key(queue.id.topic, queue.id.key)
-        self._queue.requeue(record)
 
     def _resolve(self, unresolved: UnresolvedSends) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
@@ -398,5 +388,5 @@ class Producer:
             self._tell(record, stored)
         for record in reversed(missing):
             record.on(SendEvent.NOT_FOUND)
-            self._requeue(record)
+            self._queue.requeue(record, self._partitioner.for_key)
         return bool(found or missing)

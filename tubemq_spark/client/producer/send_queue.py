@@ -105,6 +105,10 @@ class PendingRecord(Lifecycle[SendState, SendEvent]):
             self.failing_since = now
 
 
+PartitionForKey = Callable[[str, bytes], Partition]
+"""Returns the partition of a topic and a key."""
+
+
 class QueueId(NamedTuple):
     """What the records of a queue have in common: a key, an explicit partition, or both."""
 
@@ -129,10 +133,10 @@ class OrderedQueue:
     def __repr__(self) -> str:
         return f"<OrderedQueue {self.id}: {len(self.waiting)} waiting, {self.in_flight} in flight>"
 
-    @property
-    def follows_key(self) -> bool:
-        """Whether the key decides about the partition."""
-        return self.id.target is None
+    def route(self, partition_for_key: PartitionForKey) -> None:
+        """Find the partition, if the key decides about it."""
+        if self.id.target is None and self.id.key is not None:
+            self.partition = partition_for_key(self.id.topic, self.id.key)
 
     @property
     def is_ready(self) -> bool:
@@ -187,10 +191,12 @@ class SendQueue:
 
     # Filling
 
-    def ordered(self, queue_id: QueueId) -> OrderedQueue:
+    def ordered(self, queue_id: QueueId, partition_for_key: PartitionForKey) -> OrderedQueue:
         queue = self._ordered.get(queue_id)
         if queue is None:
-            queue = self._ordered[queue_id] = OrderedQueue(queue_id)
+            queue = OrderedQueue(queue_id)
+            queue.route(partition_for_key)
+            self._ordered[queue_id] = queue
         return queue
 
     def put(self, record: PendingRecord, queue: OrderedQueue | None) -> bool:
@@ -254,12 +260,14 @@ class SendQueue:
                 return record
         return None
 
-    def requeue(self, record: PendingRecord) -> None:
+    def requeue(self, record: PendingRecord, partition_for_key: PartitionForKey) -> None:
         """Add a record that failed before those that were accepted later."""
         self.waiting += 1
         if (queue := record.queue) is None:
             self._unordered[record.topic].appendleft(record)
         else:
+            if not queue.is_listed:
+                queue.route(partition_for_key)  # its partition may be gone
             queue.requeue(record)
             self.update(queue)
 
@@ -280,13 +288,12 @@ class SendQueue:
         elif not queue.waiting and not queue.in_flight:
             self._ordered.pop(queue.id, None)
 
-    def reroute(self, partition_for_key: Callable[[str, bytes], Partition]) -> None:
+    def reroute(self, partition_for_key: PartitionForKey) -> None:
         """Find the partitions of all keys again, because the topic has other partitions now."""
         for queues in self._ready.values():
             for queue in queues:
                 queue.is_listed = False
         self._ready.clear()
         for queue in list(self._ordered.values()):
-            if queue.follows_key and queue.id.key is not None:
-                queue.partition = partition_for_key(queue.id.topic, queue.id.key)
+            queue.route(partition_for_key)
             self.update(queue)
