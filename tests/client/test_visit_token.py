@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from tests.faults.bench import options, rows_of, settings
+from tests.faults.engine import options, rows_of, settings
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import MissingTool
 from tests.real.topics import FLUSH_SOON, TopicSpec

@@ -20,7 +20,7 @@ from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
 from tests.clusters.telling_ids import wait_until_ids_tell
-from tests.faults.bench import Query
+from tests.faults.engine import Query
 from tests.messages import Sent, bring_into_files
 from tests.real.cluster import RealTubeMQ
 from tests.real.topics import FLUSH_NEVER, TopicSpec

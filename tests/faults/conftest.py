@@ -1,4 +1,4 @@
-"""A cluster for each test, and a client that notices soon what is lost."""
+"""A cluster for each test, and a client that soon gives up lost requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clocks import UseTimings
-from tests.faults.bench import SMALL_FETCHES, TOPICS
+from tests.faults.engine import SMALL_FETCHES, TOPICS
 from tests.faults.kinds import UNHURRIED
 from tests.faults.unanswered import patience
 from tubemq_spark.client import forget_servers

@@ -1,4 +1,4 @@
-"""What may become of a call, and what a test expects of it."""
+"""Kinds of faults of a request, and what a test expects after each."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.faults.bench import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, stored, write
+from tests.faults.engine import PATIENT, TOPICS, Query, Rows, bodies, counts, fill, stored, write
 from tests.faults.unanswered import unanswered
 from tests.sending import let_go
 from tubemq_spark.client import forget_servers

@@ -1,4 +1,4 @@
-"""Heartbeats that fail: a query and a sink go on, and the next ones put things right."""
+"""Failed heartbeats: queries and sinks continue, and the next heartbeat repairs the state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clocks import SkippingClock, UseTimings
-from tests.faults.bench import (
+from tests.faults.engine import (
     PATIENT,
     TOPICS,
     Query,
@@ -92,7 +92,7 @@ def test_a_consumer_of_rows_may_pause_for_two_minutes(tubemq: EmbeddedTubeMQ) ->
 
 @pytest.mark.usefixtures("_quick_heart")
 @pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
-def test_a_heartbeat_to_the_master_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_a_query_continues_after_a_failed_heartbeat_to_the_master(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
     with kind.befall(tubemq.on("consumer_heartbeat_v2", times=1)) as fault:
@@ -106,7 +106,7 @@ def test_a_heartbeat_to_the_master_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
 @pytest.mark.usefixtures("_quick_heart", "_small_batches")
 @pytest.mark.parametrize("kind", TROUBLE, ids=str)
 @pytest.mark.parametrize("of", ["driver", "task"])
-def test_a_heartbeat_to_a_broker_fails(tubemq: EmbeddedTubeMQ, of: str, kind: Kind) -> None:
+def test_a_query_continues_after_a_failed_heartbeat_to_a_broker(tubemq: EmbeddedTubeMQ, of: str, kind: Kind) -> None:
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
     name = "_driver_" if of == "driver" else "_p0_"
@@ -121,7 +121,7 @@ def test_a_heartbeat_to_a_broker_fails(tubemq: EmbeddedTubeMQ, of: str, kind: Ki
 
 
 @pytest.mark.usefixtures("_quick_heart")
-def test_a_member_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_consumer_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, retry_for=PATIENT)
     with (
@@ -165,7 +165,7 @@ def test_heartbeats_keep_claims_and_members(tubemq: EmbeddedTubeMQ) -> None:
 
 @pytest.mark.usefixtures("_quick_heart")
 @pytest.mark.parametrize("kind", [*TROUBLE, code(201)], ids=str)
-def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_a_task_continues_after_a_failed_heartbeat_of_its_producer(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     write(tubemq, ROWS, retry_for=PATIENT)
     in_use = SESSIONS.lease(settings(tubemq, retry_for=PATIENT))
     with in_use, kind.befall(tubemq.on("producer_heartbeat", times=1)) as fault:
@@ -175,7 +175,7 @@ def test_a_heartbeat_of_a_producer_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> 
     assert counts(tubemq) == Counter(ROWS + ROWS)
 
 
-def test_a_visit_token_that_was_changed_meanwhile(use_timings: UseTimings) -> None:
+def test_a_heartbeat_gets_a_new_visit_token(use_timings: UseTimings) -> None:
     """The broker refuses it, and the master has forgotten the producer: it registers again and sends again."""
     use_timings(heartbeat_period=3600.0)
     config = ServerConfig(start_visit_token_check=True, visit_token_check_in_valid_time=0.0)
@@ -211,7 +211,7 @@ DOUBTS = [
 
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
 @pytest.mark.parametrize(("kind", "once", "always"), DOUBTS, ids=[str(kind) for kind, _, _ in DOUBTS])
-def test_a_question_whether_the_claim_is_good_fails(
+def test_a_failed_proof_of_the_claim_is_retried_or_ends_the_query(
     tubemq: EmbeddedTubeMQ,
     use_timings: UseTimings,
     kind: Kind,

@@ -1,4 +1,4 @@
-"""Rules and answers that slow a reader down: it waits and does not fail, and it says so once."""
+"""Rate limits: a reader waits, does not fail, and logs each limit once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.bench import GROUP, RETRY_FOR, Query, fill, stored
+from tests.faults.engine import GROUP, RETRY_FOR, Query, fill, stored
 from tubemq_spark.client.consumer import fetch_throttle as pacing
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -61,7 +61,7 @@ def test_a_limited_reader_keeps_its_claim(tubemq: EmbeddedTubeMQ) -> None:
 
 
 @pytest.mark.parametrize("whose", ["group", "default"])
-def test_the_pull_frequency_of_the_rules_is_obeyed(
+def test_a_reader_obeys_the_pull_frequency_of_the_rules(
     tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
     """With a pause after each fetch no second one is under way."""

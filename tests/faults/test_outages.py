@@ -1,4 +1,4 @@
-"""What the log tells of servers that are away, and that the time to retry is spent once."""
+"""Log lines about servers that are down; the retry time is spent once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.bench import Query, fill, options, stored
+from tests.faults.engine import Query, fill, options, stored
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
@@ -38,7 +38,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def test_a_task_tells_that_its_broker_is_away_and_when_it_is_back(
+def test_a_task_logs_an_outage_of_its_broker_and_its_end(
     tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tubemq)
@@ -52,7 +52,7 @@ def test_a_task_tells_that_its_broker_is_away_and_when_it_is_back(
     assert re.fullmatch(rf"{READING} works again, after \d+ s", up)
 
 
-def test_a_task_tells_that_its_broker_refuses(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_logs_that_its_broker_refuses_fetches(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     fill(tubemq)
     query = Query(tubemq, "one")
     query.be_patient()
@@ -63,7 +63,7 @@ def test_a_task_tells_that_its_broker_refuses(tubemq: EmbeddedTubeMQ, caplog: py
     assert re.fullmatch(said, warnings(caplog)[0])
 
 
-def test_messages_that_are_not_there_yet_are_no_outage(
+def test_waiting_for_messages_is_not_logged_as_an_outage(
     tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tubemq)
@@ -74,7 +74,7 @@ def test_messages_that_are_not_there_yet_are_no_outage(
     assert warnings(caplog) == []
 
 
-def test_a_driver_tells_that_a_broker_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_logs_an_outage_of_a_broker(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     driver = MicroBatchPlanner(options(tubemq, retry_for=30.0))
     try:
         start = driver.latest(driver.initial())
@@ -89,7 +89,7 @@ def test_a_driver_tells_that_a_broker_is_away(tubemq: EmbeddedTubeMQ, caplog: py
     assert up.startswith(f"{what} works again")
 
 
-def test_a_driver_tells_that_the_master_is_away(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_logs_an_outage_of_the_master(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     tubemq.on("consumer_register_v2", times=5).close_connection()
     MicroBatchPlanner(options(tubemq, retry_for=30.0, are_proven=True)).stop()
     down, up = warnings(caplog)
@@ -97,14 +97,14 @@ def test_a_driver_tells_that_the_master_is_away(tubemq: EmbeddedTubeMQ, caplog: 
     assert re.fullmatch(rf"asking the master {ADDRESS} works again, after \d+ s", up)
 
 
-def test_a_plan_tells_that_its_claims_wait(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_planner_logs_that_it_waits_for_claims(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     fill(tubemq)
     tubemq.on("partition_register", times=6).close_connection()
     plan_batch(options(tubemq, "one", retry_for=30.0))
     assert len(warnings(caplog)) == 2
 
 
-def test_with_the_whole_cluster_away_the_time_to_retry_is_spent_once(tubemq: EmbeddedTubeMQ) -> None:
+def test_an_outage_of_the_whole_cluster_takes_the_retry_time_only_once(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     driver = MicroBatchPlanner(options(tubemq, retry_for=0.5))
     try:

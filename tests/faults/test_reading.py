@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.bench import GROUP, Query, fill, stored
+from tests.faults.engine import GROUP, Query, fill, stored
 from tests.faults.kinds import (
     BROKEN,
     DAMAGED,
@@ -89,7 +89,7 @@ ONCE = [
 
 
 @pytest.mark.parametrize(("method", "nth", "kind"), ONCE, ids=str)
-def test_a_call_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, method: str, nth: int, kind: Kind) -> None:
+def test_a_request_that_fails_once_is_retried(tubemq: EmbeddedTubeMQ, method: str, nth: int, kind: Kind) -> None:
     check(tubemq, method, kind, None, nth=nth, times=1)
 
 
@@ -128,25 +128,21 @@ def given_up(method: str, reason: str) -> Failure:
 
 @pytest.mark.parametrize("kind", NO_ANSWER, ids=str)
 @pytest.mark.parametrize("method", CALLS)
-def test_without_an_answer_the_query_ends_after_a_while(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
+def test_a_query_fails_if_a_request_never_gets_a_reply(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
     failure = None if method == "consumer_close" else given_up(method, f"{MASTER} did not answer in time")
     check(tubemq, method, kind, failure)
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=str)
 @pytest.mark.parametrize("method", CALLS)
-def test_over_connections_that_break_the_query_ends_after_a_while(
-    tubemq: EmbeddedTubeMQ, method: str, kind: Kind
-) -> None:
+def test_a_query_fails_if_connections_always_break(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
     reason = f"the connection to {MASTER} broke: the peer closed it"
     check(tubemq, method, kind, None if method == "consumer_close" else given_up(method, reason))
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE, ids=str)
 @pytest.mark.parametrize("method", CALLS)
-def test_with_no_server_in_service_the_query_ends_after_a_while(
-    tubemq: EmbeddedTubeMQ, method: str, kind: Kind
-) -> None:
+def test_a_query_fails_if_no_server_is_in_service(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
     failure: Failure | None = given_up(method, rf"not in service \({kind}\)")
     if method == "consumer_close":
         failure = None
@@ -157,7 +153,7 @@ def test_with_no_server_in_service_the_query_ends_after_a_while(
 
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
 @pytest.mark.parametrize("method", CALLS)
-def test_an_exception_of_the_server_is_told(tubemq: EmbeddedTubeMQ, method: str, times: int | None) -> None:
+def test_a_query_reports_an_exception_of_the_server(tubemq: EmbeddedTubeMQ, method: str, times: int | None) -> None:
     failure: Failure | None
     if method == "consumer_close":
         failure = None
@@ -170,7 +166,7 @@ def test_an_exception_of_the_server_is_told(tubemq: EmbeddedTubeMQ, method: str,
 
 
 @pytest.mark.parametrize("method", CALLS)
-def test_slow_answers_do_no_harm(tubemq: EmbeddedTubeMQ, method: str) -> None:
+def test_slow_replies_do_no_harm(tubemq: EmbeddedTubeMQ, method: str) -> None:
     check(tubemq, method, SLOW, None)
 
 
@@ -276,17 +272,17 @@ CODE_IDS = [f"{case.method} {case.kind} {number}" for number, case in enumerate(
 
 
 @pytest.mark.parametrize("case", CODES, ids=CODE_IDS)
-def test_a_code_that_comes_once(tubemq: EmbeddedTubeMQ, case: Case) -> None:
+def test_an_error_code_once(tubemq: EmbeddedTubeMQ, case: Case) -> None:
     by_a_task = "_p" if case.method == "get_message" else None  # the driver does without what it cannot see
     check(tubemq, case.method, case.kind, case.once, times=1, client=by_a_task)
 
 
 @pytest.mark.parametrize("case", CODES, ids=CODE_IDS)
-def test_a_code_that_always_comes(tubemq: EmbeddedTubeMQ, case: Case) -> None:
+def test_an_error_code_in_every_reply(tubemq: EmbeddedTubeMQ, case: Case) -> None:
     check(tubemq, case.method, case.kind, case.always)
 
 
-def test_a_code_that_nobody_knows_is_shown(tubemq: EmbeddedTubeMQ) -> None:
+def test_an_error_shows_an_unknown_code(tubemq: EmbeddedTubeMQ) -> None:
     failure = Failure(ServerError, f"^{PURPOSE['get_message']} failed with 777 UNKNOWN: {NO_REASON}$")
     check(tubemq, "get_message", code(777), failure)
 
@@ -301,7 +297,7 @@ MET_FIRST = dict.fromkeys(CALLS, 1) | {"get_message": 3, "partition_register": 3
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
 @pytest.mark.parametrize("kind", DAMAGED, ids=str)
 @pytest.mark.parametrize("method", CALLS)
-def test_a_damaged_frame_ends_the_query_at_once(
+def test_a_damaged_frame_fails_the_query_at_once(
     tubemq: EmbeddedTubeMQ, method: str, kind: Kind, times: int | None
 ) -> None:
     """The first of its answers, or one behind others: what is wrong is told before the timeout is."""

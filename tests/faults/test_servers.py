@@ -1,4 +1,4 @@
-"""Servers that stop, crash, come back and change over under a query or a sink, and what they lose then."""
+"""Servers that stop, crash, restart and fail over under a query or a sink, and the messages that they lose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster
-from tests.faults.bench import (
+from tests.faults.engine import (
     GROUP,
     PATIENT,
     SMALL_FETCHES,
@@ -103,7 +103,9 @@ EARLY_AND_LATE = [
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 @pytest.mark.parametrize(("method", "nth"), EARLY_AND_LATE)
-def test_a_query_goes_on(tubemq: EmbeddedTubeMQ, method: str, nth: int, event: Event, after: bool) -> None:
+def test_a_query_continues_when_servers_restart(
+    tubemq: EmbeddedTubeMQ, method: str, nth: int, event: Event, after: bool
+) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     with tubemq.on(method, nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
@@ -114,7 +116,7 @@ def test_a_query_goes_on(tubemq: EmbeddedTubeMQ, method: str, nth: int, event: E
         assert tubemq.group_offset(GROUP, partition.topic, partition.broker_id, partition.partition_id) == end
 
 
-def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> None:
+def test_short_lists_of_a_new_master_remove_no_partition(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     query.planned = lambda: switch_to_a_new_master(tubemq)
@@ -122,7 +124,7 @@ def test_the_lists_of_a_new_master_take_nothing_away(tubemq: EmbeddedTubeMQ) -> 
     assert query.rows == stored(tubemq)
 
 
-def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_read_task_fails_if_its_broker_does_not_come_back(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, retry_for=SOME_TRIES)
     with (
@@ -137,7 +139,7 @@ def test_with_a_broker_that_stays_away_a_task_ends_after_a_while(tubemq: Embedde
     assert query.rows == stored(tubemq)
 
 
-def test_without_a_master_a_query_does_not_begin(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_query_does_not_start_without_a_master(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq)
     for number in (1, 2):
@@ -158,7 +160,9 @@ def test_without_a_master_a_query_does_not_begin(tubemq: EmbeddedTubeMQ) -> None
 
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other messages there"])
-def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth: int, refilled: bool) -> None:
+def test_a_crash_that_loses_messages_of_a_planned_batch_fails_the_query(
+    tubemq: EmbeddedTubeMQ, nth: int, refilled: bool
+) -> None:
     """The run fails with the loss, and so does each one after it."""
     fill(tubemq, 90)
     fill(tubemq, 90, flush=False)
@@ -188,7 +192,7 @@ def test_a_crash_that_loses_what_a_batch_was_to_read(tubemq: EmbeddedTubeMQ, nth
 
 
 @pytest.mark.thorough  # tests/source/test_truncation_check.py proves it, too
-def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_crash_that_loses_messages_already_read_fails_the_query(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq, 90)
     query = Query(tubemq, "one", **CALM)
     query.run()
@@ -205,9 +209,7 @@ def test_a_crash_that_loses_what_was_read(tubemq: EmbeddedTubeMQ) -> None:
     assert query.rows == before
 
 
-def test_positions_that_are_used_again_are_told_from_those_that_were_read(
-    tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reused_positions_are_detected_after_a_crash(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     """The crash comes when half of the range was given out; others fill the store up before the reader is back."""
     monkeypatch.setattr(partition_module, "ROWS", 20)
     fill(tubemq, 90)
@@ -255,7 +257,7 @@ def test_retention_in_the_middle_of_a_range(tubemq: EmbeddedTubeMQ, topic: str, 
     assert (again.value.asked, again.value.offered) == (0, (entries - 10) * UNIT)
 
 
-def test_retention_behind_the_reader_does_no_harm(tubemq: EmbeddedTubeMQ) -> None:
+def test_retention_of_messages_already_read_does_no_harm(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     query.run()
@@ -272,7 +274,7 @@ def test_retention_behind_the_reader_does_no_harm(tubemq: EmbeddedTubeMQ) -> Non
 # Groups and claims
 
 
-def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_reader_fails_if_its_claim_expired(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     with (
@@ -285,7 +287,7 @@ def test_a_reader_whose_claim_expired_gives_up(tubemq: EmbeddedTubeMQ) -> None:
     assert query.rows == stored(tubemq)
 
 
-def test_a_driver_whose_claims_expired_takes_them_again(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_driver_acquires_expired_claims_again(tubemq: EmbeddedTubeMQ) -> None:
     """And joins the group again, which the master has forgotten too."""
     fill(tubemq)
     query = Query(tubemq, **CALM)
@@ -296,7 +298,7 @@ def test_a_driver_whose_claims_expired_takes_them_again(tubemq: EmbeddedTubeMQ) 
     assert query.rows == stored(tubemq)
 
 
-def test_a_group_that_is_removed_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_reader_detects_that_its_group_was_removed(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     with (
@@ -309,7 +311,7 @@ def test_a_group_that_is_removed_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
     assert query.rows == stored(tubemq)
 
 
-def test_another_query_of_the_group_is_told_who_has_the_partitions(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_second_query_of_the_group_learns_who_holds_the_partitions(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query, rival = Query(tubemq), Query(tubemq)
     told: list[str] = []
@@ -332,7 +334,7 @@ def test_another_query_of_the_group_is_told_who_has_the_partitions(tubemq: Embed
     assert rival.rows == stored(tubemq)
 
 
-def test_a_group_that_may_not_read(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_query_fails_if_its_group_may_not_read(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     tubemq.authorize("one", "others")
     query = Query(tubemq)
@@ -343,7 +345,7 @@ def test_a_group_that_may_not_read(tubemq: EmbeddedTubeMQ) -> None:
     assert query.rows == stored(tubemq)
 
 
-def test_a_group_that_is_put_on_the_blacklist_later(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_query_fails_if_its_group_is_blacklisted_later(tubemq: EmbeddedTubeMQ) -> None:
     """With a topic that asks for authorization its members may not come back."""
     fill(tubemq)
     tubemq.authorize("one", GROUP)
@@ -355,7 +357,7 @@ def test_a_group_that_is_put_on_the_blacklist_later(tubemq: EmbeddedTubeMQ) -> N
     assert query.rows == stored(tubemq)
 
 
-def test_a_broker_that_limits_the_rate() -> None:
+def test_a_reader_waits_when_the_broker_limits_its_rate() -> None:
     """It answers 452, and how long to wait; nothing is left out."""
     calls = []
     for rules in ([], [LIMIT]):
@@ -374,7 +376,7 @@ def test_a_broker_that_limits_the_rate() -> None:
     assert calls[1] > calls[0], "nothing was limited"
 
 
-def test_a_topic_that_is_deleted_under_a_reader(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_query_fails_if_its_topic_is_deleted(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, "one")
     with (
@@ -404,7 +406,7 @@ def test_a_broker_restarts_under_a_sink(tubemq: EmbeddedTubeMQ, nth: int, event:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("event", [flush_and_crash, stop], ids=lambda event: event.__name__)
-def test_a_broker_restarts_under_a_sink_with_many_rows_on_their_way(
+def test_a_broker_restarts_under_a_sink_with_many_sends_in_flight(
     tubemq: EmbeddedTubeMQ, event: Event, after: bool
 ) -> None:
     """Those of them that it had stored are stored again, for it went before it could say so; none that came later."""
@@ -417,7 +419,7 @@ def test_a_broker_restarts_under_a_sink_with_many_rows_on_their_way(
     assert counts(tubemq) == Counter(ROWS) + Counter(twice)
 
 
-def test_what_a_crashed_broker_had_in_memory_alone_is_lost(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_crash_loses_rows_that_only_the_brokers_memory_had(tubemq: EmbeddedTubeMQ) -> None:
     """TubeMQ acknowledges a message before it is in a file; no producer can know."""
     with tubemq.on("send_message", nth=150, times=1).run(lambda: crash(tubemq)) as fault:
         assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
@@ -428,7 +430,9 @@ def test_what_a_crashed_broker_had_in_memory_alone_is_lost(tubemq: EmbeddedTubeM
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("event", [restart_master, switch_master], ids=lambda event: event.__name__)
 @pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat", "send_message"])
-def test_masters_change_over_under_a_sink(tubemq: EmbeddedTubeMQ, method: str, event: Event, after: bool) -> None:
+def test_a_sink_continues_when_the_masters_change_over(
+    tubemq: EmbeddedTubeMQ, method: str, event: Event, after: bool
+) -> None:
     with tubemq.on(method, times=1).run(lambda: event(tubemq), after=after) as fault:
         assert write(tubemq, ROWS, **CALM) == len(ROWS)
     assert fault.fired == 1
@@ -436,7 +440,7 @@ def test_masters_change_over_under_a_sink(tubemq: EmbeddedTubeMQ, method: str, e
 
 
 @pytest.mark.parametrize("end", [EmbeddedTubeMQ.crash_broker, EmbeddedTubeMQ.stop_broker])
-def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
+def test_rows_go_to_the_other_broker_while_one_is_down(end: Callable[[EmbeddedTubeMQ, int], None]) -> None:
     with EmbeddedTubeMQ(topics=TOPICS, brokers=2) as tubemq:
         connect(EmbeddedCluster(tubemq, ServerConfig()))  # else all rows may go to the other one from the beginning
 
@@ -452,7 +456,7 @@ def test_rows_go_to_the_other_broker_when_one_stays_away(end: Callable[[Embedded
         forget_servers()
 
 
-def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_write_task_fails_if_its_broker_does_not_come_back(tubemq: EmbeddedTubeMQ) -> None:
     with (
         tubemq.on("send_message", nth=150, times=1).run(lambda: tubemq.stop_broker(1)) as fault,
         pytest.raises(TransportError, match=r"row 149 of the task .* cannot connect to .*Connection refused") as caught,
@@ -466,7 +470,7 @@ def test_a_broker_that_stays_away_ends_the_task_after_a_while(tubemq: EmbeddedTu
     assert counts(tubemq) == Counter(ROWS) + Counter(ROWS[:149])
 
 
-def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_fails_if_its_topic_is_closed_for_writing(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.close_topic("pair", subscribe=False)
     with pytest.raises(
         TransportError, match=r"^row 0 of the task cannot be sent, .* topic pair .*, which runs\. .*open"
@@ -477,7 +481,7 @@ def test_a_topic_that_takes_no_messages(tubemq: EmbeddedTubeMQ) -> None:
     assert counts(tubemq) == Counter(ROWS)
 
 
-def test_a_topic_that_is_deleted_under_a_sink(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_fails_if_its_topic_is_deleted(tubemq: EmbeddedTubeMQ) -> None:
     with (
         tubemq.on("send_message", nth=50, times=1).run(lambda: tubemq.delete_topic("pair")) as fault,
         pytest.raises(

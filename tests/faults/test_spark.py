@@ -1,4 +1,4 @@
-"""The same through Spark: its queries and jobs go on under faults, or end with the connector's error."""
+"""Faults under Spark: its queries and jobs continue, or fail with the connector's error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.faults.bench import (
+from tests.faults.engine import (
     GROUP,
     SMALL_FETCHES,
     TOPICS,
@@ -104,7 +104,7 @@ def test_a_query_under_many_faults(spark: SparkSession, tubemq: EmbeddedTubeMQ, 
     assert sink.rows == stored(tubemq)
 
 
-def test_a_query_goes_on_while_servers_come_and_go(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+def test_a_query_continues_while_servers_restart(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     sink = Collected()
     query = start(reading(spark, tubemq), sink, tmp_path)
     try:
@@ -117,7 +117,7 @@ def test_a_query_goes_on_while_servers_come_and_go(spark: SparkSession, tubemq: 
         query.stop()
 
 
-def test_a_query_that_may_not_read_says_so_and_reads_when_it_may(
+def test_a_query_reports_a_refusal_and_reads_when_it_is_allowed(
     spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path
 ) -> None:
     fill(tubemq, 90)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.bench import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, stored, write
+from tests.faults.engine import PATIENT, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, stored, write
 from tests.faults.kinds import BROKEN, DAMAGED, ELSEWHERE, NO_ANSWER, SLOW, TARGET, Kind, code, exception
 from tests.faults.test_servers import flush_and_crash, restart_master, stop, switch_master
 from tests.sending import let_go

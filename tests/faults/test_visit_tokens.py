@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.clocks import UseTimings
-from tests.faults.bench import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
-from tests.faults.bench import settings as usual
+from tests.faults.engine import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
+from tests.faults.engine import settings as usual
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -70,7 +70,7 @@ def settings(tubemq: EmbeddedTubeMQ) -> ClientSettings:
 
 
 @pytest.mark.parametrize("moment", ["found", "planned", "given"])
-def test_a_stream_reads_on_across_rotations(tubemq: EmbeddedTubeMQ, moment: str) -> None:
+def test_a_stream_continues_after_token_rotations(tubemq: EmbeddedTubeMQ, moment: str) -> None:
     """They come before a batch is planned, before its tasks run, or while these read."""
     query = Query(tubemq, **CALM)
     turns = []
@@ -88,7 +88,7 @@ def test_a_stream_reads_on_across_rotations(tubemq: EmbeddedTubeMQ, moment: str)
     assert turns
 
 
-def test_an_idle_stream_goes_on_after_rotations(tubemq: EmbeddedTubeMQ) -> None:
+def test_an_idle_stream_continues_after_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
     driver = MicroBatchPlanner(options(tubemq, **CALM))
     try:
         start = driver.latest(driver.initial())
@@ -103,7 +103,7 @@ def test_an_idle_stream_goes_on_after_rotations(tubemq: EmbeddedTubeMQ) -> None:
     assert tubemq.claims() == {}
 
 
-def test_a_batch_is_read_long_after_it_was_planned_and_again(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_batch_can_be_read_again_long_after_it_was_planned(tubemq: EmbeddedTubeMQ) -> None:
     """A process joins the group once for all its tasks and tries, and leaves it at once."""
     fill(tubemq)
     tasks = plan_batch(options(tubemq, **CALM))
@@ -117,7 +117,7 @@ def test_a_batch_is_read_long_after_it_was_planned_and_again(tubemq: EmbeddedTub
     assert sum(batch.num_rows for task in tasks for batch in task.read()) == 240
 
 
-def test_members_of_a_group_with_filters_get_tokens(tubemq: EmbeddedTubeMQ) -> None:
+def test_tasks_of_a_group_with_filters_get_new_tokens(tubemq: EmbeddedTubeMQ) -> None:
     for number in range(20):
         tubemq.send("one", b"%d" % number, msg_type="ab"[number % 2])
     wanted = replace(options(tubemq, "one", **CALM), filters={"one": ("a",)})
@@ -131,7 +131,7 @@ def test_members_of_a_group_with_filters_get_tokens(tubemq: EmbeddedTubeMQ) -> N
 # Writing
 
 
-def test_a_task_writes_on_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_continues_to_write_after_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
     rows = bodies(60)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -144,7 +144,7 @@ def test_a_task_writes_on_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
     assert counts(tubemq) == Counter(rows)
 
 
-def test_effectively_once_across_rotations(tubemq: EmbeddedTubeMQ, use_timings: UseTimings) -> None:
+def test_effectively_once_works_across_token_rotations(tubemq: EmbeddedTubeMQ, use_timings: UseTimings) -> None:
     """Each try finds what stands, and the bookmarks move."""
     use_timings(task_settling=0.05)
     tubemq_settings = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/rotating"}
@@ -172,7 +172,7 @@ class Served:
         self.master = tubemq.master
 
 
-def test_looks_and_bookmarks_across_rotations(tubemq: EmbeddedTubeMQ) -> None:
+def test_scans_and_bookmarks_work_across_token_rotations(tubemq: EmbeddedTubeMQ) -> None:
     place = Partition(1, "one", 0)
     with SESSIONS.lease(settings(tubemq)) as session:
         session.add_topics(["one"])
@@ -194,7 +194,7 @@ def read_all(tubemq: EmbeddedTubeMQ, **client: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["partition_register", "partition_heartbeat"])
-def test_a_token_that_stays_refused_is_no_matter_of_the_password(tubemq: EmbeddedTubeMQ, method: str) -> None:
+def test_the_error_of_a_refused_token_does_not_blame_the_password(tubemq: EmbeddedTubeMQ, method: str) -> None:
     fill(tubemq)
     tubemq.on(method).fail(415, INVALID)
     with pytest.raises(TransportError, match=rf"{INVALID}.*the master gives no newer one") as caught:
@@ -202,7 +202,7 @@ def test_a_token_that_stays_refused_is_no_matter_of_the_password(tubemq: Embedde
     assert "password" not in str(caught.value)
 
 
-def test_a_sends_token_that_stays_refused_is_no_matter_of_the_password(tubemq: EmbeddedTubeMQ) -> None:
+def test_the_error_of_a_sends_refused_token_does_not_blame_the_password(tubemq: EmbeddedTubeMQ) -> None:
     tubemq.on("send_message").fail(415, INVALID)
     with pytest.raises(ServerError, match=f"{INVALID}.*check that the broker belongs to the cluster") as caught:
         write_batches(
@@ -211,7 +211,7 @@ def test_a_sends_token_that_stays_refused_is_no_matter_of_the_password(tubemq: E
     assert "password" not in str(caught.value)
 
 
-def test_a_broker_that_hears_of_the_token_later_is_waited_for(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_waits_for_a_broker_that_gets_the_token_later(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     query = Query(tubemq, **CALM)
     query.planned = lambda: tubemq.on("partition_register", times=4).fail(415, INVALID)
@@ -223,7 +223,7 @@ def test_a_broker_that_hears_of_the_token_later_is_waited_for(tubemq: EmbeddedTu
     assert query.rows == stored(tubemq)
 
 
-def test_without_a_master_the_error_tells_both(tubemq: EmbeddedTubeMQ) -> None:
+def test_without_a_master_the_error_names_the_token_and_the_master(tubemq: EmbeddedTubeMQ) -> None:
     fill(tubemq)
     tasks = plan_batch(options(tubemq, "one"))
     rotate(tubemq)
@@ -235,7 +235,7 @@ def test_without_a_master_the_error_tells_both(tubemq: EmbeddedTubeMQ) -> None:
     assert len(tubemq.messages("one")) == 80
 
 
-def test_rotations_are_no_news(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
+def test_token_rotations_are_not_logged(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     fill(tubemq)
     query = Query(tubemq, group=GROUP, **CALM)
     query.planned = lambda: rotate(tubemq)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.bench import PATIENT, bodies, counts, write
+from tests.faults.engine import PATIENT, bodies, counts, write
 from tests.faults.kinds import (
     BROKEN,
     DAMAGED,
@@ -77,7 +77,7 @@ def check(
 
 @pytest.mark.parametrize("kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, code(201)], ids=str)
 @pytest.mark.parametrize("method", AT_MASTER)
-def test_a_master_that_fails_once_is_asked_again(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
+def test_a_request_to_the_master_that_fails_once_is_retried(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
     check(tubemq, method, kind, None, times=1)
 
 
@@ -97,9 +97,7 @@ CREDENTIALS = r"; check options 'tubemq\.user' and 'tubemq\.password', and the c
     ids=str,
 )
 @pytest.mark.parametrize("method", AT_MASTER)
-def test_without_a_master_the_task_ends_after_a_while(
-    tubemq: EmbeddedTubeMQ, method: str, kind: Kind, reason: str
-) -> None:
+def test_a_task_fails_without_a_master(tubemq: EmbeddedTubeMQ, method: str, kind: Kind, reason: str) -> None:
     check(tubemq, method, kind, Failure(TransportError, NOBODY.format(PURPOSE[method], MASTER, reason)))
 
 
@@ -108,14 +106,14 @@ def test_without_a_master_the_task_ends_after_a_while(
 )
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
 @pytest.mark.parametrize("method", AT_MASTER)
-def test_a_refusal_of_the_master_is_told(
+def test_a_task_reports_a_refusal_of_the_master(
     tubemq: EmbeddedTubeMQ, method: str, times: int | None, number: int, error: type[TubeMQError], advice: str
 ) -> None:
     words = f"^{PURPOSE[method]} at the master {MASTER} failed with {number} {code_name(number)}: {NO_REASON}{advice}$"
     check(tubemq, method, code(number), Failure(error, words), times=times)
 
 
-def test_an_exception_of_the_master_is_told(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_reports_an_exception_of_the_master(tubemq: EmbeddedTubeMQ) -> None:
     words = f"^registering a producer at the master {MASTER} failed at the server with InvocationTargetException: "
     check(tubemq, "producer_register", exception(TARGET), Failure(ServerError, words))
 
@@ -125,7 +123,9 @@ def test_an_exception_of_the_master_is_told(tubemq: EmbeddedTubeMQ) -> None:
     ("producer_heartbeat", 201, "the master is not ready"),
     ("producer_heartbeat", 411, "the master has forgotten this client"),
 ])  # fmt: skip
-def test_a_master_that_is_never_ready(tubemq: EmbeddedTubeMQ, method: str, number: int, reason: str) -> None:
+def test_a_task_fails_if_the_master_is_never_ready(
+    tubemq: EmbeddedTubeMQ, method: str, number: int, reason: str
+) -> None:
     check(tubemq, method, code(number), Failure(TransportError, f"^{PURPOSE[method]}: {reason}$"))
 
 
@@ -137,13 +137,13 @@ def test_a_producer_that_the_master_forgot_registers_again(tubemq: EmbeddedTubeM
 
 @pytest.mark.parametrize("kind", DAMAGED, ids=str)
 @pytest.mark.parametrize("method", AT_MASTER)
-def test_a_damaged_answer_of_the_master_is_told(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
+def test_a_task_reports_a_damaged_reply_of_the_master(tubemq: EmbeddedTubeMQ, method: str, kind: Kind) -> None:
     words = rf"^{PURPOSE[method]} at the master .* does not speak TubeMQ's protocol \(standard\): "
     check(tubemq, method, kind, Failure(ProtocolError, words), times=1)
 
 
 @pytest.mark.parametrize("kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, *DAMAGED, code(400), code(415)], ids=str)
-def test_a_farewell_that_nobody_hears_does_no_harm(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_a_lost_close_request_does_no_harm(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     write(tubemq, ROWS)
     with kind.befall(tubemq.on("producer_close")) as fault:
         SESSIONS.close()
@@ -159,7 +159,7 @@ ONCE = [*[(kind, nth) for kind in QUICK for nth in (1, 150, 300)], *[(kind, 150)
 
 
 @pytest.mark.parametrize(("kind", "nth"), ONCE, ids=str)
-def test_a_send_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, kind: Kind, nth: int) -> None:
+def test_a_send_that_fails_once_is_retried(tubemq: EmbeddedTubeMQ, kind: Kind, nth: int) -> None:
     with kind.befall(tubemq.on("send_message", nth=nth, times=1)) as fault:
         assert write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
@@ -172,7 +172,7 @@ def test_a_send_that_fails_once_is_made_again(tubemq: EmbeddedTubeMQ, kind: Kind
 @pytest.mark.parametrize(
     "kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, SLOW, exception(TARGET), *map(code, (403, 419, 500, 503))], ids=str
 )
-def test_one_of_many_sends_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_one_failed_send_of_many_is_retried(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
         assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
@@ -180,7 +180,7 @@ def test_one_of_many_sends_fails(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGED, ids=str)
-def test_behind_a_damaged_answer_all_are_sent_again(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_all_sends_behind_a_damaged_reply_are_retried(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     """Whatever answers come behind it cannot be read any more: just those rows stand twice."""
     with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
         assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
@@ -193,7 +193,7 @@ def test_behind_a_damaged_answer_all_are_sent_again(tubemq: EmbeddedTubeMQ, kind
 
 @pytest.mark.parametrize("period", [3, 10])
 @pytest.mark.parametrize("kind", [code(500), code(419), exception(TARGET)], ids=str)
-def test_refusals_again_and_again_are_outlived(tubemq: EmbeddedTubeMQ, kind: Kind, period: int) -> None:
+def test_many_temporary_refusals_do_not_fail_the_task(tubemq: EmbeddedTubeMQ, kind: Kind, period: int) -> None:
     faults = [kind.befall(tubemq.on("send_message", nth=nth, times=1)) for nth in range(period, 300, period)]
     assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
     assert sum(fault.fired for fault in faults) == len(faults)
@@ -223,7 +223,7 @@ ALWAYS = [
 
 
 @pytest.mark.parametrize("case", ALWAYS, ids=[str(case.kind) for case in ALWAYS])
-def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeMQ, case: Case) -> None:
+def test_a_task_fails_if_sends_always_fail(tubemq: EmbeddedTubeMQ, case: Case) -> None:
     """What was done unheard before stands beside the rows of the next attempt."""
     with case.kind.befall(tubemq.on("send_message")) as fault:
         with pytest.raises(case.error) as caught:
@@ -250,7 +250,7 @@ def test_sends_that_always_fail_end_the_task_after_a_while(tubemq: EmbeddedTubeM
 
 
 @pytest.mark.parametrize("times", [1, None], ids=["once", "always"])
-def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> None:
+def test_the_error_names_the_refused_row(tubemq: EmbeddedTubeMQ, times: int | None) -> None:
     with (
         code(400).befall(tubemq.on("send_message", nth=20, times=times)) as fault,
         pytest.raises(ServerError, match=f"^{SEND} failed with 400 BAD_REQUEST: {NO_REASON}; ") as caught,
@@ -264,7 +264,7 @@ def test_a_refused_row_is_named(tubemq: EmbeddedTubeMQ, times: int | None) -> No
 
 
 @pytest.mark.parametrize("kind", [code(400), code(420)], ids=str)
-def test_a_refusal_among_many_tells_of_all_that_were_answered_before(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
+def test_the_error_of_a_refused_row_counts_the_rows_acknowledged_before(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
     with (
         kind.befall(tubemq.on("send_message", nth=150, times=1)) as fault,
         pytest.raises(ServerError, match=r"^sending row 149 ") as caught,
@@ -275,7 +275,7 @@ def test_a_refusal_among_many_tells_of_all_that_were_answered_before(tubemq: Emb
     assert 149 <= acknowledged(caught.value) <= counts(tubemq).total()
 
 
-def test_credentials_that_stay_wrong_are_told(tubemq: EmbeddedTubeMQ) -> None:
+def test_a_task_reports_wrong_credentials(tubemq: EmbeddedTubeMQ) -> None:
     """Once may be a token that was changed: see above."""
     with (
         code(415).befall(tubemq.on("send_message")) as fault,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.bench import GROUP, Query, settings
+from tests.faults.engine import GROUP, Query, settings
 from tests.testing import raw
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.broker_requests import GroupRequests

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.bench import PATIENT, Query, Row
+from tests.faults.engine import PATIENT, Query, Row
 from tubemq_spark.client import forget_servers
 from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.metadata import Partition

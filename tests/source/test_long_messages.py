@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.bench import PATIENT, Query
+from tests.faults.engine import PATIENT, Query
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ServerError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK

@@ -1,6 +1,6 @@
 """A broker loses messages that a query has read: the check notices it, and finds each partition's first new message.
 
-A query runs without Spark here, as `tests.faults.bench` runs it, on an embedded cluster.
+A query runs without Spark here, as `tests.faults.engine` runs it, on an embedded cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.bench import GROUP, TOPICS, Query, Row, send_unreadable
+from tests.faults.engine import GROUP, TOPICS, Query, Row, send_unreadable
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.clock import SystemClock
 from tubemq_spark.client.consumer.loss_policy import LossPolicy

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from tests.faults.bench import Query, write
+from tests.faults.engine import Query, write
 from tests.peers import Peer, answering, echo, refused_address
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS

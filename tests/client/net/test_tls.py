@@ -20,7 +20,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.certificates import Authority, Certificate, openssl, tls_files, trusting
-from tests.faults.bench import Query, write
+from tests.faults.engine import Query, write
 from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes, requests, silent
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client import tls as tls_module

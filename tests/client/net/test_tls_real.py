@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.certificates import Authority, Certificate, trusting
-from tests.faults.bench import Query, write
+from tests.faults.engine import Query, write
 from tests.interop.java_client import JavaStores
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool

@@ -1,4 +1,4 @@
-"""A query and a write as Spark runs them, without Spark, on an embedded cluster whose calls go wrong."""
+"""A query and a write without Spark, on an embedded cluster with faults."""
 
 from __future__ import annotations
 
