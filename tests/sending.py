@@ -61,13 +61,13 @@ def connect(cluster: Cluster, producers: int = 1) -> None:
 
 
 def let_go(tubemq: EmbeddedTubeMQ) -> None:
-    """Whatever idle clients of this process have sent was handled afterwards, or never will be."""
+    """Close the idle clients of this process, and wait until the servers have handled what these sent."""
     forget_servers()
     wait_until(lambda: not connections_to(tubemq), "that nothing more comes of clients")
 
 
 def connections_to(tubemq: EmbeddedTubeMQ) -> int:
-    """How many its masters and brokers have. What comes over one is handled before its end is noticed."""
+    """Return how many connections the servers have. They handle all requests of one before they notice its end."""
     servers = tubemq._servers
     listeners = [server.plain for server in servers.masters] + [server.plain for server in servers.brokers.values()]
     return tubemq._on_thread(lambda: sum([len(listener.connections) for listener in listeners]))
