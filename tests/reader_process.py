@@ -1,9 +1,9 @@
-"""A reader in a process of its own, to be stopped, killed and woken by a test.
+"""A reader in another process, which a test can stop, kill and resume.
 
-    python -m tests.reader_process <what to read, as `RemoteReader` writes it>
+    python -m tests.reader_process <what to read, as `RemoteReader` encodes it>
 
-For each line on its standard input it gives out one batch and writes one line: the ids of its messages, or how the
-reading ended. So it never runs ahead of the test.
+For each line of standard input it delivers one batch and prints one line: the message ids, or how the reading ended. So
+it never runs ahead of the test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END = "end"
 
 
 class RemoteReader:
-    """The test's end. A context manager: the process is gone at its end."""
+    """The test's side: a context manager that kills the process at its end."""
 
     def __init__(self, cluster: Cluster, group: str, wanted: RangeToRead, claim: ClaimId) -> None:
         snapshot = reading.snapshot(cluster, wanted.partition)
@@ -40,7 +40,7 @@ class RemoteReader:
             text=True,
         )
         self.ended: str | None = None
-        """Once it has: the name of an error's class, or "end"."""
+        """The name of an error's class, or "end"; None while the process reads."""
 
     def __enter__(self) -> RemoteReader:
         return self
@@ -51,13 +51,13 @@ class RemoteReader:
         self.kill()
 
     def ask(self) -> None:
-        """Asks for one batch; it will not be given out while the process is stopped."""
+        """Ask for one batch. A stopped process delivers nothing."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def answer(self) -> list[int]:
-        """The ids of the messages of the batch asked for, none at the end."""
+        """Return the message ids of the batch, none at the end."""
         assert self._process.stdout is not None
         said = json.loads(self._process.stdout.readline())
         if isinstance(said, str):
@@ -70,7 +70,7 @@ class RemoteReader:
         return self.answer()
 
     def stop(self) -> None:
-        """SIGSTOP; returns when the process stands still."""
+        """Send SIGSTOP and wait until the process has stopped."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
 
@@ -78,7 +78,7 @@ class RemoteReader:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL: no good-bye to anybody."""
+        """Send SIGKILL, so that the process cannot release its claim."""
         self._process.kill()
         self._process.communicate()
 

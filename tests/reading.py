@@ -1,4 +1,4 @@
-"""Reading ranges in tests, and looking at a group from outside."""
+"""Helpers that read ranges in tests, and inspect a group as another client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _attempts = itertools.count()
 
 
 class Row(NamedTuple):
-    """What a reader gave out; `position` is None where it does not know it."""
+    """A delivered message; `position` is None where the reader does not know it."""
 
     position: int | None
     message_id: int
@@ -43,7 +43,7 @@ def new_query() -> str:
 
 
 def next_claim(query: str = "tests") -> ClaimId:
-    """A task's claim that is newer than those before, with all parts that one may have."""
+    """Return a task's claim that is newer than the last one, with all optional parts."""
     label = label_of("host-1.example", "application_17_0001", "My app", "clicks")
     return ClaimId(query, run=1, batch=1, task=0, attempt=next(_attempts), stage=7, reader="5f", label=label)
 
@@ -98,7 +98,7 @@ def read(cluster: Cluster, group: str, partition: Partition, start: int, end: in
 
 
 def expected(sent: Iterable[Sent], start: int, end: int, *, sole: bool) -> list[Row]:
-    """What a read of [start, end) must give, where `sent` is all that its partition holds, in order."""
+    """Return the rows of [start, end). `sent` are all messages of the partition, in order."""
     inside = [message for message in sent if start <= message.position < end]
     return [
         Row(message.position if sole and missing <= MAX_EMPTY_ENTRIES else None, message.message_id, message.body)
@@ -132,7 +132,7 @@ def group_position(cluster: Cluster, group: str, partition: Partition) -> GroupP
 
 
 def end_of(sent: Sequence[Sent]) -> int:
-    """The position behind the last message."""
+    """Return the position behind the last message."""
     return sent[-1].position + UNIT if sent else 0
 
 

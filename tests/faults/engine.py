@@ -33,7 +33,7 @@ SMALL_FETCHES = ServerConfig(transfer_size=2048, mem_cache_flush_interval=3600.0
 
 
 class Row(NamedTuple):
-    """What a reader gave out; `offset` is None where it cannot be known."""
+    """A delivered row; `offset` is None where it cannot be known."""
 
     offset: int | None
     message_id: int
@@ -54,7 +54,7 @@ def settings(tubemq: EmbeddedTubeMQ, **others: Any) -> ClientSettings:
 
 
 def fill(tubemq: EmbeddedTubeMQ, count: int = ROWS, *, flush: bool = True) -> None:
-    """`count` messages, dealt to all partitions of `TOPICS`; a crash leaves them when they are flushed."""
+    """Send `count` messages to the partitions of `TOPICS` in turn. A crash does not lose flushed messages."""
     for number in range(count):
         topic, partition = [("one", 0), ("pair", 0), ("pair", 1)][number % 3]
         tubemq.send(topic, b"row %d" % number, partition)
@@ -74,7 +74,7 @@ def send_unreadable(tubemq: EmbeddedTubeMQ, topic: str, partition: int = 0) -> N
 
 
 def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:
-    """What a reader of the topics must give, partition by partition."""
+    """Return the rows that a reader of the topics must deliver, by partition."""
     rows: Rows = defaultdict(list)
     for topic in topics or TOPICS:
         for message in tubemq.messages(topic):
@@ -107,11 +107,11 @@ class Query:
 
     @property
     def ends(self) -> Mapping[Partition, int]:
-        """Where the last committed batch ended."""
+        """The end positions of the last committed batch."""
         return self.checkpoint.positions(self.checkpoint.committed - 1)
 
     def run(self) -> None:
-        """Read until there is nothing new. Raises what the query fails with; the next run goes on from the logs."""
+        """Read until there is nothing new. Raise the query's error; the next run continues from the checkpoint."""
         run = Run(self.checkpoint, self._raw, change=lambda _: self._options, point=self._come_to)
         try:
             while run.find_next():
@@ -139,7 +139,7 @@ def raw_options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP) -> dic
 
 
 def options(tubemq: EmbeddedTubeMQ, *topics: str, group: str = GROUP, **client: Any) -> SourceOptions:
-    """Those of a source that begins at the earliest and asks the brokers each time."""
+    """Return options of a source that starts at the earliest position and asks the brokers each time."""
     return replace(
         SourceOptions.read(raw_options(tubemq, *topics, group=group), streaming=True),
         client=settings(tubemq, **client),
@@ -170,12 +170,12 @@ def bodies(count: int, prefix: bytes = b"row") -> list[bytes]:
 def write(
     tubemq: EmbeddedTubeMQ, rows: list[bytes], *, max_in_flight: int = 1000, topic: str = "pair", **client: Any
 ) -> int:
-    """A task of the sink; how many rows it says are stored."""
+    """Run a task of the sink, and return the number of rows that it reports as stored."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
     given = WritePlan(SinkOptions(settings(tubemq, **client), topic, max_in_flight))
     return sum(write_batches(given, [batch]).rows.values())
 
 
 def counts(tubemq: EmbeddedTubeMQ, topic: str = "pair") -> Counter[bytes]:
-    """How often each body is stored."""
+    """Return how often each body is stored."""
     return Counter(message.body for message in tubemq.messages(topic))

@@ -13,13 +13,13 @@ _RPC = "org.apache.inlong.tubemq.corerpc.exception."
 STANDBY, STOPPING, NOT_READY = (
     f"{_RPC}{name}" for name in ("StandbyException", "ServiceStoppingException", "ServerNotReadyException")
 )
-TARGET = "java.lang.reflect.InvocationTargetException"  # what a handler that threw looks like from outside
+TARGET = "java.lang.reflect.InvocationTargetException"  # the name of an exception that a server's handler raised
 
 NO_REASON = "as the test said"
-UNHURRIED = 10.0  # seconds to wait for an answer that comes, or for an end that is plain, on a slow machine too
+UNHURRIED = 10.0  # seconds to wait for a reply that certainly comes, on a slow machine, too
 LATE = 30.0  # seconds: more than the client waits
 
-# Places in a reply's frame, which none is too short for.
+# Byte offsets that exist in every reply's frame.
 PLACES = {"begin token": 0, "serial number": 5, "number of blocks": 9, "length of a block": 13, "envelope": 17}
 
 
@@ -36,7 +36,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Failure:
-    """How a query or a write ends: the error's class, and what its text says."""
+    """The expected error of a query or a write: its class, and a pattern of its text."""
 
     error: type[TubeMQError]
     words: str
@@ -57,7 +57,7 @@ def damage(name: str, at: int) -> Kind:
     return Kind(f"corrupt {name}", lambda calls: calls.corrupt(at))
 
 
-# After these the same request may well succeed: over another connection, at another server, a little later.
+# After these faults a retry may succeed: over another connection, at another server, or later.
 NO_ANSWER = (
     Kind("drop_request", lambda calls: unanswered(calls.drop_request())),
     Kind("drop_reply", lambda calls: unanswered(calls.drop_reply())),

@@ -24,7 +24,7 @@ def _nothing_was_said() -> Iterator[None]:
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said about the speed."""
+    """Return the log lines about rate limits."""
     return [text for name, _, text in caplog.record_tuples if name == pacing.__name__]
 
 
@@ -64,7 +64,7 @@ def test_a_limited_reader_keeps_its_claim(tubemq: EmbeddedTubeMQ) -> None:
 def test_a_reader_obeys_the_pull_frequency_of_the_rules(
     tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
-    """With a pause after each fetch no second one is under way."""
+    """With a pause after each fetch there is never a second one in flight."""
     rule = json.dumps([{"type": 3, "rule": [{"normFreqInMs": 20, "filterFreqInMs": 20, "minDataFilterFreqInMs": 20}]}])
     tubemq.set_flow_rule(rule, GROUP if whose == "group" else None)
     fill(tubemq)

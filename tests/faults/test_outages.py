@@ -23,7 +23,7 @@ READING = rf"reading 1:one:0 at broker 1 at {ADDRESS}"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The first try that fails is told, and none behind it."""
+    """Log the first failed attempt, and no later one."""
     monkeypatch.setattr(OUTAGES, "timings", Timings(first_outage_warning=0.0))
     OUTAGES.forget()
     yield

@@ -1,5 +1,7 @@
-"""Each call of a streaming query, with each thing that can become of it: the query goes on and its rows are exact, or
-it fails with an error that says what happened, and the next run, with the fault gone, has the exact rows.
+"""Each request of a streaming query with each kind of fault.
+
+The query continues and its rows are exact, or it fails with an error that names the fault. The next run, without the
+fault, then delivers the exact rows.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def check(
     times: int | None = None,
     client: str | None = None,
 ) -> None:
-    """A run of a query with the fault, and one without. `client` is a part of the ids of those that meet it."""
+    """Run a query with the fault, and again without. Only clients with `client` in their ids meet the fault."""
     fill(tubemq)
     query = Query(tubemq)
     if failure is None:
@@ -116,7 +118,7 @@ OCCUPIED = Failure(
 
 
 def given_up(method: str, reason: str) -> Failure:
-    """How a query ends that tried a call for as long as it may."""
+    """Return the failure of a query that retried a request for as long as it may."""
     if method in ("consumer_register_v2", "get_partition_meta"):
         return Failure(TransportError, f"^no master answered: {PURPOSE[method]}: {reason}.*{CHECK_MASTER}")
     if method == "partition_register":
@@ -174,7 +176,7 @@ def test_slow_replies_do_no_harm(tubemq: EmbeddedTubeMQ, method: str) -> None:
 
 
 class Case(NamedTuple):
-    """A call that is answered with a code, what comes of that when it happens once, and when always."""
+    """A request whose reply has an error code, and what follows if that happens once, and if always."""
 
     method: str
     kind: Kind
@@ -183,7 +185,7 @@ class Case(NamedTuple):
 
 
 def fatal(error: type[TubeMQError], number: int, *methods: str, advice: str = "") -> list[Case]:
-    """The query ends at once."""
+    """Cases in which the query fails at once."""
     cases = []
     for method in methods:
         words = f"^{PURPOSE[method]} failed with {number} {code_name(number)}: {NO_REASON}{advice}$"
@@ -192,7 +194,7 @@ def fatal(error: type[TubeMQError], number: int, *methods: str, advice: str = ""
 
 
 def passing(method: str, *numbers: int) -> list[Case]:
-    """The query ends when the code has come for a while."""
+    """Cases in which the query fails after some retries."""
     return [Case(method, code(number), None, given_up(method, f"{number} {NO_REASON}")) for number in numbers]
 
 
@@ -300,6 +302,6 @@ MET_FIRST = dict.fromkeys(CALLS, 1) | {"get_message": 3, "partition_register": 3
 def test_a_damaged_frame_fails_the_query_at_once(
     tubemq: EmbeddedTubeMQ, method: str, kind: Kind, times: int | None
 ) -> None:
-    """The first of its answers, or one behind others: what is wrong is told before the timeout is."""
+    """The first reply or a later one is damaged. The query fails because of that, before any timeout."""
     failure = None if method == "consumer_close" else Failure(ProtocolError, f"(one|pair).*: {NONSENSE}")
     check(tubemq, method, kind, failure, nth=MET_FIRST[method], times=times)

@@ -163,7 +163,7 @@ def test_a_query_does_not_start_without_a_master(tubemq: EmbeddedTubeMQ) -> None
 def test_a_crash_that_loses_messages_of_a_planned_batch_fails_the_query(
     tubemq: EmbeddedTubeMQ, nth: int, refilled: bool
 ) -> None:
-    """The run fails with the loss, and so does each one after it."""
+    """The run fails because of the loss, and so does each later run."""
     fill(tubemq, 90)
     fill(tubemq, 90, flush=False)
     query = Query(tubemq, "one", **CALM)
@@ -210,7 +210,7 @@ def test_a_crash_that_loses_messages_already_read_fails_the_query(tubemq: Embedd
 
 
 def test_reused_positions_are_detected_after_a_crash(tubemq: EmbeddedTubeMQ, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash comes when half of the range was given out; others fill the store up before the reader is back."""
+    """The broker crashes when half of the range is delivered. Others fill the store before the reader returns."""
     monkeypatch.setattr(partition_module, "ROWS", 20)
     fill(tubemq, 90)
     fill(tubemq, 180, flush=False)
@@ -288,7 +288,7 @@ def test_a_reader_fails_if_its_claim_expired(tubemq: EmbeddedTubeMQ) -> None:
 
 
 def test_a_driver_acquires_expired_claims_again(tubemq: EmbeddedTubeMQ) -> None:
-    """And joins the group again, which the master has forgotten too."""
+    """It also joins the group again, because the master has forgotten it, too."""
     fill(tubemq)
     query = Query(tubemq, **CALM)
     query.planned = lambda: tubemq.clock.advance(40)
@@ -346,7 +346,7 @@ def test_a_query_fails_if_its_group_may_not_read(tubemq: EmbeddedTubeMQ) -> None
 
 
 def test_a_query_fails_if_its_group_is_blacklisted_later(tubemq: EmbeddedTubeMQ) -> None:
-    """With a topic that asks for authorization its members may not come back."""
+    """If the topic requires authorization, the group's members may not return."""
     fill(tubemq)
     tubemq.authorize("one", GROUP)
     query = Query(tubemq, **CALM)
@@ -358,7 +358,7 @@ def test_a_query_fails_if_its_group_is_blacklisted_later(tubemq: EmbeddedTubeMQ)
 
 
 def test_a_reader_waits_when_the_broker_limits_its_rate() -> None:
-    """It answers 452, and how long to wait; nothing is left out."""
+    """The broker replies 452 and names the wait; the reader delivers every message."""
     calls = []
     for rules in ([], [LIMIT]):
         with EmbeddedTubeMQ(topics=TOPICS) as tubemq:
@@ -397,7 +397,7 @@ def test_a_query_fails_if_its_topic_is_deleted(tubemq: EmbeddedTubeMQ) -> None:
 @pytest.mark.parametrize("event", [flush_and_crash, stop], ids=lambda event: event.__name__)
 @pytest.mark.parametrize("nth", [1, 150, 300])
 def test_a_broker_restarts_under_a_sink(tubemq: EmbeddedTubeMQ, nth: int, event: Event, after: bool) -> None:
-    """The row that was stored and not acknowledged stands twice, and no other."""
+    """Only the row that was stored and not acknowledged is stored twice."""
     with tubemq.on("send_message", nth=nth, times=1).run(lambda: event(tubemq), after=after) as fault:
         assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
     assert fault.fired == 1
@@ -409,7 +409,7 @@ def test_a_broker_restarts_under_a_sink(tubemq: EmbeddedTubeMQ, nth: int, event:
 def test_a_broker_restarts_under_a_sink_with_many_sends_in_flight(
     tubemq: EmbeddedTubeMQ, event: Event, after: bool
 ) -> None:
-    """Those of them that it had stored are stored again, for it went before it could say so; none that came later."""
+    """Rows that the broker stored without an acknowledgement are stored twice; later rows are not."""
     with tubemq.on("send_message", nth=100, times=1).run(lambda: event(tubemq), after=after) as fault:
         assert write(tubemq, ROWS, **CALM) == len(ROWS)
     assert fault.fired == 1
@@ -420,7 +420,7 @@ def test_a_broker_restarts_under_a_sink_with_many_sends_in_flight(
 
 
 def test_a_crash_loses_rows_that_only_the_brokers_memory_had(tubemq: EmbeddedTubeMQ) -> None:
-    """TubeMQ acknowledges a message before it is in a file; no producer can know."""
+    """TubeMQ acknowledges a message before it is in a file, and no producer can detect that."""
     with tubemq.on("send_message", nth=150, times=1).run(lambda: crash(tubemq)) as fault:
         assert write(tubemq, ROWS, max_in_flight=1, **CALM) == len(ROWS)
     assert fault.fired == 1

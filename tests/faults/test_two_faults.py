@@ -1,6 +1,6 @@
-"""Two things go wrong, at places taken at random: rows are exact in the end, whatever happened on the way.
+"""Two faults at random places: the rows are exact in the end.
 
-They are the same in each run; TUBEMQ_TEST_SEED has others taken, where it says `random` by a seed that a failure shows.
+The places are the same in each run. TUBEMQ_TEST_SEED selects others; with `random` a failure shows the seed.
 """
 
 from __future__ import annotations

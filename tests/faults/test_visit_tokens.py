@@ -49,7 +49,7 @@ INVALID = "Visit Authorized Token is invalid!"
 
 @pytest.fixture
 def tubemq(use_timings: UseTimings) -> Iterator[EmbeddedTubeMQ]:
-    """No heartbeat brings a new token: calls have to get it. Each row that is given out asks for the claim before."""
+    """No heartbeat brings a new token, so requests have to get it. The reader proves its claim before each delivery."""
     use_timings(heartbeat_period=3600.0, claim_proof_max_age=0.0)
     with EmbeddedTubeMQ(topics=TOPICS, config=CHECKED) as cluster:
         yield cluster
@@ -71,7 +71,7 @@ def settings(tubemq: EmbeddedTubeMQ) -> ClientSettings:
 
 @pytest.mark.parametrize("moment", ["found", "planned", "given"])
 def test_a_stream_continues_after_token_rotations(tubemq: EmbeddedTubeMQ, moment: str) -> None:
-    """They come before a batch is planned, before its tasks run, or while these read."""
+    """The tokens rotate before a batch is planned, before its tasks run, or while these read."""
     query = Query(tubemq, **CALM)
     turns = []
 
@@ -104,7 +104,7 @@ def test_an_idle_stream_continues_after_token_rotations(tubemq: EmbeddedTubeMQ) 
 
 
 def test_a_batch_can_be_read_again_long_after_it_was_planned(tubemq: EmbeddedTubeMQ) -> None:
-    """A process joins the group once for all its tasks and tries, and leaves it at once."""
+    """A process joins the group once for all its tasks and attempts, and leaves it at once."""
     fill(tubemq)
     tasks = plan_batch(options(tubemq, **CALM))
     rotate(tubemq)
@@ -145,7 +145,7 @@ def test_a_task_continues_to_write_after_token_rotations(tubemq: EmbeddedTubeMQ)
 
 
 def test_effectively_once_works_across_token_rotations(tubemq: EmbeddedTubeMQ, use_timings: UseTimings) -> None:
-    """Each try finds what stands, and the bookmarks move."""
+    """Each attempt finds the stored rows, and the bookmarks move."""
     use_timings(task_settling=0.05)
     tubemq_settings = {"effectivelyOnce": True, "checkpointLocation": "/checkpoints/rotating"}
     rows = [{"value": b"%d" % number} for number in range(30)]
@@ -164,7 +164,7 @@ def test_effectively_once_works_across_token_rotations(tubemq: EmbeddedTubeMQ, u
 
 
 class Served:
-    """What `Writing` asks of a cluster."""
+    """The part of a cluster that `Writing` needs."""
 
     framing = "standard"
 

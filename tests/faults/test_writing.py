@@ -1,6 +1,7 @@
-"""Each call of a sink's task, with each thing that can become of it: all rows are stored, and none of them twice but
-those whose answers were lost; or the task fails with an error that says what happened, and the next attempt stores
-all rows.
+"""Each request of a sink's task with each kind of fault.
+
+All rows are stored, and only rows whose replies were lost are stored twice; or the task fails with an error that names
+the fault, and the next attempt stores all rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def once_each(*doubled: bytes) -> Counter[bytes]:
 
 
 def acknowledged(error: BaseException) -> int:
-    """How many rows are stored for certain, as the error says at its end."""
+    """Return the number of rows that are stored for certain, from the end of the error."""
     told = re.search(r"; (\d+) of (\d+) rows of the task are acknowledged($|\. Check that the brokers run)", str(error))
     assert told is not None, error
     assert int(told[1]) < int(told[2]) <= len(ROWS)
@@ -57,7 +58,7 @@ def acknowledged(error: BaseException) -> int:
 def check(
     tubemq: EmbeddedTubeMQ, method: str, kind: Kind, failure: Failure | None, *, times: int | None = None
 ) -> None:
-    """An attempt with the fault, and when it fails one without."""
+    """Write with the fault, and if that fails once more without."""
     with kind.befall(tubemq.on(method, times=times)) as fault:
         if failure is None:
             assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
@@ -181,7 +182,7 @@ def test_one_failed_send_of_many_is_retried(tubemq: EmbeddedTubeMQ, kind: Kind) 
 
 @pytest.mark.parametrize("kind", DAMAGED, ids=str)
 def test_all_sends_behind_a_damaged_reply_are_retried(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
-    """Whatever answers come behind it cannot be read any more: just those rows stand twice."""
+    """The replies behind it cannot be read any more; only their rows are stored twice."""
     with kind.befall(tubemq.on("send_message", nth=50, times=1)) as fault:
         assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
     assert fault.fired == 1
@@ -224,7 +225,7 @@ ALWAYS = [
 
 @pytest.mark.parametrize("case", ALWAYS, ids=[str(case.kind) for case in ALWAYS])
 def test_a_task_fails_if_sends_always_fail(tubemq: EmbeddedTubeMQ, case: Case) -> None:
-    """What was done unheard before stands beside the rows of the next attempt."""
+    """Rows that were stored without a reply stay beside the rows of the next attempt."""
     with case.kind.befall(tubemq.on("send_message")) as fault:
         with pytest.raises(case.error) as caught:
             write(tubemq, ROWS, max_in_flight=10)
@@ -276,7 +277,7 @@ def test_the_error_of_a_refused_row_counts_the_rows_acknowledged_before(tubemq: 
 
 
 def test_a_task_reports_wrong_credentials(tubemq: EmbeddedTubeMQ) -> None:
-    """Once may be a token that was changed: see above."""
+    """A single refusal may be due to a new token, see above."""
     with (
         code(415).befall(tubemq.on("send_message")) as fault,
         pytest.raises(

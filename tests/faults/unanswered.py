@@ -1,6 +1,7 @@
-"""The client's patience, by what happens and not by the time alone: all its timeouts are long here, and calls that a
-fault leaves without an answer are given up soon after it has met them. So a slow machine is never taken for a silent
-server.
+"""Timeouts of the client that follow events and not only the time.
+
+All timeouts are long here. A request that a fault leaves without a reply is given up soon after the fault met it. So
+the client never takes a slow machine for a silent server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TICK = 0.01
 
 @dataclass(eq=False)
 class _Rule:
-    """A fault at the servers, and the same one counted where calls are made."""
+    """A fault at the servers, and a counter of the requests that meet it at the client."""
 
     fault: Fault
     mirror: Fault
