@@ -1,4 +1,4 @@
-"""What must hold on every Spark: these tests use the installed package, pyspark and pytest, and nothing else.
+"""Tests for every release of Spark. They use only the installed package, pyspark and pytest.
 
 `make matrix` runs them in environments of their own (scripts/matrix.py).
 """
@@ -15,18 +15,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tubemq_spark
-from tests.matrix.trying import CONNECT, HAS_READ_LIMITS, Tried
+from tests.matrix.pipeline import CONNECT, HAS_READ_LIMITS, Pipeline
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In a run of all tests there is another Spark and another way to it."""
+    """Skip this folder in a run of all tests, which has another Spark session."""
     ours = config.inipath is not None and config.inipath.parent == Path(__file__).parent
     return None if ours else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not HAS_READ_LIMITS:  # before 4.2 Spark leaves it to the garbage collector to close some of its sockets
+    if not HAS_READ_LIMITS:  # before 4.2 Spark leaves some sockets to the garbage collector
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.socket:ResourceWarning")
 
 
@@ -39,7 +39,7 @@ def spark() -> Iterator[SparkSession]:
     assert Path(tubemq_spark.__file__).is_relative_to(sys.prefix), "not the installed package"
     builder = SparkSession.builder.remote("local[2]") if CONNECT else SparkSession.builder.master("local[2]")
     with warnings.catch_warnings():
-        # Connect starts its server with all of these, and then complains that some cannot be set any more.
+        # Connect starts its server with all of these, and then warns that some cannot be changed.
         warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
         session = (
             builder.appName("tubemq-spark matrix")
@@ -54,7 +54,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def tried(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> Iterator[Tried]:
-    used = Tried(spark, tubemq, tmp_path)
-    yield used
-    used.stop()
+def pipe(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(spark, tubemq, tmp_path)
+    yield made
+    made.stop()

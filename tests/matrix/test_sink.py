@@ -1,4 +1,4 @@
-"""What the sink promises beyond storing rows: stamps, receipts, each row once, dead letters."""
+"""The sink's features beyond storing rows: stamps, receipts, effectively-once, dead letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.matrix.trying import Tried
+from tests.matrix.pipeline import Pipeline
 from tubemq_spark import restore
 from tubemq_spark.testing import StoredMessage
 
@@ -19,17 +19,17 @@ STAMP = ("spark_id", "spark_batch", "spark_partition", "spark_row")
 
 
 @pytest.fixture(autouse=True)
-def _topics(tried: Tried) -> None:
-    tried.tubemq.create_topic("in", partitions=2)
-    tried.tubemq.create_topic("out", partitions=2)
+def _topics(pipe: Pipeline) -> None:
+    pipe.tubemq.create_topic("in", partitions=2)
+    pipe.tubemq.create_topic("out", partitions=2)
 
 
-def once(tried: Tried, receipts: Path, **trigger: bool) -> StreamingQuery:
-    """Copies one topic into the other with `effectivelyOnce`; rows of a partition have a key."""
-    frame = tried.stream("in").selectExpr(
+def once(pipe: Pipeline, receipts: Path, **trigger: bool) -> StreamingQuery:
+    """Copy one topic into the other with `effectivelyOnce`; the key of a row is its partition."""
+    frame = pipe.stream("in").selectExpr(
         "value", "CAST(partition AS STRING) AS key", "map('from', CAST(partition AS STRING)) AS attributes"
     )
-    return tried.start(frame, {"topic": "out", "effectivelyOnce": "true", "receipts": str(receipts)}, **trigger)
+    return pipe.start(frame, {"topic": "out", "effectivelyOnce": "true", "receipts": str(receipts)}, **trigger)
 
 
 def stamps(messages: list[StoredMessage]) -> Counter[tuple[str, ...]]:
@@ -37,19 +37,19 @@ def stamps(messages: list[StoredMessage]) -> Counter[tuple[str, ...]]:
 
 
 @pytest.mark.quick
-def test_a_repeated_batch_is_stored_once(tried: Tried, tmp_path: Path) -> None:
-    """And what came later too; receipts tell of each message."""
+def test_a_repeated_batch_is_stored_once(pipe: Pipeline, tmp_path: Path) -> None:
+    """Later rows are stored too, and the receipts list each message."""
     sent: Counter[bytes] = Counter()
-    for run in range(3):  # before 4.2 the second one does nothing but repeat the batch
+    for run in range(3):  # before 4.2 the second run only repeats the batch
         if run < 2:
-            sent += tried.send("in", *(b"%d" % number for number in range(40 * run, 40 * run + 40)))
-        query = once(tried, tmp_path / "receipts", availableNow=True)
+            sent += pipe.send("in", *(b"%d" % number for number in range(40 * run, 40 * run + 40)))
+        query = once(pipe, tmp_path / "receipts", availableNow=True)
         assert query.awaitTermination(240), query.status
         if run == 0:
-            tried.forget_commit()
-    assert tried.bodies("out") == sent
+            pipe.forget_commit()
+    assert pipe.bodies("out") == sent
 
-    stored = tried.tubemq.messages("out")
+    stored = pipe.tubemq.messages("out")
     assert set(stamps(stored).values()) == {1}
     told = pq.read_table(str(tmp_path / "receipts")).to_pylist()
     assert Counter((one["partition"], one["message_id"]) for one in told) == Counter(
@@ -58,25 +58,25 @@ def test_a_repeated_batch_is_stored_once(tried: Tried, tmp_path: Path) -> None:
     assert Counter(tuple(str(one[name]) for name in STAMP) for one in told) == stamps(stored)
 
 
-def test_stopped_in_the_middle_and_started(tried: Tried, tmp_path: Path) -> None:
-    """While messages come: each stands once, and those of a key are in their order."""
+def test_a_query_stopped_half_way_continues(pipe: Pipeline, tmp_path: Path) -> None:
+    """Each message is stored once, and those of a key in order, while new ones arrive."""
     sent: Counter[bytes] = Counter()
     for run in range(3):
-        query = once(tried, tmp_path / "receipts")
-        batches = len(tried.numbers("offsets"))
+        query = once(pipe, tmp_path / "receipts")
+        batches = len(pipe.numbers("offsets"))
         for begin in range(400 * run, 400 * run + 400, 100):
-            sent += tried.send("in", *(b"%d" % number for number in range(begin, begin + 100)))
+            sent += pipe.send("in", *(b"%d" % number for number in range(begin, begin + 100)))
             if begin == 400 * run:
-                tried.wait_for(lambda: len(tried.numbers("offsets")) > batches, "a micro-batch")  # noqa: B023
+                pipe.wait_for(lambda: len(pipe.numbers("offsets")) > batches, "a micro-batch")  # noqa: B023
         query.stop()
-    for _ in range(2):  # before 4.2 the first may do nothing but repeat a batch
-        query = once(tried, tmp_path / "receipts", availableNow=True)
+    for _ in range(2):  # before 4.2 the first run may only repeat a batch
+        query = once(pipe, tmp_path / "receipts", availableNow=True)
         assert query.awaitTermination(240), query.status
-    assert tried.bodies("out") == sent
+    assert pipe.bodies("out") == sent
 
     orders: Mapping[str, list[int]] = {"0": [], "1": []}
     places: Mapping[str, set[int]] = {"0": set(), "1": set()}
-    for message in tried.tubemq.messages("out"):
+    for message in pipe.tubemq.messages("out"):
         key = (message.attributes or {})["from"]
         orders[key].append(int(message.body))
         places[key].add(message.partition)
@@ -85,11 +85,11 @@ def test_stopped_in_the_middle_and_started(tried: Tried, tmp_path: Path) -> None
 
 
 @pytest.mark.quick
-def test_a_stamped_batch_write(tried: Tried, tmp_path: Path) -> None:
-    rows = tried.spark.range(0, 200, 1, 2).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 3 AS STRING) AS key")
-    tried.write(rows, "out", stampRows="true", receipts=str(tmp_path / "receipts"))
+def test_a_stamped_batch_write(pipe: Pipeline, tmp_path: Path) -> None:
+    rows = pipe.spark.range(0, 200, 1, 2).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 3 AS STRING) AS key")
+    pipe.write(rows, "out", stampRows="true", receipts=str(tmp_path / "receipts"))
 
-    stored = tried.tubemq.messages("out")
+    stored = pipe.tubemq.messages("out")
     assert Counter((message.body, *stamp[1:]) for message in stored for stamp in stamps([message])) == Counter(
         (b"%d" % (100 * task + row), "0", str(task), str(row)) for task in range(2) for row in range(100)
     )
@@ -101,27 +101,27 @@ def test_a_stamped_batch_write(tried: Tried, tmp_path: Path) -> None:
 
 
 @pytest.mark.quick
-def test_targets_of_rows(tried: Tried) -> None:
+def test_targets_of_rows(pipe: Pipeline) -> None:
     rows = [(b"%d" % number, 1, number % 2) for number in range(20)]
-    tried.write(tried.spark.createDataFrame(rows, "value binary, broker_id int, partition int"), "out")
-    found = Counter((message.body, 1, message.partition) for message in tried.tubemq.messages("out"))
+    pipe.write(pipe.spark.createDataFrame(rows, "value binary, broker_id int, partition int"), "out")
+    found = Counter((message.body, 1, message.partition) for message in pipe.tubemq.messages("out"))
     assert found == Counter(rows)
 
 
-def test_dead_letters_are_put_back(tried: Tried) -> None:
-    tried.tubemq.create_topic("dead_letters")
-    rows = tried.spark.range(0, 60, 1, 2).selectExpr(
+def test_dead_letters_are_restored(pipe: Pipeline) -> None:
+    pipe.tubemq.create_topic("dead_letters")
+    rows = pipe.spark.range(0, 60, 1, 2).selectExpr(
         "CAST(id AS STRING) AS value",
         "map('n', CAST(id AS STRING)) AS attributes",
         "IF(id % 3 = 0, ' t', 't') AS msg_type",
     )
-    tried.write(rows, "out", failedRows="deadLetter", deadLetterTopic="dead_letters")
-    assert tried.bodies("out") == Counter(b"%d" % number for number in range(60) if number % 3)
+    pipe.write(rows, "out", failedRows="deadLetter", deadLetterTopic="dead_letters")
+    assert pipe.bodies("out") == Counter(b"%d" % number for number in range(60) if number % 3)
 
-    dead = tried.batch("dead_letters")
-    tried.write(restore(dead).withColumn("msg_type", F.trim("msg_type")))
-    assert tried.bodies("out") == Counter(b"%d" % number for number in range(60))
+    dead = pipe.batch("dead_letters")
+    pipe.write(restore(dead).withColumn("msg_type", F.trim("msg_type")))
+    assert pipe.bodies("out") == Counter(b"%d" % number for number in range(60))
     assert all(
         (message.attributes, message.msg_type) == ({"n": message.body.decode()}, "t")
-        for message in tried.tubemq.messages("out")
+        for message in pipe.tubemq.messages("out")
     )

@@ -1,4 +1,4 @@
-"""What a test does with one cluster and one Spark: frames, queries, and what topics and checkpoints hold."""
+"""Helpers for tests with one cluster and one Spark: frames, queries, and the content of topics and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 T = TypeVar("T")
 
 CONNECT = os.environ.get("MATRIX_CONNECT") == "1"
-# By the number, for the feature that the package looks for is what is tested.
+# By the release number, because the package's detection of this feature is under test.
 HAS_READ_LIMITS = tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2])) >= (4, 2)
 
 
-class Tried:
-    """What a test does with one cluster: frames, queries, and what topics hold."""
+class Pipeline:
+    """Frames and queries of one cluster, and the content of its topics."""
 
     def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
         self.spark = spark
@@ -49,11 +49,11 @@ class Tried:
         frame.write.format("tubemq").options(**given).mode("append").save()
 
     def copy(self, frame: DataFrame, topic: str, **trigger: Any) -> StreamingQuery:
-        """Streams the frame's `value` into a topic."""
+        """Start a query that writes the frame's `value` to a topic."""
         return self.start(frame.select("value"), {"topic": topic}, **trigger)
 
     def start(self, frame: DataFrame, options: Mapping[str, str], **trigger: Any) -> StreamingQuery:
-        """Streams the frame into the sink."""
+        """Start a query that writes the frame to the sink."""
         given = {"tubemq.master": self.tubemq.master, "checkpointLocation": str(self.checkpoint), **options}
         writer = frame.writeStream.format("tubemq").options(**given)
         query = (writer.trigger(**trigger) if trigger else writer).start()
@@ -88,7 +88,7 @@ class Tried:
         return found
 
     def wait_for_copies(self, topic: str, wanted: Counter[bytes]) -> None:
-        """Until they all stand there and the micro-batch that brought the last of them is committed."""
+        """Wait until the topic has all bodies and the micro-batch of the last one is committed."""
         self.wait_for(lambda: self.bodies(topic) == wanted, "all messages")
         last = self.numbers("offsets")[-1]
         self.wait_for(lambda: last in self.numbers("commits"), f"the end of micro-batch {last}")
@@ -99,13 +99,13 @@ class Tried:
         return sorted(int(file.name) for file in (self.checkpoint / log).glob("[0-9]*"))
 
     def end(self, batch_id: int) -> dict[str, dict[str, int]]:
-        """Where a micro-batch ends, by the offset log."""
+        """Return the end of a micro-batch from the offset log."""
         text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
         offsets: dict[str, dict[str, int]] = json.loads(text)["offsets"]
         return offsets
 
     def forget_commit(self) -> int:
-        """As if Spark had crashed before the last micro-batch's entry in the commit log."""
+        """Remove the last entry of the commit log, as after a crash of Spark before it; return its number."""
         last = self.numbers("commits")[-1]
         for name in (str(last), f".{last}.crc"):
             (self.checkpoint / "commits" / name).unlink()
