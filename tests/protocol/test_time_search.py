@@ -17,7 +17,7 @@ from tubemq_spark.protocol import time_search
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.not_found import NotFound
-from tubemq_spark.protocol.time_search import NEIGHBOURHOOD, Reply, TimeSearch, time_in
+from tubemq_spark.protocol.time_search import NEIGHBOURHOOD, Reply, Search, time_in, whole_minute
 
 OURS, OTHERS = 7, 8
 MINUTE = 60_000_000
@@ -45,7 +45,7 @@ class TimedStore:
 
     def search(self, minute: int, neighbourhood: int = NEIGHBOURHOOD, *, seconds: int = 0) -> int:
         moment = minute * MINUTE + seconds * 1_000_000
-        search = TimeSearch(moment, self.earliest, self.end, self.time_of, neighbourhood=neighbourhood)
+        search = Search(whole_minute(moment), self.earliest, self.end, self.time_of, neighbourhood=neighbourhood)
         while (probe := search.next_probe()) is not None:
             assert self.earliest <= probe.position <= self.end
             self.probes += 1
@@ -146,7 +146,7 @@ def test_entries_without_times_are_read_at_most_twice() -> None:
     assert timed.fetches <= 2 * len(untimed) / 3000 + 4 * math.log2(size)
 
 
-def probe_all(timed: TimedStore, search: TimeSearch) -> None:
+def probe_all(timed: TimedStore, search: Search) -> None:
     while (probe := search.next_probe()) is not None:
         timed.fetches += probe.fetches
         begin = timed.store.seek(probe.position).curr_offset
@@ -161,7 +161,7 @@ def test_a_search_gives_up_before_it_has_read_a_whole_store_without_times(
 ) -> None:
     monkeypatch.setattr(time_search, "MOST_UNTIMED", 2_000)
     timed = spread(60_000, share, untimed=range(60_000), per_fetch=300)
-    search = TimeSearch(0, 0, timed.end, timed.time_of)
+    search = Search(0, 0, timed.end, timed.time_of)
     probe_all(timed, search)
     assert search.is_hopeless
     assert search.position is None
@@ -188,7 +188,7 @@ def test_entries_of_other_partitions_take_few_probes() -> None:
 
 
 def test_an_empty_store_needs_no_probe() -> None:
-    search = TimeSearch(0, 5 * UNIT, 5 * UNIT, lambda message: None)
+    search = Search(0, 5 * UNIT, 5 * UNIT, lambda message: None)
     assert search.next_probe() is None
     assert search.position == 5 * UNIT
 
@@ -198,14 +198,14 @@ def one(number: int) -> Message:
 
 
 def test_messages_sent_during_a_search_count_as_behind_the_end() -> None:
-    search = TimeSearch(0, 0, 2 * UNIT, lambda message: message.messageId * MINUTE - 2 * MINUTE)
+    search = Search(0, 0, 2 * UNIT, lambda message: message.messageId * MINUTE - 2 * MINUTE)
     assert search.next_probe() == (0, 2)
     assert search.found(0, [Reply(0, [one(0), one(1), one(2)]), NotFound.END], 3 * UNIT)
     assert search.position == 2 * UNIT
 
 
 def test_a_search_starts_again_after_a_truncation() -> None:
-    search = TimeSearch(5 * MINUTE, 0, 5000 * UNIT, lambda message: message.messageId * MINUTE)
+    search = Search(5 * MINUTE, 0, 5000 * UNIT, lambda message: message.messageId * MINUTE)
     assert search.next_probe() == (2500 * UNIT, 1)
     assert search.found(900 * UNIT, [NotFound.END], 900 * UNIT)
     assert search.next_probe() == (0, 2)
@@ -215,7 +215,7 @@ def test_a_search_starts_again_after_a_truncation() -> None:
 
 def test_a_search_goes_on_after_retention_removed_the_earliest_position() -> None:
     """The seek leads to the first entry that is left."""
-    search = TimeSearch(5 * MINUTE, 0, 9 * UNIT, lambda message: message.messageId * MINUTE)
+    search = Search(5 * MINUTE, 0, 9 * UNIT, lambda message: message.messageId * MINUTE)
     assert search.next_probe() == (0, 2)
     assert search.found(6 * UNIT, [Reply(6 * UNIT, [one(4), one(8), one(9)]), NotFound.END], 9 * UNIT)
     assert search.position == 7 * UNIT
@@ -231,7 +231,7 @@ def test_a_search_goes_on_after_retention_removed_the_earliest_position() -> Non
     ],
 )
 def test_a_probe_that_tells_nothing_is_repeated(outcomes: list[Reply | NotFound]) -> None:
-    search = TimeSearch(0, 2 * UNIT, 9 * UNIT, lambda message: 0)
+    search = Search(0, 2 * UNIT, 9 * UNIT, lambda message: 0)
     probe = search.next_probe()
     assert probe == (2 * UNIT, 2)
     assert not search.found(2 * UNIT, outcomes, 9 * UNIT)
@@ -240,7 +240,7 @@ def test_a_probe_that_tells_nothing_is_repeated(outcomes: list[Reply | NotFound]
 
 
 def test_replies_after_another_client_moved_the_cursor_are_not_used() -> None:
-    search = TimeSearch(5 * MINUTE, 0, 9 * UNIT, lambda message: message.messageId * MINUTE)
+    search = Search(5 * MINUTE, 0, 9 * UNIT, lambda message: message.messageId * MINUTE)
     overlapping = [Reply(0, [one(1), one(2)]), Reply(UNIT, [one(7)])]
     assert search.found(0, overlapping, 9 * UNIT)
     assert search.next_probe() == (2 * UNIT, 4)

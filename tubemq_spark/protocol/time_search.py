@@ -71,6 +71,11 @@ def time_in(message: Payload, zone: tzinfo) -> int | None:
     return decode_attributes(attributes, zone).msg_time
 
 
+def whole_minute(moment: int) -> int:
+    """Round `moment`, in microseconds since the epoch, down to its minute."""
+    return moment - moment % _MINUTE
+
+
 class Probe(NamedTuple):
     """A seek to `position`, and the number of fetches behind it."""
 
@@ -325,21 +330,6 @@ _HANDLERS: Mapping[State, Callable[[Search, Sequence[_Window], bool], None]] = {
     State.PINPOINTING: Search._locate,
     State.SAMPLING: Search._sample,
 }
-
-
-class TimeSearch(Search):
-    """A `Search` by time: `moment` and the results of `time_of` are in microseconds since the epoch."""
-
-    def __init__(
-        self,
-        moment: int,
-        earliest: int,
-        end: int,
-        time_of: Callable[[StoredMessage], int | None],
-        *,
-        neighbourhood: int = NEIGHBOURHOOD,
-    ) -> None:
-        super().__init__(moment - moment % _MINUTE, earliest, end, time_of, neighbourhood=neighbourhood)
 
 
 def _windows(begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> tuple[list[_Window], bool]:

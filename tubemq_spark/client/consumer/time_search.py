@@ -23,7 +23,7 @@ from tubemq_spark.protocol.flow_rules import LONGEST_WAIT
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.time_search import Payload, Reply, Search, TimeSearch, time_in
+from tubemq_spark.protocol.time_search import Payload, Reply, Search, time_in, whole_minute
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def find_positions(
         return time_in(cast(Payload, message), zone)
 
     searches = {
-        partition: TimeSearch(moment, earliest[partition], prober.claims.position(partition).end, time_of)
+        partition: Search(whole_minute(moment), earliest[partition], prober.claims.position(partition).end, time_of)
         for partition, moment in moments.items()
     }
     found = run_searches(prober, searches, "a time")
