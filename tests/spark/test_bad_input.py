@@ -104,19 +104,11 @@ on_one_server = pytest.mark.parametrize("cluster", [EMBEDDED], indirect=True)
 @on_one_server
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [
+    [  # tests/source/test_options.py has all errors, without Spark
         ({"tubemq.master": None}, "option 'tubemq.master' is required: host:port"),
-        ({"tubemq.group": None}, "option 'tubemq.group' is required: the name of a consumer group"),
-        ({"subscribe": None}, "option 'subscribe' is required: topic"),
         ({"tubemq.mastre": "m"}, "option 'tubemq.mastre' is unknown; did you mean 'tubemq.master'?"),
-        ({"tubemq.rpc.timeoutms": "soon"}, "option 'tubemq.rpc.timeoutMs' is 'soon'; expected milliseconds"),
-        ({"tubemq.rpc.framing": "odd"}, "expected auto, standard or prefixed"),
-        ({"tubemq.group": "a:b"}, "option 'tubemq.group' is 'a:b'; expected"),
         ({"failOnDataLoss": "maybe"}, "option 'failOnDataLoss' is 'maybe'; expected true or false"),
-        ({"startingOffsets": "first"}, "option 'startingOffsets' is 'first'; expected earliest, latest, group or"),
-        ({"startingOffsets": "{"}, "it is neither one of the words nor JSON"),
         ({"startingOffsets": {"t": {"1:0": 29}}}, "positions are multiples of 28"),
-        ({"tubemq.password": None, "tubemq.passwordFile": "/no/file"}, "/no/file gives no password"),
     ],
 )
 def test_bad_options_are_refused_at_load(failing: Failing, options: dict[str, object], sentence: str) -> None:
@@ -217,7 +209,7 @@ def wrong_master(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[W
             pytest.param("embedded", kind, id=f"embedded-{kind}")
             for kind in ("nobody", "silence", "broker", "http", "no name")
         ),
-        pytest.param("real", "broker", id="real-broker", marks=pytest.mark.real),
+        pytest.param("real", "broker", id="real-broker", marks=[pytest.mark.real, pytest.mark.thorough]),
     ],
     indirect=True,
 )
