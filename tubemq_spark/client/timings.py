@@ -37,6 +37,7 @@ class Timings:
 
     # consumer: claims and fetches
     claim_proof_max_age: float = 1.0  # an older proof of the claim is renewed before messages are delivered
+    refused_fetch_pause: float = 0.2  # before the next fetch from a broker that is closed or slow
     flush_poll: float = 0.5  # between two requests that ask whether a broker has written messages to its files
     reader_close_timeout: float = 3.0  # a heartbeat or unregister must not wait long for a broker that is down
     claims_close_timeout: float = 2.0  # the same for the driver's claims: stopping a query must not hang

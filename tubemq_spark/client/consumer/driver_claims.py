@@ -388,7 +388,7 @@ class DriverClaims:
         return GroupRequests(self._session.settings, self._session.group, self._session.token)
 
     def _retries(self, what: str, seconds: float) -> Retries:
-        return Retries(_log, what, seconds)
+        return Retries(_log, what, seconds, clock=self._clock)
 
     @staticmethod
     def _gave_up(error: TransportError, partitions: Iterable[Partition], seconds: float) -> TransportError:

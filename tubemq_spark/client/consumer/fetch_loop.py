@@ -31,8 +31,6 @@ from tubemq_spark.protocol.range_commands import Action, Command
 
 _log = logging.getLogger(__name__)
 
-_RETRY_PAUSE = 0.2  # seconds before the next fetch of a broker that is closed or slow
-
 
 class _ClaimRefusedError(Exception):
     """The broker refused a seek: another client holds the partition, or the visit token is too old."""
@@ -235,6 +233,6 @@ class FetchLoop:
             return 0.0 if kind is NotFound.WAIT else None
         if reaction_to(code) in (Reaction.RETRY, Reaction.WAIT):
             exact.on_not_found(NotFound.WAIT)  # the broker is closed or slow, and the cursor stays
-            return _RETRY_PAUSE
+            return self._settings.timings.refused_fetch_pause
         self._claim.check(code, reply.errMsg, what)
         raise AssertionError("unreachable")
