@@ -1,4 +1,4 @@
-"""The garbage collector while tasks write, and what is left of that."""
+"""Python's garbage collector runs rarely while a task writes, and as before afterwards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_task_collects_rarely_and_leaves_the_setting_as_it_was(cluster: Embedd
         writing.write(rows)
     finally:
         gc.callbacks.remove(note)
-    assert len(seen) <= 6  # of about 30; some come before and behind the task
+    assert len(seen) <= 6  # instead of about 30; some run before and after the task
     assert gc.get_threshold() == USUAL
 
 

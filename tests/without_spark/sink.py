@@ -164,9 +164,8 @@ def run_task(
     names = columns.fieldNames()
     with task.running() if task else nullcontext():
         if by_rows:
-            written = TubeMQStreamRowWriter(unpickled._plan).write(
-                iter([Row(**{name: row.get(name) for name in names}) for row in rows])
-            )
+            spark_rows = (Row(**{name: row.get(name) for name in names}) for row in rows)
+            written = TubeMQStreamRowWriter(unpickled._plan).write(spark_rows)
         else:
             written = unpickled.write(batches(rows, columns, size))
     copy: Written = pickle.loads(pickle.dumps(written))
