@@ -19,7 +19,7 @@ import pytest
 from tests import messages, reading
 from tests.clusters import LAYOUTS, Cluster, Layout
 from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
-from tests.clusters.telling_ids import wait_until_ids_tell
+from tests.clusters.unambiguous_ids import wait_until_ids_are_unambiguous
 from tests.faults.engine import Query
 from tests.messages import Sent, bring_into_files
 from tests.real.cluster import RealTubeMQ
@@ -51,7 +51,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def telling_ids(broker: Cluster) -> None:
     if isinstance(broker, RealTubeMQ):
-        wait_until_ids_tell(broker, CLOCK, _LONGEST)
+        wait_until_ids_are_unambiguous(broker, CLOCK, _LONGEST)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 from tests import messages
 from tests.clusters import Layout
 from tests.clusters.real import RealCluster
-from tests.clusters.telling_ids import wait_until_ids_tell
+from tests.clusters.unambiguous_ids import wait_until_ids_are_unambiguous
 from tests.histories.ledger import CRASH, ITSELF, Entry, Extent, Ledger, Row, Store, store_of
 from tests.histories.script import Setting
 from tests.histories.world import PATIENCE, RIVAL, Rivals, Seen, chosen, pick, refused_refill
@@ -36,7 +36,7 @@ class RealServer:
         self.cluster.close()
 
     def world(self, setting: Setting) -> RealWorld:
-        wait_until_ids_tell(self.cluster, self._clock, 150.0)  # for it may have crashes
+        wait_until_ids_are_unambiguous(self.cluster, self._clock, 150.0)  # for it may have crashes
         return RealWorld(self.cluster, setting)
 
 

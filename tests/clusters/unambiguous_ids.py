@@ -17,7 +17,7 @@ _HALF_A_WAVE = (1 << 41) / 1e9  # seconds in which ids rise, or fall
 _AROUND_A_TURN = 75.0  # seconds in which they do not distinguish them, with a margin
 
 
-def wait_until_ids_tell(cluster: Cluster, topic: str, seconds: float) -> None:
+def wait_until_ids_are_unambiguous(cluster: Cluster, topic: str, seconds: float) -> None:
     """Wait until ids distinguish messages for the next `seconds`. Sends two messages to `topic` to see their ids."""
     moment = time.monotonic() + _seconds_until_then(cluster, topic, seconds)
     wait_until(lambda: time.monotonic() >= moment, patience=_HALF_A_WAVE)
