@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from tubemq_spark.cli import Commands
 from tubemq_spark.cli.requirements import INSTALL_SPARK
-from tubemq_spark.cli.snippet import in_new_terminal, pyspark_code
 from tubemq_spark.errors import TransportError
 from tubemq_spark.testing import EmbeddedTubeMQ, Release
 
@@ -26,6 +28,28 @@ Ctrl-C stops it. In another terminal, start PySpark ({install}):
 Then paste this to read and write the topic, and to stop the query:
 {code}
 """
+# Not indented, because Python would refuse that. In parentheses, because a shell executes pasted lines one by one.
+_CODE = """\
+query = (
+    spark.readStream.format("tubemq")
+    .option("tubemq.master", "{master}")
+    .option("tubemq.group", "my_group")
+    .option("subscribe", "{topic}")
+    .option("startingOffsets", "earliest")
+    .load()
+    .selectExpr("CAST(value AS STRING) AS value", "partition", "message_id")
+    .writeStream.format("console")
+    .start()
+)
+(
+    spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    .write.format("tubemq").mode("append")
+    .option("tubemq.master", "{master}")
+    .option("topic", "{topic}")
+    .save()
+)
+query.processAllAvailable()
+query.stop()"""
 
 
 def add_to(commands: Commands) -> None:
@@ -94,31 +118,18 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
 
 
 def _as_json(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
-    facts: dict[str, Any] = {
-        "master": tubemq.master,
-        "brokers": tubemq.broker_ids,
-        "topics": topics,
-        "release": tubemq.release.value,
-    }
-    return json.dumps(facts) + "\n"
-
-
-def _port(text: str) -> int:
-    return _within(text, 0, 65_535)
-
-
-def _count(text: str) -> int:
-    return _within(text, 1, 100)
+    where = {"master": tubemq.master, "brokers": tubemq.broker_ids}
+    return json.dumps({**where, "topics": topics, "release": tubemq.release.value}) + "\n"
 
 
 def _topic(text: str) -> tuple[str, int]:
     name, _, partitions = text.partition(":")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
-    return name, _within(partitions or "3", 1, 1000)
+    return name, _number(1, 1000, partitions or "3")
 
 
-def _within(text: str, least: int, most: int) -> int:
+def _number(least: int, most: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -126,3 +137,18 @@ def _within(text: str, least: int, most: int) -> int:
     if not least <= number <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
     return number
+
+
+_port, _count = partial(_number, 0, 65_535), partial(_number, 1, 100)
+
+
+def in_new_terminal(command: str) -> str:
+    """Return `command`, after a line that activates the virtual environment if a new terminal needs it."""
+    script = Path(sys.executable).parent / "activate"
+    activate = f". {os.path.relpath(script)}\n" if script.exists() and shutil.which("tubemq-spark") is None else ""
+    return activate + command
+
+
+def pyspark_code(master: str, topic: str) -> str:
+    """Return code for a PySpark shell: start a query that shows the topic, send ten rows, and stop the query."""
+    return _CODE.format(master=master, topic=topic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console, Group
@@ -40,9 +39,7 @@ class Display:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -77,11 +74,6 @@ class Display:
         rows = Panel(_newest(self._rows, self._console.width), title="rows", title_align="left")
         progress = Panel(_progress(self._batches), title="micro-batches", title_align="left")
         live.update(Group(rows, progress, status), refresh=True)
-
-
-def console() -> Console:
-    """Return a console on standard output."""
-    return Console(highlight=False)
 
 
 def _sample(rows: Sequence[Reading], count: int) -> list[Reading]:

@@ -18,20 +18,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the command line, and return its exit status."""
     try:
         given = _parse(arguments)
-        return _run(given)
+        try:
+            return int(given.run(given))
+        except TubeMQError as error:
+            print(f"tubemq-spark {given.command}: {error}", file=sys.stderr)
+            return 2 if isinstance(error, ConfigError) else 1
     except SystemExit as end:  # argparse has printed the mistake or its help
         return 0 if end.code is None else int(end.code)
     except KeyboardInterrupt:
         print("tubemq-spark: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def _run(given: argparse.Namespace) -> int:
-    try:
-        return int(given.run(given))
-    except TubeMQError as error:
-        print(f"tubemq-spark {given.command}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
