@@ -24,10 +24,10 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Framing, Method, OpType, ServiceType
 from tubemq_spark.protocol.envelope import Request, Response, decode_reply, encode_request
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
+from tubemq_spark.protocol.message import encode_content
 from tubemq_spark.protocol.metadata import parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.protocol.send_request import encode_content
 from tubemq_spark.source.batch_planner import plan_batch
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ

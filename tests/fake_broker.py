@@ -9,8 +9,8 @@ from tests.peers import Peer, answering, message_reply
 from tests.protocol.simulated_store import UNIT, Fetched, SimulatedStore, Sought
 from tubemq_spark.protocol.constants import Method, OpType
 from tubemq_spark.protocol.envelope import Request, Response
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.not_found import NotFound
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 
 OURS = 7

@@ -19,11 +19,11 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeT
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import split_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES
 
 UNIT = INDEX_MSG_UNIT_SIZE
 OBSERVER = "observer"

@@ -10,13 +10,11 @@ from typing import cast
 
 from tests.protocol.simulated_store import UNIT, Fetched, FilesEnd, Limits, Message, SimulatedStore, Sought
 from tubemq_spark.errors import PositionMovedError
-from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.not_found import NotFound
-from tubemq_spark.protocol.range_commands import Action, Command
-from tubemq_spark.protocol.range_state import State
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, Command, State
 
 OURS = 7
 PARTITION = Partition(3, "demo", OURS)

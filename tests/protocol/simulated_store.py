@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tubemq_spark.protocol.not_found import NotFound
+from tubemq_spark.protocol.errcode import NotFound
 
 UNIT = 28
 

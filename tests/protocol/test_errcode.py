@@ -14,11 +14,13 @@ from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import (
     REACTIONS,
     ErrCode,
+    NotFound,
     Reaction,
     code_name,
     error_for_code,
     error_for_failure,
     is_elsewhere,
+    not_found_kind,
     reaction_to,
 )
 
@@ -117,3 +119,20 @@ def test_an_exception_is_shown_by_its_simple_name(text: str, shown: str) -> None
     error = error_for_failure(Failure("java.lang.reflect.InvocationTargetException", text), "get from broker 1")
     assert str(error) == f"get from broker 1 failed at the server with InvocationTargetException: {shown}"
     assert (error.code, error.name, error.message) == (-1, "InvocationTargetException", text)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("The request offset reached maxOffset!", NotFound.END),
+        ("Can't found Message by index!", NotFound.PASSED),
+        ("Can't found Message by index in cache", NotFound.WAIT),
+        ("Request offset reached cache maxOffset", NotFound.WAIT),
+        ("current offset is exceed max file offset", NotFound.WAIT),
+        ("current offset is exceed max offset!", NotFound.WAIT),
+        ("RpcServer consume speed limit!", NotFound.WAIT),
+        ("", NotFound.WAIT),
+    ],
+)
+def test_the_kind_of_a_404(message: str, kind: NotFound) -> None:
+    assert not_found_kind(message) is kind

@@ -23,8 +23,8 @@ from tests.protocol.range_session import (
 from tests.protocol.simulated_store import UNIT
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import exact_range
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.not_found import NotFound
 from tubemq_spark.protocol.range_state import State
 
 

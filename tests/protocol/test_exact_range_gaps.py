@@ -16,9 +16,7 @@ from tests.protocol.range_session import (
     store_of,
 )
 from tests.protocol.simulated_store import UNIT, Limits, SimulatedStore
-from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
-from tubemq_spark.protocol.range_commands import Action
-from tubemq_spark.protocol.range_state import State
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES, Action, State
 
 
 @pytest.mark.parametrize("owns_store", [True, False])

@@ -13,8 +13,7 @@ from tests.protocol.range_session import (
 )
 from tests.protocol.simulated_store import UNIT, Fetched, Limits, SimulatedStore
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.range_commands import Action, Command
-from tubemq_spark.protocol.range_state import State
+from tubemq_spark.protocol.range_state import Action, Command, State
 
 
 def test_a_range_to_the_end_of_an_unshared_store_takes_two_round_trips() -> None:

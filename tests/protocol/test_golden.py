@@ -25,7 +25,7 @@ from tubemq_spark.protocol.envelope import (
     encode_request,
     parse,
 )
-from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, parse_msg_time, split_payload
 from tubemq_spark.protocol.metadata import (
@@ -36,7 +36,6 @@ from tubemq_spark.protocol.metadata import (
     parse_failure_info,
     parse_producer_topic,
 )
-from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.protocol.rpc import RpcProtocol

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.consumer_lifecycle import CLAIM, MEMBER, ClaimEvent, ClaimState, MemberEvent, MemberState
-from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.lifecycle import CLAIM, MEMBER, ClaimEvent, ClaimState, Lifecycle, MemberEvent, MemberState
 from tubemq_spark.protocol.producer_lifecycle import SEND, SendEvent, SendState
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zlib
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -7,18 +8,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.auth import Credentials, broker_authorization
 from tubemq_spark.protocol.message import (
     NO_ATTRIBUTES,
     Attributes,
     check_sum,
     decode_attributes,
     encode_attributes,
+    encode_content,
     encode_payload,
+    encode_target,
     filter_code,
     format_msg_time,
     parse_msg_time,
     split_payload,
 )
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 RESERVED = ("$msgType$", "$msgTime$")
 plain_text = st.text(st.characters(exclude_characters=",=", exclude_categories=["Cs"]), max_size=12)
@@ -199,3 +205,41 @@ def test_filter_codes(text: str, code: int) -> None:
 
 def test_filter_codes_are_java_ints() -> None:
     assert filter_code("polygenelubricants") == -(1 << 31)
+
+
+@given(
+    payload=st.binary(max_size=300),
+    flag=st.sampled_from([0, 1]),
+    msg_type=st.none() | st.text(max_size=20),
+    msg_time=st.none() | st.just("202611210830"),
+    partition_id=st.sampled_from([0, 2, 10_001]),
+    token=st.integers(-2, 2**63 - 1),
+    credentials=st.none() | st.just(Credentials("me", "secret")),
+)
+def test_target_and_content_are_one_request(
+    payload: bytes,
+    flag: int,
+    msg_type: str | None,
+    msg_time: str | None,
+    partition_id: int,
+    token: int,
+    credentials: Credentials | None,
+) -> None:
+    authorization = broker_authorization(credentials, token, 1_700_000_000_000, 17)
+    target = encode_target("client", Partition(3, "demo", partition_id), authorization)
+    content = encode_content(payload, flag, msg_type, msg_time)
+
+    request = broker_pb.SendMessageRequestP2B.FromString(target + content)
+
+    assert request == broker_pb.SendMessageRequestP2B(
+        clientId="client",
+        topicName="demo",
+        partitionId=partition_id,
+        data=payload,
+        flag=flag,
+        checkSum=zlib.crc32(payload) & 0x7FFFFFFF,
+        sentAddr=0x7F000001,
+        msgType=msg_type,
+        msgTime=msg_time,
+        authInfo=authorization,
+    )

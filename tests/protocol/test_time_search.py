@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.protocol.simulated_store import UNIT, Fetched, Limits, Message, SimulatedStore
 from tubemq_spark.protocol import time_search
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
-from tubemq_spark.protocol.not_found import NotFound
 from tubemq_spark.protocol.time_search import NEIGHBOURHOOD, Reply, Search, time_in, whole_minute
 
 OURS, OTHERS = 7, 8

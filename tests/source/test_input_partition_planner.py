@@ -10,8 +10,8 @@ import pytest
 
 from tests.faults.engine import PATIENT, Query, Row
 from tubemq_spark.client import forget_servers
-from tubemq_spark.protocol.entry_count import MAX_EMPTY_ENTRIES
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.range_state import MAX_EMPTY_ENTRIES
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 

@@ -184,3 +184,18 @@ def error_for_failure(failure: Failure, what: str) -> ServerError:
     name = shown(failure.simple_name, _MAX_NAME)
     text = f"{what} failed at the server with {name}: {shown(failure.text) or 'no further text'}"
     return ServerError(text, code=-1, name=name, message=shown(failure.text, _MAX_MESSAGE))
+
+
+class NotFound(Enum):
+    """The kinds of error code 404."""
+
+    END = auto()  # the cursor is at the end of the store
+    PASSED = auto()  # the cursor passed the rest of a memory block, without messages of this partition
+    WAIT = auto()  # the cursor stays: the broker cannot read these messages now
+
+
+def not_found_kind(message: str) -> NotFound:
+    """Return the kind of a 404, which only its text tells (wire: MsgFileStore, MsgMemStore, BrokerServiceServer)."""
+    if "reached maxOffset" in message:
+        return NotFound.END
+    return NotFound.PASSED if "found Message by index!" in message else NotFound.WAIT

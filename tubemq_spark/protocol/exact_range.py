@@ -39,14 +39,24 @@ from collections.abc import Callable, Mapping, Sequence
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.data_loss import loss_of
-from tubemq_spark.protocol.entry_count import EntryCount
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of, key_of
 from tubemq_spark.protocol.gap_search import GapSearch
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.not_found import NotFound
-from tubemq_spark.protocol.range_commands import Action, Command, CommandQueue
-from tubemq_spark.protocol.range_state import AT_END, NOTHING, AssumedEnd, Event, Outcome, Reply, State
-from tubemq_spark.protocol.read_cursor import ReadCursor
+from tubemq_spark.protocol.range_state import (
+    AT_END,
+    NOTHING,
+    Action,
+    AssumedEnd,
+    Command,
+    CommandQueue,
+    EntryCount,
+    Event,
+    Outcome,
+    ReadCursor,
+    Reply,
+    State,
+)
 
 
 class ExactRange:

@@ -17,6 +17,8 @@ from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 
 from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 ATTRIBUTES_FLAG = 1
 MSG_TYPE_KEY = "$msgType$"
@@ -181,3 +183,29 @@ def _refuse_separators(what: str, text: str) -> None:
             f"{what} {text!r} contains ',' or '=', which TubeMQ uses as separators: encode it, for example with "
             "url_encode"
         )
+
+
+# A send request is target plus content, because protobuf reads two messages one behind the other as one message. Each
+# is encoded once: a target for all records of a partition, a content for all attempts (wire: SendMessageRequestP2B).
+_SENT_ADDR = 0x7F000001  # 127.0.0.1; the broker stores it beside the message and shows it to nobody
+
+
+def encode_target(client_id: str, partition: Partition, authorization: broker_pb.AuthorizedInfo) -> bytes:
+    """Return the part of a request that names sender and partition."""
+    return broker_pb.SendMessageRequestP2B(
+        clientId=client_id,
+        topicName=partition.topic,
+        partitionId=partition.partition_id,
+        sentAddr=_SENT_ADDR,
+        authInfo=authorization,
+    ).SerializePartialToString()
+
+
+def encode_content(payload: bytes, flag: int, msg_type: str | None, msg_time: str | None) -> bytes:
+    """Return the part of a request that holds the record. `payload` and `flag` are `message.encode_payload`'s.
+
+    The broker filters by `msg_type`, counts by `msg_time` (`yyyyMMddHHmm`), and compares the check sum.
+    """
+    return broker_pb.SendMessageRequestP2B(
+        data=payload, flag=flag, checkSum=check_sum(payload), msgType=msg_type, msgTime=msg_time
+    ).SerializePartialToString()

@@ -1,14 +1,17 @@
-"""The states and events of an `ExactRange`, and what it keeps from one reply to the next."""
+"""The state of an `ExactRange`: commands in flight, the broker's read cursor, empty entries, and proofs to come."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.constants import ENTRIES_PER_READ
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage
 
 
@@ -64,3 +67,147 @@ class Outcome:
 
 NOTHING = Reply(-1, (), -1)
 AT_END = Reply(sys.maxsize, (), -1)  # a 404 says that the cursor is behind all that the reader needs, not where
+
+
+class Action(Enum):
+    SEEK = auto()  # register at `position`
+    FIND_FLUSHED_END = auto()  # register at `position` to read files only: the reply has the position where they end
+    FETCH = auto()  # get messages, in manual mode
+    ROLL_BACK = auto()  # commit with lastPackConsumed=false
+
+
+class Command(NamedTuple):
+    action: Action
+    position: int = -1
+
+
+class CommandQueue:
+    """Commands to send, and commands that wait for their replies, which come in the same order.
+
+    A new plan starts a new generation. Replies to commands of earlier generations arrive but do not matter any more.
+    """
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._to_send: list[Command] = []
+        self._unanswered: deque[tuple[int, Command]] = deque()
+
+    def plan(self, commands: Sequence[Command]) -> None:
+        """Send `commands` next, and ignore the replies to all that was sent before."""
+        self._generation += 1
+        self._to_send = list(commands)
+
+    def repeat(self, command: Command) -> None:
+        """Send `command` again, as a part of the same plan."""
+        self._to_send = [command]
+
+    def next_commands(self, fetches: int) -> list[Command]:
+        """Return the commands to send now, with as many fetches as are missing to have `fetches` in flight."""
+        in_flight = sum(
+            generation == self._generation and command.action is Action.FETCH
+            for generation, command in self._unanswered
+        )
+        commands = self._to_send + [Command(Action.FETCH)] * (fetches - in_flight)
+        self._to_send = []
+        self._unanswered.extend((self._generation, command) for command in commands)
+        return commands
+
+    @property
+    def awaited(self) -> Action | None:
+        """The action whose reply comes next, None when nothing is unanswered."""
+        return self._unanswered[0][1].action if self._unanswered else None
+
+    def answered(self) -> Command | None:
+        """Remove the oldest unanswered command and return it, or None if its reply does not matter any more."""
+        generation, command = self._unanswered.popleft()
+        return command if generation == self._generation else None
+
+    def disconnect(self) -> None:
+        """Forget the unanswered commands: their connection is closed."""
+        self._unanswered.clear()
+
+
+# A store has two memory blocks. A cursor that passed the rest of a block twice has passed all that the store had at the
+# seek, which reaches at least to the end of the range. The third time allows for a reset to the same position between
+# them. While other partitions fill the store, the broker never reports its end.
+_PASSES_TO_END = 3
+_FULL_REPLY = 30  # messages; the size of the reply most likely ended a first reply with so many, so more follow it
+
+
+class ReadCursor:
+    """The broker's read cursor since the last seek, as far as replies to fetches tell.
+
+    Positions are bytes of the index. `sought` is where the last seek went, which is the group's confirmed position.
+    The next fetch begins at `least_begin` or later.
+    """
+
+    def __init__(self, owns_store: bool, position: int) -> None:
+        self._owns_store = owns_store
+        self._span = ENTRIES_PER_READ * UNIT  # how far the last fetch moved the cursor
+        self.seek(position)
+
+    def seek(self, position: int) -> None:
+        self.sought = self.least_begin = position
+        self._last_begin: int | None = None  # of the last reply since the seek
+        self._is_exact = True  # nothing moved the cursor since the seek: the next fetch begins exactly there
+        self._passes = 0  # replies with a 404 that moved the cursor
+
+    def can_begin_at(self, begin: int) -> bool:
+        """Return whether the next fetch can begin at `begin` if no other client moved the cursor."""
+        return begin == self.least_begin or (begin > self.least_begin and not self._is_exact)
+
+    def fetched(self, begin: int, messages: int) -> None:
+        """A fetch that began at `begin` returned this number of messages."""
+        self._is_exact = False
+        if self._owns_store or (self._last_begin is None and messages >= _FULL_REPLY):
+            self._span = max(UNIT, begin - self.least_begin + UNIT * messages)
+        elif self._last_begin is not None:  # other partitions share the store: this begin is the end of the last fetch
+            self._span = max(UNIT, begin - self._last_begin)
+        self._last_begin = begin
+        self.least_begin = begin + UNIT * messages  # each message has at least one entry
+
+    def passed(self) -> None:
+        """A 404 moved the cursor over the rest of a memory block."""
+        self._passes += 1
+        self._is_exact = False
+
+    @property
+    def passed_the_end(self) -> bool:
+        return self._passes == _PASSES_TO_END
+
+    def fetches_to(self, end: int) -> int:
+        """Return how many fetches it takes to reach `end`, by the length of the last one; 1 at least."""
+        return max(1, -(-(end - self.least_begin) // self._span))
+
+
+MAX_EMPTY_ENTRIES = 16
+"""Entries without a message in a range. Messages behind more of them have no position."""
+
+
+class EntryCount:
+    """The empty entries of one reading of a range, up to where it has come.
+
+    `has_positions` is True while positions follow by counting: the partition owns its store, and few entries are
+    empty. Entries before `flushed_end` were read from files. `unflushed` are the entries [begin, end) that must be in
+    files before the reading continues.
+    """
+
+    def __init__(self, owns_store: bool) -> None:
+        self.owns_store = owns_store
+        self.unflushed = (-1, -1)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new reading begins at the start of the range."""
+        self.has_positions = self.owns_store
+        self.flushed_end = -1
+        self._empty = 0
+
+    def add_empty(self, entries: int) -> None:
+        self._empty += entries
+        self.has_positions = self.has_positions and self._empty <= MAX_EMPTY_ENTRIES
+
+    @property
+    def most_empty(self) -> int:
+        """How many more entries may be empty before messages lose their positions."""
+        return MAX_EMPTY_ENTRIES - self._empty

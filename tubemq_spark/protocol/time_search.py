@@ -35,9 +35,9 @@ from typing import NamedTuple, Protocol
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
 from tubemq_spark.protocol.message import check_sum, decode_attributes, split_payload
-from tubemq_spark.protocol.not_found import NotFound
 
 NEIGHBOURHOOD = 1000  # index entries
 MOST_UNTIMED = 100_000  # messages

@@ -14,8 +14,7 @@ from google.protobuf.message import Message
 
 from tests.peers import Peer, answering, message_reply
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Failure, Request, Response
-from tubemq_spark.protocol.fields import COUNTED_FROM
+from tubemq_spark.protocol.envelope import COUNTED_FROM, Failure, Request, Response
 from tubemq_spark.protocol.frame import max_body_size
 from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb

@@ -13,8 +13,8 @@ from tubemq_spark.client.cluster.master_session import HOST, MasterSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
-from tubemq_spark.protocol.consumer_lifecycle import MemberState
 from tubemq_spark.protocol.flow_rules import FlowRules
+from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, parse_consumer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 

@@ -19,9 +19,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import Method, ServiceType
-from tubemq_spark.protocol.consumer_lifecycle import MEMBER, MemberEvent, MemberState
 from tubemq_spark.protocol.errcode import ErrCode, error_for_code
-from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.lifecycle import MEMBER, Lifecycle, MemberEvent, MemberState
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 

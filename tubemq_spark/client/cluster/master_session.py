@@ -19,7 +19,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.protocol.constants import Method
-from tubemq_spark.protocol.consumer_lifecycle import MemberState
+from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 HOST = "127.0.0.1"  # servers log it and require an IPv4 address; the value changes nothing

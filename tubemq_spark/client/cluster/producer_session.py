@@ -10,7 +10,7 @@ from tubemq_spark.client.cluster.master_session import HOST, MasterSession
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method
-from tubemq_spark.protocol.consumer_lifecycle import MemberState
+from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 

@@ -32,8 +32,8 @@ from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
-from tubemq_spark.protocol.consumer_lifecycle import ClaimEvent, ClaimState
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.lifecycle import ClaimEvent, ClaimState
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb

@@ -22,12 +22,11 @@ from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, not_found_kind, reaction_to
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
-from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.range_commands import Action, Command
+from tubemq_spark.protocol.range_state import Action, Command
 
 _log = logging.getLogger(__name__)
 

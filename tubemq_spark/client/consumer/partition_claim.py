@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
-from tubemq_spark.protocol.consumer_lifecycle import CLAIM, ClaimEvent, ClaimState
-from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.lifecycle import CLAIM, ClaimEvent, ClaimState, Lifecycle
 from tubemq_spark.protocol.metadata import Partition
 
 _UNKNOWN_POSITION = GroupPosition(-1, -1)

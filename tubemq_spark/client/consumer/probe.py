@@ -17,9 +17,8 @@ from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
-from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)

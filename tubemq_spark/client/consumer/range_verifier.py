@@ -12,9 +12,9 @@ from tubemq_spark.client.consumer.range_to_read import RangeToRead
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.errors import PositionMovedError, TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.data_loss import ReplacedMessageCheck
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
-from tubemq_spark.protocol.replaced_message_check import ReplacedMessageCheck
 
 
 class RangeVerifier:

@@ -17,11 +17,10 @@ from tubemq_spark.client.consumer.probe import Prober, write_batches
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
-from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
 from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.flow_rules import LONGEST_WAIT
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.not_found import NotFound, not_found_kind
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.time_search import Payload, Reply, Search, time_in, whole_minute
 

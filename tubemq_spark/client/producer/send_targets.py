@@ -9,8 +9,8 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import MASTER
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
+from tubemq_spark.protocol.message import encode_target
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.send_request import encode_target
 
 _log = logging.getLogger(__name__)
 
