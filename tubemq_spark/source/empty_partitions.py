@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
-from tubemq_spark.client.consumer.message_count import count_messages
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import Store
@@ -33,7 +32,7 @@ def without_messages(
     if not sparse:
         return frozenset()
     several = [partition for partitions in sparse for partition in partitions]
-    found = count_messages(Prober(session, claims), several)
+    found = Prober(session, claims).count_messages(several)
     empty: set[Partition] = set()
     for partitions in sparse:
         start, end = begin[partitions[0]], ends[partitions[0]]

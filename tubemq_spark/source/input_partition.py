@@ -14,12 +14,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from tubemq_spark.client.cluster.group_member import GroupMember
+from tubemq_spark.client.cluster.group_member import GroupMember, planned_token
 from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.task_tokens import TASK_TOKENS
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
@@ -68,7 +67,7 @@ class TubeMQInputPartition(InputPartition):
             claim,
             wanted,
             snapshot,
-            token=TASK_TOKENS.planned(self.settings, member, self.visit_token),
+            token=planned_token(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
             is_first=_is_first_attempt(),
             loss_policy=self.loss_policy,

@@ -31,9 +31,7 @@ class LossPolicy:
         _log.warning("%s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
 
     def error(self, loss: DataLossError) -> DataLossError:
-        """Return `loss` with the advice."""
         return loss.advising(self.advice) if self.advice else loss
 
 
 FAIL = LossPolicy()
-"""Fail without advice."""

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -40,19 +40,13 @@ _GROUPS = 8
 
 
 class ScannedMessage(NamedTuple):
-    """A message of a partition: the bytes of its attributes (empty without any), the broker's id of it, and its
-    position in the index; None where other partitions share the store.
-    """
-
-    attributes: bytes
+    attributes: bytes  # empty without any
     message_id: int
-    position: int | None
+    position: int | None  # in the index; None where other partitions share the store
 
 
 def scan_group(base: str) -> str:
-    """Return the group in which scans of this process read. There are several, because scans in one group wait for each
-    other.
-    """
+    """Return the group in which scans of this process read."""
     return f"{base}_look_{os.getpid() % _GROUPS}"
 
 
@@ -94,19 +88,24 @@ def scan_partition(
         until = read_bookmarks(session, base, [partition], retry_for)[partition].end
     if claim is None:
         claim = ClaimId(f"look-{uuid.uuid4().hex}", run=int(settings.clock.time() * 1000), batch=0, task=0)
-    scan = _Scan(session, scan_group(base), partition, claim, retry_for)
     start, end = _start(since, until, margin), until
     has_read = False
     while start < end:
         try:
-            for batch in scan.read(start, end):
+            for batch in _read(session, scan_group(base), claim, partition, start, end, retry_for):
                 has_read = True
                 yield from _messages(batch)
             return
         except DataLossError as loss:
             if loss.asked < loss.offered:  # retention removed the beginning
                 if since < loss.offered:
-                    raise _expired(partition, since, loss.offered) from None
+                    raise loss_of(
+                        partition,
+                        f"{partition}: the messages that an earlier attempt of the batch has stored cannot be found, "
+                        f"because retention has removed messages in [{since}, {loss.offered})",
+                        asked=since,
+                        offered=loss.offered,
+                    ) from None
                 start = loss.offered
             elif has_read:
                 raise PositionMovedError(
@@ -122,40 +121,39 @@ def _start(since: int, end: int, margin: int) -> int:
     return max(0, min(since, end) - margin * UNIT)
 
 
-@dataclass(frozen=True)
-class _Scan:
-    session: ProducerSession
-    group: str
-    partition: Partition
-    claim: ClaimId
-    retry_for: float
-
-    def read(self, start: int, end: int) -> Iterator[FetchedBatch]:
-        session, partition = self.session, self.partition
-        broker = session.cluster.brokers.get(partition.broker_id)
-        if broker is None:
-            raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
-        reader = PartitionReader(
-            replace(session.settings, retry_for=self.retry_for),
-            self.group,
-            self.claim,
-            RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
-            PartitionSnapshot(broker),
-            token=session.token,
-            claim_timeout=self.retry_for,
-        )
-        try:
-            with closing(reader.batches()) as batches:
-                yield from batches
-        except FencedError:
-            raise
-        except PartitionOccupiedError as occupied:
-            raise PartitionOccupiedError(
-                f"{partition} at {broker}: {occupied.holder} scans the partition for longer than {self.retry_for:g} s, "
-                f"in group {self.group}. If that is another task of this query, raise option "
-                "'tubemq.retry.maxElapsedMs'; else stop it, because the group belongs to this query",
-                holder=occupied.holder,
-            ) from None
+def _read(
+    session: ProducerSession,
+    group: str,
+    claim: ClaimId,
+    partition: Partition,
+    start: int,
+    end: int,
+    retry_for: float,
+) -> Iterator[FetchedBatch]:
+    broker = session.cluster.brokers.get(partition.broker_id)
+    if broker is None:
+        raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")
+    reader = PartitionReader(
+        replace(session.settings, retry_for=retry_for),
+        group,
+        claim,
+        RangeToRead(partition, start, end, owns_store=session.cluster.owns_store(partition)),
+        PartitionSnapshot(broker),
+        token=session.token,
+        claim_timeout=retry_for,
+    )
+    try:
+        with closing(reader.batches()) as batches:
+            yield from batches
+    except FencedError:
+        raise
+    except PartitionOccupiedError as occupied:
+        raise PartitionOccupiedError(
+            f"{partition} at {broker}: {occupied.holder} scans the partition for longer than {retry_for:g} s, in group "
+            f"{group}. If that is another task of this query, raise option 'tubemq.retry.maxElapsedMs'; else stop it, "
+            "because the group belongs to this query",
+            holder=occupied.holder,
+        ) from None
 
 
 def _messages(batch: FetchedBatch) -> Iterator[ScannedMessage]:
@@ -167,13 +165,3 @@ def _messages(batch: FetchedBatch) -> Iterator[ScannedMessage]:
         except ProtocolError:
             continue
         yield ScannedMessage(attributes, message.messageId, position)
-
-
-def _expired(partition: Partition, since: int, offered: int) -> DataLossError:
-    return loss_of(
-        partition,
-        f"{partition}: the messages that an earlier attempt of the batch has stored cannot be found, because retention "
-        f"has removed messages in [{since}, {offered})",
-        asked=since,
-        offered=offered,
-    )

@@ -1,4 +1,4 @@
-"""Probes: reads the first messages at single positions of partitions that the driver holds.
+"""Probes: reads or counts the first messages at single positions of partitions that the driver holds.
 
 A probe is a seek (a register at the position), one fetch or a few, and a seek back to the group's position. All of them
 go out in one write, so the group is elsewhere only for a moment. The probes of many partitions are sent together.
@@ -26,8 +26,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
-_FETCHES = (1, 4, 16)  # of the first, second and later attempts: other partitions' messages may fill a fetch
-_ATTEMPTS = 6
+_FETCHES = (1, 4, 16, 16, 16, 16)  # of each attempt: other partitions' messages may fill a fetch
 
 PartitionPosition = tuple[Partition, int]
 
@@ -49,13 +48,17 @@ class ProbeResult(NamedTuple):
 
 
 class _OthersOnly(NamedTuple):
-    """The fetches from `begin` on passed over other partitions' messages only.
-
-    `is_certain` tells that the cursor advanced. A reply without messages may also have read nothing.
-    """
+    """The fetches from `begin` on passed over other partitions' messages only."""
 
     begin: int
-    is_certain: bool
+    is_certain: bool  # the cursor advanced; a reply without messages may also have read nothing
+
+
+class MessageCount(NamedTuple):
+    """One fetch returned so many `messages`; the store ended at `end` afterwards."""
+
+    messages: int
+    end: int
 
 
 class Prober:
@@ -81,9 +84,8 @@ class Prober:
         results: dict[PartitionPosition, ProbeResult] = {}
         missing = wanted
         backoff = RetryBackoff(self.session.settings.retry_for, clock=self.session.settings.clock)
-        for attempt in range(_ATTEMPTS):
-            is_last_size = attempt >= len(_FETCHES) - 1
-            answers, lost = self._attempt(missing, _FETCHES[-1] if is_last_size else _FETCHES[attempt])
+        for fetches in _FETCHES:
+            answers, lost = self._attempt(missing, fetches)
             if lost:
                 self.claims.take({partition: self.claims.position(partition).group for partition in lost})
             for place, answer in answers.items():
@@ -91,6 +93,7 @@ class Prober:
                     results[place] = answer
                 elif answer.is_certain and place in only_exact:
                     results[place] = ProbeResult(answer.begin, (), is_conclusive=False)
+            is_last_size = fetches == _FETCHES[-1]
             missing = [place for place in missing if place not in results and not (is_last_size and place in answers)]
             if not missing or ((lost or is_last_size) and not backoff.pause()):
                 break
@@ -118,7 +121,33 @@ class Prober:
                 _log.info("%s", error)
         return ends
 
-    # Requests for partitions that are held; the time search and the message count send them too
+    def count_messages(self, partitions: Sequence[Partition]) -> dict[Partition, MessageCount]:
+        """Return how many messages one fetch from the group's position finds in each partition.
+
+        The cursor is there already, so a roll-back behind the fetch suffices. A partition is left out if its broker
+        gives an unusual answer (`DriverClaims.refresh` handles that), or if its store has more messages by now than the
+        claims know of.
+        """
+        counts: dict[Partition, MessageCount] = {}
+        for batch in write_batches(partitions):
+            grown = {one.store for one, count in counts.items() if count.end != self.claims.position(one).end}
+            requests = {
+                partition: [self.fetch(partition, escape=True), self._requests.roll_back(*self._held(partition))]
+                for partition in batch
+                if partition.store not in grown
+            }
+            for partition, exchanges in self.exchange(requests).items():
+                try:
+                    count = _count(exchanges, self.claims.position(partition).group)
+                except TransportError as error:
+                    _log.info("%s", error)
+                    self.claims.mark_doubtful(partition)  # the fetch may still be running
+                    continue
+                if count is not None:
+                    counts[partition] = count
+        return counts
+
+    # Requests for partitions that are held; the time search sends them too
 
     def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
         return self._requests.register(*self._held(partition), position, policy=policy)
@@ -130,9 +159,6 @@ class Prober:
     def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
         """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
         return self._requests.fetch(*self._held(partition), escape=escape)
-
-    def roll_back(self, partition: Partition) -> ServerRequest:
-        return self._requests.roll_back(*self._held(partition))
 
     def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
         """Send all requests in one write for each broker; return each of them with its outcome."""
@@ -148,8 +174,6 @@ class Prober:
         assert client_id is not None, f"{partition} is not held"
         return self.session.broker(partition), partition, client_id
 
-    # One attempt
-
     def _attempt(
         self, places: Iterable[PartitionPosition], fetches: int
     ) -> tuple[dict[PartitionPosition, ProbeResult | _OthersOnly], set[Partition]]:
@@ -160,7 +184,11 @@ class Prober:
         answers: dict[PartitionPosition, ProbeResult | _OthersOnly] = {}
         lost: set[Partition] = set()
         for batch in write_batches(list(by_partition)):
-            requests = {partition: self._probes(partition, by_partition[partition], fetches) for partition in batch}
+            requests: dict[Partition, list[ServerRequest]] = {}
+            for partition in batch:
+                fetch = self.fetch(partition, escape=True)
+                probes = [(self.seek(partition, at), *[fetch] * fetches) for at in by_partition[partition]]
+                requests[partition] = [*(one for probe in probes for one in probe), self.seek_back(partition)]
             for partition, exchanges in self.exchange(requests).items():
                 try:
                     unwrap_seek(exchanges[-1])  # before the replies are judged, because the group must be back
@@ -174,11 +202,6 @@ class Prober:
                     self.claims.mark_doubtful(partition)
                     lost.add(partition)
         return answers, lost
-
-    def _probes(self, partition: Partition, positions: Iterable[int], fetches: int) -> list[ServerRequest]:
-        fetch = self.fetch(partition, escape=True)
-        probes = [request for at in positions for request in (self.seek(partition, at), *[fetch] * fetches)]
-        return [*probes, self.seek_back(partition)]
 
 
 def has_message_at(
@@ -196,10 +219,9 @@ def has_message_at(
     This is a probe for a task, which has its own claim: `client_id` must hold the partition, and no request of it may
     be in flight. The group's position is `back_to` afterwards. Raise `TransportError` if the broker does not answer.
     """
-    fetch = requests.fetch(broker, partition, client_id, escape=True)
     sent = [
         requests.register(broker, partition, client_id, position),
-        *[fetch] * _FETCHES[1],
+        *[requests.fetch(broker, partition, client_id, escape=True)] * _FETCHES[1],
         requests.register(broker, partition, client_id, back_to),
     ]
     exchanges = list(zip(sent, send_requests(requests.settings, sent), strict=True))
@@ -238,3 +260,17 @@ def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:
             is_certain = True
         is_first = False
     return _OthersOnly(begin, is_certain)
+
+
+def _count(exchanges: Sequence[Exchange], group: int) -> MessageCount | None:
+    """Return None if the fetch did not begin at the group's position, or read nothing."""
+    (fetched, fetch_outcome), (rolled_back, outcome) = exchanges
+    fetch = unwrap_reply(fetch_outcome, broker_pb.GetMessageResponseB2C, fetched.what)
+    back = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, rolled_back.what)
+    if back.errCode != ErrCode.SUCCESS:
+        return None
+    if fetch.errCode == ErrCode.NOT_FOUND:
+        return MessageCount(0, back.maxOffset)
+    if fetch.errCode == ErrCode.SUCCESS and fetch.currOffset == group:
+        return MessageCount(len(fetch.messages), back.maxOffset)
+    return None
