@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tubemq_spark.source.poll_interval import PollInterval
+from tubemq_spark.source.rate_limit import PollInterval
 
 
 class Idle:

@@ -45,4 +45,4 @@ class PushingReader(TubeMQReader):
         from tubemq_spark.source.pushdown import Narrowing
 
         self._narrowing = Narrowing()
-        return list(self._narrowing.add(filters))
+        return self._narrowing.add(filters)

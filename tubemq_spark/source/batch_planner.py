@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import platform
+import secrets
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import NoTimesError
+from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.application_id import planner_claim
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.input_partition_planner import input_partitions, knows_offsets
 from tubemq_spark.source.offset_resolver import OffsetResolver, read_status
@@ -40,7 +45,10 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     """
     session = ConsumerSession(options.client, options.group, options.topics, options.filters)
     session.register()
-    claims = DriverClaims(session, planner_claim(), options.claim_timeout)
+    # The tasks derive their claims from this one. Another plan of the application may run at the same time.
+    label, reader = label_of(platform.node()), secrets.token_hex(4)
+    claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
+    claims = DriverClaims(session, claim, options.claim_timeout)
     acquirer = claims.new_acquirer()
     to_read: dict[Partition, tuple[int, int]] = {}
     group_positions: dict[Partition, int] = {}
@@ -59,7 +67,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         return input_partitions(
             options,
             session,
-            claims.claim,
+            claim,
             {partition: to_read[partition] for partition in partitions if partition in to_read},
             doubtful=doubtful,
             group_positions=group_positions,
@@ -88,16 +96,16 @@ def _ranges_of(
     options = replace(options, starting=_part(options.starting, taken), ending=_part(options.ending, taken))
     resolver = OffsetResolver(options, session)
     starts = resolver.starting(taken, claims)
-    found: Ranges = ranges(starts, resolver.ending(starts, claims))
+    found = ranges(starts, resolver.ending(starts, claims))
     if narrowing is None:
         return found
     left: dict[Partition, tuple[int, int]] = {}
     for partition, (start, end) in found.items():
-        if narrowing.includes(partition):
-            if knows_offsets(options, session, partition):
-                start, end = narrowing.cut(start, end)
-            elif narrowing.bounds_offset:
-                continue  # no row has an offset here
+        if not narrowing.includes(partition):
+            continue
+        if knows_offsets(options, session, partition):
+            left[partition] = narrowing.cut(start, end)
+        elif not narrowing.bounds_offset:  # no row has an offset here
             left[partition] = start, end
     return _between_times(left, narrowing, resolver, claims)
 
@@ -121,3 +129,21 @@ def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver
     except NoTimesError as error:
         _log.warning("conditions on msg_time do not narrow what is read: %s", error)
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
+
+
+def _application_id() -> str:
+    """Return the same id in all processes that plan for this Spark application; one per process without Spark.
+
+    Scans of one application in one group take turns at a partition; scans of others are foreign consumers. Spark does
+    not pass its application id to a process that plans a batch read, but the directories of the driver's block manager.
+    Their names have a random part. Users may set the variable to directories without it, which applications share.
+    """
+    directories = os.environ.get("SPARK_LOCAL_DIRS", "")
+    if "blockmgr-" not in directories:
+        return _process_id()
+    return "app-" + hashlib.sha256(f"{platform.node()} {directories}".encode()).hexdigest()[:16]
+
+
+@cache
+def _process_id() -> str:
+    return f"app-{secrets.token_hex(8)}"

@@ -44,11 +44,7 @@ def without_messages(
 
 
 def _is_sparse(
-    session: ConsumerSession,
-    claims: DriverClaims,
-    begin: Positions,
-    ends: Positions,
-    partitions: Sequence[Partition],
+    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions, partitions: Sequence[Partition]
 ) -> bool:
     """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
     reading an empty partition takes ten."""

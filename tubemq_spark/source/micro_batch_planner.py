@@ -26,9 +26,8 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
-from tubemq_spark.source.poll_interval import PollInterval
 from tubemq_spark.source.range_planner import Ranges, lost_tails, partition_of, ranges
-from tubemq_spark.source.rate_limit import RateLimit
+from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import TruncationCheck
 

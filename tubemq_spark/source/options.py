@@ -29,10 +29,7 @@ _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
 
 SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
 ASSIGN = Option(
-    "assign",
-    parsers.assigned,
-    '{"topic":["brokerId:partitionId",…]}',
-    "instead of `subscribe`: only these partitions",
+    "assign", parsers.assigned, '{"topic":["brokerId:partitionId",…]}', "instead of `subscribe`: only these partitions"
 )
 GROUP_NAME = Option(
     "tubemq.group",
@@ -183,28 +180,10 @@ MAX_UNPACKED_BYTES = Option(
 
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
+# In the order of the documentation
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
-    SUBSCRIBE,
-    ASSIGN,
-    GROUP_NAME,
-    CLAIM_TIMEOUT_MS,
-    FILTERS,
-    STARTING_OFFSETS,
-    STARTING_TIMESTAMP,
-    ENDING_OFFSETS,
-    ENDING_TIMESTAMP,
-    FAIL_ON_DATA_LOSS,
-    *_LIMITS,
-    MAX_PARTITIONS_PER_TASK,
-    COMMIT_OFFSETS,
-    HEADS_INTERVAL_MS,
-    PUSH_FILTERS,
-    CORRUPT_MESSAGES,
-    MSG_TIME_ZONE,
-    METADATA_INTERVAL_MS,
-    MESSAGE_FORMAT,
-    MAX_UNPACKED_BYTES,
+    *(defined for defined in tuple(vars().values()) if isinstance(defined, Option)),
 )
 
 
@@ -249,9 +228,8 @@ class SourceOptions:
                 _log.warning("option 'pushFilters' is for batch reads: a stream ignores it")
             _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
         else:
-            for option in _LIMITS:
-                if _is_set(raw, option):
-                    _log.warning("option '%s' is for streams: a batch read ignores it", option.name)
+            for option in _set(raw, _LIMITS):
+                _log.warning("option '%s' is for streams: a batch read ignores it", option.name)
         starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))
@@ -288,8 +266,7 @@ def check_options(raw: Mapping[str, str]) -> None:
     check_names(raw, SOURCE_OPTIONS, SINK_ONLY)
     ClientSettings.from_options(raw)
     for option in SOURCE_OPTIONS:
-        if isinstance(option, Option):
-            option.read(raw)
+        option.read(raw)
     subscribed, assigned = SUBSCRIBE.read(raw), ASSIGN.read(raw)
     if (subscribed is None) == (assigned is None):
         raise ConfigError(
@@ -313,13 +290,12 @@ def _has_read_limits() -> bool:
 
 
 def _refuse(raw: Mapping[str, str], options: tuple[Option[Any], ...], why: str) -> None:
-    for option in options:
-        if _is_set(raw, option):
-            raise ConfigError(f"option '{option.name}' {why}")
+    for option in _set(raw, options):
+        raise ConfigError(f"option '{option.name}' {why}")
 
 
-def _is_set(raw: Mapping[str, str], option: Option[Any]) -> bool:
-    return option.name.lower() in {key.lower() for key in raw}
+def _set(raw: Mapping[str, str], options: tuple[Option[Any], ...]) -> list[Option[Any]]:
+    return [option for option in options if option.name.lower() in {key.lower() for key in raw}]
 
 
 def _filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:

@@ -7,27 +7,13 @@ Their results are not exact, so Spark checks these conditions again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+from pyspark.sql import datasource as spark
 
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
@@ -40,17 +26,19 @@ _OF_A_PARTITION: Mapping[str, Callable[[Partition], Any]] = {
 }
 
 # How a filter decides about a value that is not null.
-_TESTS: Mapping[type[Filter], Callable[[Any, Any], bool]] = {
-    EqualTo: lambda value, given: bool(value == given),
-    EqualNullSafe: lambda value, given: bool(value == given),
-    GreaterThan: lambda value, given: bool(value > given),
-    GreaterThanOrEqual: lambda value, given: bool(value >= given),
-    LessThan: lambda value, given: bool(value < given),
-    LessThanOrEqual: lambda value, given: bool(value <= given),
-    In: lambda value, given: value in given,
-    StringStartsWith: lambda value, given: bool(value.startswith(given)),
-    StringEndsWith: lambda value, given: bool(value.endswith(given)),
-    StringContains: lambda value, given: given in value,
+_TESTS: Mapping[type[spark.Filter], Callable[[Any, Any], Any]] = {
+    spark.EqualTo: operator.eq,
+    spark.EqualNullSafe: operator.eq,
+    spark.GreaterThan: operator.gt,
+    spark.GreaterThanOrEqual: operator.ge,
+    spark.LessThan: operator.lt,
+    spark.LessThanOrEqual: operator.le,
+    spark.In: lambda value, given: value in given,
+    spark.StringStartsWith: str.startswith,
+    spark.StringEndsWith: str.endswith,
+    spark.StringContains: operator.contains,
+    spark.IsNull: lambda value, given: False,
+    spark.IsNotNull: lambda value, given: True,
 }
 
 _NO_BOUND = 1 << 62
@@ -63,7 +51,7 @@ class Narrowing:
     `low` and `high` bound index positions, half-open; `since` and `until` are moments, both inclusive.
     """
 
-    conditions: list[Filter] = field(default_factory=list)  # on values that all rows of a partition share
+    conditions: list[spark.Filter] = field(default_factory=list)  # on values that all rows of a partition share
     msg_types: frozenset[str] | None = None
     low: int = -_NO_BOUND
     high: int = _NO_BOUND
@@ -71,11 +59,9 @@ class Narrowing:
     since: datetime | None = None
     until: datetime | None = None
 
-    def add(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Use the filters, and yield those that Spark must check."""
-        for one in filters:
-            if not self._take(one):
-                yield one
+    def add(self, filters: Iterable[spark.Filter]) -> list[spark.Filter]:
+        """Use the filters, and return those that Spark must check."""
+        return [one for one in filters if not self._take(one)]
 
     def includes(self, partition: Partition) -> bool:
         return all(_holds(one, partition) for one in self.conditions)
@@ -85,7 +71,7 @@ class Narrowing:
         low, high = max(start, -(-self.low // UNIT) * UNIT), min(end, -(-self.high // UNIT) * UNIT)
         return low, max(low, high)
 
-    def _take(self, one: Filter) -> bool:
+    def _take(self, one: spark.Filter) -> bool:
         """Use the filter; return True if all rows that are read will satisfy it."""
         column = _column(one)
         if column in _OF_A_PARTITION and _is_decidable(one):
@@ -99,64 +85,60 @@ class Narrowing:
             self._bound_time(one)
         return False
 
-    def _bound_offset(self, one: Filter) -> None:
+    def _bound_offset(self, one: spark.Filter) -> None:
         match one:
-            case EqualTo(value=int(value)):
+            case spark.EqualTo(value=int(value)):
                 low, high = value, value + 1
-            case GreaterThan(value=int(value)):
+            case spark.GreaterThan(value=int(value)):
                 low, high = value + 1, _NO_BOUND
-            case GreaterThanOrEqual(value=int(value)):
+            case spark.GreaterThanOrEqual(value=int(value)):
                 low, high = value, _NO_BOUND
-            case LessThan(value=int(value)):
+            case spark.LessThan(value=int(value)):
                 low, high = -_NO_BOUND, value
-            case LessThanOrEqual(value=int(value)):
+            case spark.LessThanOrEqual(value=int(value)):
                 low, high = -_NO_BOUND, value + 1
-            case In(value=values) if values and all(isinstance(value, int) for value in values):
+            case spark.In(value=values) if values and all(isinstance(value, int) for value in values):
                 low, high = min(values), max(values) + 1
             case _:
                 return
         self.low, self.high, self.bounds_offset = max(self.low, low), min(self.high, high), True
 
-    def _bound_time(self, one: Filter) -> None:
+    def _bound_time(self, one: spark.Filter) -> None:
         given = getattr(one, "value", None)
         if not isinstance(given, datetime):
             return
         moment = given if given.tzinfo is not None else given.replace(tzinfo=timezone.utc)
-        if isinstance(one, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+        if isinstance(one, (spark.EqualTo, spark.GreaterThan, spark.GreaterThanOrEqual)):
             self.since = moment if self.since is None else max(self.since, moment)
-        if isinstance(one, (EqualTo, LessThan, LessThanOrEqual)):
+        if isinstance(one, (spark.EqualTo, spark.LessThan, spark.LessThanOrEqual)):
             self.until = moment if self.until is None else min(self.until, moment)
 
 
-def _column(one: Filter) -> str | None:
-    path: tuple[str, ...] = getattr(one.child if isinstance(one, Not) else one, "attribute", ())
+def _column(one: spark.Filter) -> str | None:
+    path: tuple[str, ...] = getattr(one.child if isinstance(one, spark.Not) else one, "attribute", ())
     return path[0] if len(path) == 1 else None
 
 
-def _is_decidable(one: Filter) -> bool:
-    inner = one.child if isinstance(one, Not) else one
-    return isinstance(inner, (IsNull, IsNotNull)) or (
-        type(inner) in _TESTS and getattr(inner, "value", None) is not None
-    )
+def _is_decidable(one: spark.Filter) -> bool:
+    inner = one.child if isinstance(one, spark.Not) else one
+    is_null_test = isinstance(inner, (spark.IsNull, spark.IsNotNull))
+    return is_null_test or (type(inner) in _TESTS and getattr(inner, "value", None) is not None)
 
 
-def _holds(one: Filter, partition: Partition) -> bool:
-    if isinstance(one, Not):
+def _holds(one: spark.Filter, partition: Partition) -> bool:
+    if isinstance(one, spark.Not):
         return not _holds(one.child, partition)
-    if isinstance(one, (IsNull, IsNotNull)):
-        return isinstance(one, IsNotNull)
-    column = _column(one)
-    assert column is not None
-    return _TESTS[type(one)](_OF_A_PARTITION[column](partition), getattr(one, "value", None))
+    value = _OF_A_PARTITION[_column(one) or ""](partition)
+    return bool(_TESTS[type(one)](value, getattr(one, "value", None)))
 
 
-def _texts(one: Filter) -> frozenset[str] | None:
+def _texts(one: spark.Filter) -> frozenset[str] | None:
     """Return the only values that the filter accepts, None if they are unknown or if the broker cannot filter by them:
     it drops blank ones, and accepts at most `MAX_FILTERS`."""
     match one:
-        case EqualTo(value=str(value)) | EqualNullSafe(value=str(value)):
+        case spark.EqualTo(value=str(value)) | spark.EqualNullSafe(value=str(value)):
             texts = frozenset({value})
-        case In(value=values):
+        case spark.In(value=values):
             texts = frozenset(value for value in values if isinstance(value, str))
         case _:
             return None
