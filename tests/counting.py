@@ -28,7 +28,7 @@ METHODS = (
 
 @dataclass
 class Cost:
-    """What some work took: calls by method, and seconds of this thread."""
+    """The cost of some work: calls by method, and CPU seconds of this thread."""
 
     calls: dict[str, int]
     processor: float = 0.0
@@ -40,7 +40,7 @@ class Cost:
 
     @property
     def of_partitions(self) -> dict[str, int]:
-        """Without what time alone makes."""
+        """Return the calls without those that depend only on time."""
         timed = ("partition_heartbeat", "get_partition_meta")
         return {method: count for method, count in self.calls.items() if count and method not in timed}
 
@@ -51,7 +51,7 @@ class Cost:
 
 @contextmanager
 def counted(tubemq: EmbeddedTubeMQ) -> Iterator[Cost]:
-    """The cost of what happens inside, complete when that is over."""
+    """Measure the block. The cost is complete at its end."""
     rules = {method: tubemq.on(method).count() for method in METHODS}
     cost = Cost({})
     begin, processor = time.perf_counter(), time.thread_time()
@@ -65,7 +65,7 @@ def counted(tubemq: EmbeddedTubeMQ) -> Iterator[Cost]:
 
 
 class Stream:
-    """A streaming query between the calls of Spark's engine, of one run."""
+    """One run of a streaming query, with the calls of Spark's engine."""
 
     def __init__(self, tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> None:
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
@@ -80,7 +80,7 @@ class Stream:
         return self.driver.latest(self.start)
 
     def read(self) -> None:
-        """One micro-batch."""
+        """Run one micro-batch."""
         end = self.ask()
         tasks: list[TubeMQInputPartition] = pickle.loads(pickle.dumps(self.driver.plan(self.start, end)))
         self.rows += sum(batch.num_rows for task in tasks for batch in task.read())
@@ -98,7 +98,7 @@ def streaming(tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> Iterator[S
 
 @contextmanager
 def cluster(partitions: int, stores: int, brokers: int = 1) -> Iterator[EmbeddedTubeMQ]:
-    """One topic with so many partitions in each store, and so many stores on each broker."""
+    """Start a cluster with one topic of `partitions` partitions in each of `stores` stores on each broker."""
     with EmbeddedTubeMQ(brokers=brokers) as tubemq:
         tubemq.create_topic(TOPIC, partitions, stores)
         yield tubemq
@@ -106,7 +106,7 @@ def cluster(partitions: int, stores: int, brokers: int = 1) -> Iterator[Embedded
 
 
 def send_to_all(tubemq: EmbeddedTubeMQ, partitions: int, stores: int, brokers: int = 1) -> None:
-    """A message to each partition."""
+    """Send one message to each partition."""
     for broker_id in range(1, brokers + 1):
         for store in range(stores):
             for partition in range(partitions):

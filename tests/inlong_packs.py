@@ -1,4 +1,4 @@
-"""Writes packs of InLong: what tests read back."""
+"""Write packs of InLong, which tests read back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sized(parts: Iterable[bytes], size: str = ">I") -> bytes:
 
 
 def java_text(text: str) -> bytes:
-    """As Java's `writeUTF`, but for its size."""
+    """Write a text as Java's `writeUTF` does, with another size field."""
     units = [bytes(unit) for unit in zip(*[iter(text.encode("utf-16-le", "surrogatepass"))] * 2, strict=True)]
     coded = (unit.decode("utf-16-le", "surrogatepass").encode("utf-8", "surrogatepass") for unit in units)
     return b"".join(coded).replace(b"\0", b"\xc0\x80")

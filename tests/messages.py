@@ -1,4 +1,4 @@
-"""Messages for tests: sent one by one to chosen partitions, with the position and id that the broker gave each."""
+"""Send messages to chosen partitions, and return the position and id that the broker gave each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tubemq_spark.protocol.message import check_sum, encode_payload
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_master_addresses
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
-_ROUND = 2000  # messages on their way at once
+_ROUND = 2000  # messages in flight
 _PATIENCE = 120.0  # seconds
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A stored message: where its index entry is, its id, its body."""
+    """A stored message: the position of its index entry, its id, its body."""
 
     position: int
     message_id: int
@@ -41,7 +41,7 @@ def broker(cluster: Cluster, broker_id: int) -> Broker:
 
 
 def partitions(cluster: Cluster, topic: str) -> list[Partition]:
-    """All partitions of a topic, in order."""
+    """Return all partitions of a topic, in order."""
     spec = cluster.topics[topic]
     return [
         Partition(broker_id, topic, store * 10_000 + number)
@@ -58,7 +58,7 @@ def send(
     attributes: bytes = b"",
     flag: int | None = None,
 ) -> dict[Partition, list[Sent]]:
-    """Stores messages, as far as the broker lets them pass in their order; gives them in the order of their positions.
+    """Store messages, and return them in the order of their positions. The broker may change the order between them.
 
     `flag` 1 without attributes makes an entry that no fetch ever returns.
     """
@@ -71,7 +71,7 @@ def send(
         for (partition, body), outcome in zip(part, send_requests(settings(cluster), calls), strict=True):
             reply = unwrap_reply(outcome, broker_pb.SendMessageResponseB2P, f"sending to {partition}")
             if reply.errCode == ErrCode.SERVER_RECEIVE_OVERFLOW and time.monotonic() < deadline:
-                pending.append((partition, body))  # nothing is stored while the broker writes its memory down
+                pending.append((partition, body))  # the broker stores nothing while it flushes its memory
                 continue
             assert reply.success, reply
             stored[partition].append(Sent(reply.appendOffset, reply.messageId, body))
@@ -81,17 +81,19 @@ def send(
 
 
 def bring_into_files(cluster: Cluster, topics: Iterable[str]) -> None:
-    """All that is stored in `topics` is in the brokers' files afterwards, be it that their settings are `FLUSH_NEVER`:
-    a broker that is stopped writes all it has."""
+    """Bring all messages of `topics` into the brokers' files, also with `FLUSH_NEVER`: a broker that stops flushes its
+    memory."""
     for broker_id in cluster.broker_ids:
         cluster.stop_broker(broker_id)
         cluster.start_broker(broker_id)
     for topic in topics:
-        cluster.wait_flushed(topic)  # no wait any more; on the embedded server the clock jumps, and with it ids
+        cluster.wait_flushed(
+            topic
+        )  # returns at once; on the embedded server it advances the clock, and with it message ids
 
 
 def numbered(targets: Sequence[Partition], count: int, size: int = 40) -> list[tuple[Partition, bytes]]:
-    """`count` messages of about `size` bytes, no two alike, dealt to `targets` in turn."""
+    """Return `count` different messages of about `size` bytes for `targets` in turn."""
     return [(targets[n % len(targets)], f"{next(_numbers)} ".encode().ljust(size, b".")) for n in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""What is stored in a topic, read from the first message on in the plainest way there is: to check, not for speed."""
+"""Read all messages of a topic in the simplest way, to check what is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 @dataclass(frozen=True)
 class Stored:
-    """A message as a consumer gets it."""
+    """A message as a consumer receives it."""
 
     body: bytes
     attributes: Attributes
@@ -30,8 +30,8 @@ class Stored:
 def stored_in(
     cluster: Cluster, topic: str, broker_id: int | None = None, *, filters: Sequence[str] = ()
 ) -> list[Stored]:
-    """All messages of a topic, or of one broker's part of it, partition by partition, in a group made for it; with
-    `filters`, those that the broker finds by them."""
+    """Return all messages of a topic, on one broker or on all, by partition, read by a new group. With `filters`,
+    return only messages of these types."""
     chosen = [p for p in partitions(cluster, topic) if broker_id in (None, p.broker_id)]
     return [stored for partition in chosen for stored in _read(cluster, partition, filters)]
 
@@ -68,7 +68,7 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
         topicName=partition.topic,
         manualCommitOffset=True,
     )
-    begun = claim(OpType.REGISTER) > 0  # a store that nobody has written to gives no end
+    begun = claim(OpType.REGISTER) > 0  # an empty store has no end
     while begun:
         outcome = send_request(settings(cluster), call(Method.GET_MESSAGE, get))
         reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")

@@ -1,6 +1,7 @@
-"""The ledger test: random histories of a cluster and a streaming query, and what must be true at the end of each.
+"""The ledger test: random histories of a cluster and a streaming query. At the end each message must have been read
+exactly once, or the query must have reported its loss.
 
-A history is made from its seed (`generate`), played on a cluster (`world`, `real_world`) with a query (`calls`: Spark's
-calls without Spark; `spark`: Spark itself) and judged by a ledger of all messages (`ledger`). One that fails is shrunk
-and printed (`shrink`). `python -m tests.histories` plays many.
+`generate` makes a history from its seed. `play` plays it on a cluster (`world`, `real_world`) with a query (`calls`:
+Spark's calls without Spark; `spark`: Spark itself) and compares the rows with a ledger of all messages (`ledger`).
+`shrink` makes a failing history shorter. `python -m tests.histories` plays many.
 """

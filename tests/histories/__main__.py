@@ -1,7 +1,7 @@
-"""Plays many histories.
+"""Play many histories.
 
 python -m tests.histories --count 300 --seed X [--server embedded|real] [--engine calls|spark] [--jobs N]
-python -m tests.histories --play file.json     one that was printed
+python -m tests.histories --play file.json     a history that an earlier run printed
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.histories.script import History
 def main() -> int:
     parser = argparse.ArgumentParser(description="Play random histories.")
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", default=None, help="of all histories; by default a new one")
+    parser.add_argument("--seed", default=None, help="the seed of all histories; random by default")
     parser.add_argument("--server", choices=["embedded", "real"], default="embedded")
     parser.add_argument("--engine", choices=["calls", "spark"], default="calls")
     parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
-    parser.add_argument("--only", type=int, default=None, help="the number of one history of this seed")
-    parser.add_argument("--play", type=Path, default=None, help="a file with a history that was printed")
+    parser.add_argument("--only", type=int, default=None, help="play only the history with this number")
+    parser.add_argument("--play", type=Path, default=None, help="a file with a history that an earlier run printed")
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
     if given.play is not None:
@@ -51,13 +51,13 @@ def main() -> int:
             failed += 1
             print(f"\n{outcome}\n{outcome.history.to_json()}\n", flush=True)
     took = time.monotonic() - begun
-    print(f"{len(names) - failed} of {len(names)} as they must be, {took:.1f} s, {len(names) / took:.1f} a second")
+    print(f"{len(names) - failed} of {len(names)} passed, {took:.1f} s, {len(names) / took:.1f} a second")
     print(", ".join(f"{name} {count}" for name, count in sorted(stats.items())))
     return int(failed > 0)
 
 
 def outcomes(names: list[str], server: str, engine: str, shrinks: bool, jobs: int) -> Iterator[Outcome]:
-    """In the order of their names. Only calls on embedded servers are played side by side."""
+    """Yield the outcomes in order. Only histories without Spark on embedded servers run in parallel."""
     if jobs == 1 or len(names) == 1 or (server, engine) != ("embedded", "calls"):
         with Stage(server, engine) as stage:
             for name in names:

@@ -1,7 +1,7 @@
-"""A streaming query as Spark's engine runs it, call by call, without Spark: its logs and its sink outlive everything.
+"""A streaming query without Spark: the calls of Spark's engine in the order of Spark 4.2 and 4.3.
 
-The order of the calls is that of Spark 4.2 and 4.3. What dies by kill -9 says no good-bye: not the driver's process,
-and not the worker of a task.
+The offset log, the commit log and the sink survive all kills. A killed driver or worker closes and releases nothing, as
+after `kill -9`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.micro_batch_planner import first_claim
 from tubemq_spark.source.offset import StreamOffset
 
-ROWS_AT_ONCE = 10  # of an Arrow batch, so that a task has many places to die at
+ROWS_AT_ONCE = 10  # in one Arrow batch; few, so that a task can be killed at many places
 
 Point = Callable[[str], None]
 
 
 class KilledError(Exception):
-    """The driver died, and all its workers with it. `late` as in `WorkerKilledError`, of all tasks."""
+    """The driver died, and all its workers with it. `late` is as in `WorkerKilledError`, for all tasks."""
 
     late = 0
 
@@ -43,8 +43,8 @@ class StoppedError(Exception):
 
 
 class WorkerKilledError(Exception):
-    """The Python worker of a task died. `late` is how many more fetches of the group begin before the broker has ended
-    a fetch of the task, 0 when it has none under way."""
+    """The Python worker of a task died. The broker ends the task's running fetch after `late` more fetches of the group
+    have begun; 0 if no fetch is running."""
 
     late = 0
 
@@ -54,10 +54,10 @@ class _JobEndedError(Exception):
 
 
 class Query:
-    """`begins` is called with each partition that is new to the query.
+    """The query calls `begins` with each partition that is new to it, and `point` at each of the points of `script`.
 
-    `point` is called at each of the points of `script`; it may raise `KilledError`, `StoppedError` or, where a task has
-    given something out, `WorkerKilledError`. `lost_at` grows with what may make a repeated micro-batch another one.
+    `point` may raise `KilledError` or `StoppedError`; after a task has delivered rows it may raise `WorkerKilledError`.
+    `lost_at` has the times of losses: a micro-batch that is repeated after a loss may have other rows.
     """
 
     def __init__(self, options: dict[str, str], *, retries: int, width: int, scans: int = 1) -> None:
@@ -66,24 +66,24 @@ class Query:
         self.begins: Callable[[Partition], None] = lambda partition: None
         self.lost_at: Sequence[float] = ()
         self.is_prompt = True
-        self.clock = 0.0  # seconds by which the clock of the driver's machine is ahead
-        self.leave_fetch: Callable[[int, int, int], None] = lambda stage, attempt, late: None
-        self._has_left_fetches = False
+        self.clock = 0.0  # seconds by which the driver's clock is ahead
+        self.end_fetch_later: Callable[[int, int, int], None] = lambda stage, attempt, late: None
+        self._has_late_fetches = False
         self._retries = retries
         self._width = width
         self._scans = scans
         self._running: list[_Task] = []
-        self._failure: BaseException | None = None  # of a task that went on while another one waited
+        self._failure: BaseException | None = None  # of a task that ran while another one waited
         self._run: Run | None = None
         self._checkpoint = Checkpoint()
-        self._most_committed = 0  # entries of the commit log that there ever were
+        self._most_committed = 0  # the largest size of the commit log so far
         self._output: dict[int, Output] = {}
-        self._losses_at: dict[int, int] = {}  # when the sink got that output
+        self._losses_at: dict[int, int] = {}  # how many losses there were when the sink got the output
         self._parts: dict[tuple[int, Partition], tuple[int, list[Row]]] = {}
         self._attempts = itertools.count()
         self._stages = itertools.count()
 
-    # -- what outlives a run ----------------------------------------------------------------------------------------
+    # -- what survives a run ----------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -95,22 +95,22 @@ class Query:
 
     @property
     def pending(self) -> bool:
-        """Whether a micro-batch is logged that is not committed."""
+        """True if the last logged micro-batch is not committed."""
         return self._checkpoint.is_pending
 
     @property
     def logged(self) -> dict[Partition, int]:
-        """Where the last logged micro-batch ends."""
+        """The end of the last logged micro-batch."""
         return self._checkpoint.positions(len(self._checkpoint.offsets) - 1)
 
     @property
     def ends(self) -> dict[Partition, int]:
-        """Where the last committed micro-batch ends."""
+        """The end of the last committed micro-batch."""
         return self._checkpoint.positions(self.batches - 1)
 
     @property
     def starts(self) -> dict[Partition, int]:
-        """Where each partition was begun with."""
+        """The first position of each partition."""
         found: dict[Partition, int] = {}
         for number in range(len(self._checkpoint.offsets)):
             offset = self._checkpoint.offset(number)
@@ -120,7 +120,7 @@ class Query:
 
     @property
     def rows(self) -> Output:
-        """Of committed micro-batches."""
+        """The rows of committed micro-batches."""
         found: dict[Partition, list[Row]] = defaultdict(list)
         for number in range(self.batches):
             for partition, rows in self._output.get(number, {}).items():
@@ -128,14 +128,14 @@ class Query:
         return found
 
     def forget_commit(self) -> bool:
-        """The last entry of the commit log goes, as in a crash."""
+        """Remove the last entry of the commit log, as a crash may. Return False if that is not possible now."""
         if self.running or self.pending or not self.batches:
             return False
         self._checkpoint.committed -= 1
         return True
 
     def forget_offset(self) -> bool:
-        """The last entry of the offset log goes, as in a crash; a committed one never does."""
+        """Remove the last entry of the offset log, as a crash may. Return False if it is committed or there is none."""
         if self.running or not self.pending or self._most_committed == len(self._checkpoint.offsets):
             return False
         self._checkpoint.offsets.pop()
@@ -147,17 +147,17 @@ class Query:
     def start(self, available_now: bool = False) -> None:
         assert self._run is None
         trigger = "availableNow" if available_now else "processingTime"
-        self._run = Run(self._checkpoint, self.options, trigger, point=self._come_to)
+        self._run = Run(self._checkpoint, self.options, trigger, point=self._reached)
         self._attempts = itertools.count()
 
     def stop(self) -> None:
-        """In peace."""
+        """Stop as a user does."""
         run, self._run = self._run, None
         if run is not None:
             run.stop()
 
     def kill(self) -> None:
-        """The driver's process ends, and tells nobody."""
+        """End the driver's process without closing anything."""
         self._run = None
         with HEARTBEAT._changed:
             HEARTBEAT._beats.clear()
@@ -165,7 +165,7 @@ class Query:
         POOL.close()
 
     def step(self) -> bool:
-        """One micro-batch, if there is one. Whatever it raises, the run is over."""
+        """Run one micro-batch; return False if there are no messages. An exception ends the run."""
         assert self._run is not None
         try:
             return self._step(self._run)
@@ -191,7 +191,7 @@ class Query:
         losses = len(self.lost_at)
         output, *others = self._run_tasks(number, scans)
         if losses == len(self.lost_at) and not all(same_rows(output, other) for other in others):
-            raise BrokenError(f"two scans of batch {number} gave other rows")
+            raise BrokenError(f"two scans of batch {number} delivered different rows")
         self.point(READ)
         self._write(number, output, losses)
         self.point(WRITTEN)
@@ -200,20 +200,20 @@ class Query:
         self.point(COMMITTED)
         return True
 
-    def _come_to(self, point: str) -> None:
+    def _reached(self, point: str) -> None:
         if point == FOUND:
             assert self._run is not None
-            self._tell_beginnings(StreamOffset.from_json(self._run.end))
+            self._report_new_partitions(StreamOffset.from_json(self._run.end))
         self.point(point)
 
-    def _tell_beginnings(self, end: StreamOffset) -> None:
+    def _report_new_partitions(self, end: StreamOffset) -> None:
         known = self.starts
         for partition in {*end.positions, *(end.initial or {})} - known.keys():
             self.begins(partition)
 
     def _run_tasks(self, number: int, scans: list[list[Any]]) -> list[Output]:
-        """`width` of them at a time, turn by turn; a task that fails is tried again. The scans are one stage, as those
-        of a union are, and their tasks are mixed."""
+        """Run `width` tasks at a time, step by step in turn; repeat a task that fails. The scans are one stage, as
+        those of a union, and their tasks are mixed."""
         output: list[dict[Partition, list[Row]]] = [defaultdict(list) for _ in scans]
         stage = next(self._stages)
         rows_of_tasks = [enumerate(tasks) for tasks in zip(*scans, strict=True)]
@@ -240,7 +240,7 @@ class Query:
         return list(output)
 
     def _advance(self, task: _Task) -> None:
-        """A step of the task, which is last in the row afterwards, or out of it when it has ended."""
+        """Run one step of the task. Move the task to the end of the queue, or remove it if it has ended."""
         self._running.remove(task)
         self._running.append(task)
         task.is_busy = True
@@ -255,22 +255,22 @@ class Query:
         for partition, rows in task.rows.items():
             task.output[partition] += rows
 
-    def let_others_go_on(self) -> bool:
-        """A task waits for a partition, maybe for another scan to leave it: the next task that can go on does a step.
-        False when there is none."""
+    def run_another_task(self) -> bool:
+        """Run one step of another task, because a task waits for a partition that the other may hold. Return False if
+        no other task can run."""
         task = next((task for task in self._running if not task.is_busy), None)
         if task is None:
             return False
         try:
             self._advance(task)
         except BaseException as error:
-            # It ends the job, and so the task that waits, which must not take it for an error of its own.
+            # The error ends the job, and so the task that waits. That task must not treat it as its own error.
             self._failure = self._failure or error
             raise _JobEndedError from error
         return True
 
     def _step_of(self, task: _Task, number: int) -> bool:
-        """False when it has ended. One that fails or dies begins anew, as often as Spark tries."""
+        """Return False if the task has ended. Start a task that fails or dies again, as often as Spark does."""
         try:
             if not task.step():
                 return False
@@ -290,13 +290,13 @@ class Query:
     def _kill(self, task: _Task, late: int) -> None:
         task.abandon()
         if late:
-            self._has_left_fetches = True
-            self.leave_fetch(task.stage, task.attempt, late)
+            self._has_late_fetches = True
+            self.end_fetch_later(task.stage, task.attempt, late)
 
     def _remember(self, task: _Task, number: int, *, whole: bool = False) -> None:
-        """What a task gave out is the same each time. One that fails may have given out other rows, if it was disturbed
-        by a fetch of its predecessor: it fails because it notices that at its end."""
-        if self._has_left_fetches and not whole:
+        """Check that each attempt of a task delivers the same rows. A fetch of a killed attempt may skip rows of the
+        next attempt, which notices that at its end and fails; so rows of failed attempts are not checked then."""
+        if self._has_late_fetches and not whole:
             return
         for partition, rows in task.rows.items():
             self._compare_part(number, partition, rows, task.losses)
@@ -304,17 +304,19 @@ class Query:
     def _compare_part(self, number: int, partition: Partition, rows: list[Row], begun: int) -> None:
         losses, before = self._parts.get((number, partition), (len(self.lost_at), rows))
         if losses == len(self.lost_at) and not (is_start_of(before, rows) or is_start_of(rows, before)):
-            raise BrokenError(f"batch {number} gave {_shown(before)} of {partition} at first, and {_shown(rows)} again")
+            raise BrokenError(
+                f"batch {number} delivered {_shown(before)} of {partition} first, and {_shown(rows)} later"
+            )
         longer = before if losses == len(self.lost_at) and len(before) > len(rows) else rows
         self._parts[number, partition] = begun, list(longer)
 
     def _write(self, number: int, output: Output, losses: int) -> None:
-        """A repeated micro-batch replaces its earlier try, and must be the same."""
+        """Store the rows of a micro-batch. A repeated micro-batch replaces the earlier one, and must be equal."""
         before = self._output.get(number)
         if before is not None and self._losses_at[number] == len(self.lost_at) and not same_rows(before, output):
             changed = [p for p in {*before, *output} if before.get(p, []) != output.get(p, [])]
             text = "; ".join(f"{p}: {_shown(before.get(p, []))} and {_shown(output.get(p, []))}" for p in changed)
-            raise BrokenError(f"batch {number} was repeated with other rows: {text}")
+            raise BrokenError(f"batch {number} was repeated with different rows: {text}")
         self._output[number] = output
         self._losses_at[number] = losses
 
@@ -350,7 +352,7 @@ class _Task:
         self._batches: Generator[pa.RecordBatch, None, None] = self._partition.read()
 
     def step(self) -> bool:
-        """Takes one Arrow batch; False at the end."""
+        """Read one Arrow batch. Return False at the end."""
         try:
             with self._context():
                 batch = next(self._batches)
@@ -368,7 +370,7 @@ class _Task:
         return True
 
     def abandon(self) -> None:
-        """The worker dies: its connection ends, and its claim stays behind."""
+        """Let the worker die: its connection closes, and its claim stays."""
         nothing = mock.Mock(return_value=None)
         with mock.patch.object(TaskClaim, "release", nothing), mock.patch.object(FetchLoop, "_drain", nothing):
             self._batches.close()

@@ -1,4 +1,4 @@
-"""A DataFrame of a batch read, as Spark uses it: planned once, and read as often as somebody wants its rows."""
+"""A DataFrame of a batch read: planned once, then read any number of times, as Spark does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPTIONS = ("tubemq.", "subscribe", "assign")
 
 
 class Frame:
-    """Without a plan there are no rows."""
+    """One batch read. It has no rows until it is planned."""
 
     def __init__(self) -> None:
         self._plan = pickle.dumps([])
@@ -24,8 +24,8 @@ class Frame:
         return [wanted.partition for task in self._tasks for wanted, _ in task.ranges]
 
     def plan(self, options: dict[str, str]) -> bool:
-        """Of everything there is, with those of a stream's `options` that choose who and where. False when that failed:
-        then there are no rows."""
+        """Plan a read of all messages, with those of a stream's `options` that choose cluster, group and topics. Return
+        False if that failed; the frame then has no rows."""
         chosen = {name: value for name, value in options.items() if name.startswith(_OPTIONS)}
         self._plan = pickle.dumps([])
         try:
@@ -36,7 +36,7 @@ class Frame:
         return True
 
     def read(self) -> bool:
-        """Reads all rows; False when that failed."""
+        """Read all rows. Return False if that failed."""
         try:
             for task in self._tasks:
                 for _ in task.read():

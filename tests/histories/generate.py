@@ -1,4 +1,4 @@
-"""Makes histories from seeds."""
+"""Make histories from seeds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
 
 SHAPES = [TopicShape(1, 1), TopicShape(2, 1), TopicShape(3, 1), TopicShape(1, 2), TopicShape(2, 2)]
 
-REAL_SHAPES = [TopicShape(1, 1), TopicShape(3, 1), TopicShape(2, 2)]  # which are declared there beforehand
+REAL_SHAPES = [TopicShape(1, 1), TopicShape(3, 1), TopicShape(2, 2)]  # the only layouts that the real cluster has
 
-# What is random about the query: options, and the values each may have (None leaves it out).
+# The query's options and their possible values; None leaves the option out.
 OPTIONS: Mapping[str, Sequence[str | None]] = {
     "startingOffsets": ["earliest", "earliest", "earliest", "latest", "group", None],
     "failOnDataLoss": [None, "true", "false", "false"],
@@ -37,10 +37,10 @@ CONFIG: Mapping[str, list[int | None]] = {
 }
 
 METHODS = ["partition_register", "partition_unregister", "get_message", "commit_offset"]
-LOUD = ["close_mid_frame", "close_connection", "delay", "fail", "fail_limit"]
-SENDER = "send_message"
+FAULTS = ["close_mid_frame", "close_connection", "delay", "fail", "fail_limit"]
+SEND_METHOD = "send_message"
 
-_LATE = [0, 0, 1, 2]  # how late a fetch of a killed task ends, 0 for none
+_LATE = [0, 0, 1, 2]  # after how many other fetches the fetch of a killed task ends; 0: it has no running fetch
 OUTSIDE = {
     "run",
     "forget_commit",
@@ -48,7 +48,7 @@ OUTSIDE = {
     "clock_step",
     "plan_batch",
     "use_batch",
-}  # for these no query may run
+}  # events that need a stopped query
 Make = Callable[[random.Random], Event]
 
 
@@ -69,8 +69,8 @@ def _run(r: random.Random) -> Event:
 
 
 def _fault(r: random.Random) -> Event:
-    how = r.choice([*LOUD, *LOUD, "drop_reply"])
-    method = SENDER if r.random() < 0.1 else r.choice(METHODS)
+    how = r.choice([*FAULTS, *FAULTS, "drop_reply"])
+    method = SEND_METHOD if r.random() < 0.1 else r.choice(METHODS)
     nth, times = r.choice([1, 1, 2, 3, 6]), r.choice([1, 1, 2])
     return Event("fault", {"method": method, "how": how, "nth": nth, "times": times})
 
@@ -114,7 +114,7 @@ def _kind(kind: str, **args: Sequence[Any]) -> Make:
     return lambda r: Event(kind, {name: r.choice(values) for name, values in args.items()})
 
 
-# Which events there are, how often each comes, and on which servers it can come about.
+# The events: function, weight, and the servers that support it.
 EVENTS: list[tuple[Make, int, str]] = [
     (_send, 30, "both"),
     (_produce, 4, "embedded"),
@@ -148,7 +148,7 @@ EVENTS: list[tuple[Make, int, str]] = [
 
 
 def generate(name: str, server: str = "embedded", engine: str = "calls") -> History:
-    """The history of that name, which is its seed. Those with Spark are shorter, and its driver dies once at most."""
+    """Return the history whose seed is `name`. With Spark it is shorter, and the driver dies at most once."""
     r = random.Random(name)
     shapes = SHAPES if server == "embedded" else REAL_SHAPES
     topics = {letter: r.choice(shapes) for letter in "abc"[: r.choice([1, 1, 2, 3])]}
@@ -159,7 +159,7 @@ def generate(name: str, server: str = "embedded", engine: str = "calls") -> Hist
     elif r.random() < 0.1:
         options["assign"] = _assign(r, topics)
         if '"a"' not in options["assign"] and "{" in options.get("filters", ""):
-            del options["filters"]  # of a topic that is not read
+            del options["filters"]  # the filter is for a topic that is not read
     setting = Setting(
         brokers=r.choice([1, 1, 2]),
         masters=r.choice([1, 2]),
@@ -188,7 +188,7 @@ def generate(name: str, server: str = "embedded", engine: str = "calls") -> Hist
             rotation = Event("rotate", {"times": r.choice([7, 20])}, at=r.choice([PLANNED, GIVEN]))
             within = sorted([*within, rotation], key=lambda one: POINTS.index(one.at or FOUND))
         events += [event, *within]
-    if r.random() < 0.3:  # something befalls a query that has read all there is
+    if r.random() < 0.3:  # an event after the query has read all messages
         idle = [_move_group, _crash, _restart, _kind("advance", seconds=[40.0])]
         last = r.choice(idle[: 4 if server == "embedded" else 3])(r)
         events += [Event("run", {"batches": 50, "available_now": False}), _flush(r), last]
@@ -197,14 +197,14 @@ def generate(name: str, server: str = "embedded", engine: str = "calls") -> Hist
 
 
 def _with_one_kill(events: Sequence[Event]) -> tuple[Event, ...]:
-    """To start Spark anew takes long: of the driver's deaths the first within a micro-batch stays, if there is one."""
+    """Return the events with one kill of the driver, preferably one within a micro-batch: starting Spark takes long."""
     kills = [event for event in events if event.kind == "kill"]
     stays = next((event for event in kills if event.at), kills[0] if kills else None)
     return tuple(replace(e, kind="stop") if e.kind == "kill" and e is not stays else e for e in events)
 
 
 def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:
-    """Some partitions of the first broker."""
+    """Return a value of `assign` with some partitions of the first broker."""
     keys = [
         (topic, f"1:{store * STORE_PARTITION_BASE + number}")
         for topic, shape in topics.items()
@@ -218,7 +218,7 @@ def _assign(r: random.Random, topics: Mapping[str, TopicShape]) -> str:
 
 
 def _within(r: random.Random, makers: Sequence[Make], weights: Sequence[int]) -> list[Event]:
-    """What comes about while the query runs, in the order of the moments of a micro-batch."""
+    """Return events that happen while the query runs, in the order of the moments of a micro-batch."""
     moments = sorted(r.choices(MOMENTS, k=r.choice([0, 1, 1, 2, 2, 3])), key=POINTS.index)
     kills = [_kind(kind, late=_LATE) for kind in ("kill", "kill", "kill_worker", "kill_worker")]
     ends = [*kills, _kind("stop")]

@@ -1,4 +1,4 @@
-"""What was sent, what the server lost of it, what the query said about that, and what must be true in the end."""
+"""The ledger: all stored messages, their losses, the losses that the query reported, and the final check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CRASH, RETENTION, ITSELF = "crash", "retention", "itself"
 
 
 class Store(NamedTuple):
-    """Partitions of one store share its positions."""
+    """One store of a broker. Its partitions share its positions."""
 
     broker_id: int
     topic: str
@@ -23,14 +23,14 @@ class Store(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What a store has: positions from `first` on, before `end`."""
+    """The positions that a store has now: from `first` to before `end`."""
 
     first: int
     end: int
 
 
 class Row(NamedTuple):
-    """What the query gave out."""
+    """One row of the query."""
 
     offset: int | None
     message_id: int
@@ -40,14 +40,14 @@ class Row(NamedTuple):
 
 @dataclass
 class Entry:
-    """A message that a store took, whether its producer heard of that or not."""
+    """A stored message, even if its producer got no answer."""
 
     partition: Partition
     position: int
     row: Row
-    lost: str | None = None  # how
-    tellable: bool = True  # whether the query can know that it is lost
-    epoch: int = 0  # how often the store had lost a tail before
+    lost: str | None = None  # `CRASH`, `RETENTION` or `ITSELF`
+    is_noticeable: bool = True  # whether the query can notice that it is lost
+    epoch: int = 0  # how many tails the store had lost before
 
     def __str__(self) -> str:
         lost = f", lost by {self.lost}" if self.lost else ""
@@ -55,7 +55,7 @@ class Entry:
 
 
 class Span(NamedTuple):
-    """Positions of a partition, or of all of a store (partition None), that are gone."""
+    """Lost positions of a partition, or of a whole store if `partition` is None."""
 
     store: Store
     partition: Partition | None
@@ -68,7 +68,7 @@ class Span(NamedTuple):
 
 
 class BrokenError(AssertionError):
-    """Something that must be true is not."""
+    """The query broke a promise."""
 
 
 Positions = Mapping[Partition, int]
@@ -86,23 +86,24 @@ class Ledger:
     extents: dict[Store, Extent] = field(default_factory=dict)
     acknowledged: list[tuple[Partition | None, bytes]] = field(default_factory=list)
     losses: list[Span] = field(default_factory=list)
-    tails: list[Span] = field(default_factory=list)  # what the query had seen of those, partition by partition
+    tails: list[Span] = field(default_factory=list)  # the parts of `losses` that the query had read, by partition
     lost_at: list[float] = field(default_factory=list)  # the times of the losses, in seconds since the epoch
     reports: list[Span] = field(default_factory=list)
-    begun: dict[Partition, int] = field(default_factory=dict)  # the epoch in which the query began with a partition
+    begun: dict[Partition, int] = field(default_factory=dict)  # the store's epoch when the query began to read
     _epochs: Counter[Store] = field(default_factory=Counter)
 
-    def learn(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         store = store_of(entry.partition)
         entry.epoch = self._epochs[store]
         self.entries[store].append(entry)
 
     def begins(self, partition: Partition) -> None:
-        """The query chooses where to begin with the partition."""
+        """Record that the query begins to read `partition` now."""
         self.begun[partition] = self._epochs[store_of(partition)]
 
-    def stands(self, store: Store, extent: Extent, how: str, seen: Positions) -> bool:
-        """What the store has now; `seen` is up to where the query has logged offsets. True when something is lost."""
+    def set_extent(self, store: Store, extent: Extent, how: str, seen: Positions) -> bool:
+        """Record the extent of a store. `seen` has the ends of the query's last logged micro-batch. Return True if
+        messages are lost."""
         before = self.extents.get(store, Extent(extent.first, extent.end))
         self.extents[store] = extent
         spans = []
@@ -121,16 +122,16 @@ class Ledger:
         for entry in self.entries[store]:
             if entry.lost is None and not extent.first <= entry.position < extent.end:
                 entry.lost = how
-                # Nobody can miss the tail of a store who did not see it.
-                entry.tellable = entry.position < extent.first or entry.position < seen.get(entry.partition, 0)
+                # The query cannot miss the tail of a store if it has not read that tail.
+                entry.is_noticeable = entry.position < extent.first or entry.position < seen.get(entry.partition, 0)
         return bool(spans)
 
     def forgets(self, seen: Positions) -> None:
-        """The query has no memory any more of what lies beyond `seen`."""
+        """Record that the query's offset log ends at `seen` again, because its last entry was removed."""
         for entries in self.entries.values():
             for entry in entries:
                 if entry.lost == CRASH and entry.position >= seen.get(entry.partition, 0):
-                    entry.tellable = False
+                    entry.is_noticeable = False
         self.tails = [tail for tail in self.tails if tail.first < _seen_of(tail, seen)]
 
     def report(self, partition: Partition, asked: int, offered: int, text: str) -> None:
@@ -138,7 +139,7 @@ class Ledger:
         self.reports.append(Span(store_of(partition), partition, first, end, text))
 
     def explains(self, partition: Partition, asked: int, offered: int) -> bool:
-        """Whether the server lost all of these positions."""
+        """Return True if the server lost all of these positions."""
         first, end = sorted((asked, offered))
         spans = sorted((s.first, s.end) for s in self.losses if s.store == store_of(partition))
         for lost_first, lost_end in spans:
@@ -147,8 +148,8 @@ class Ledger:
         return first >= end
 
     def check(self, output: Output, starts: Positions, msg_types: Filters | None = None) -> None:
-        """`output` is what was committed, `starts` is where the query began with each partition. Of topics in
-        `msg_types` only messages of these types were asked for. Raises `BrokenError`."""
+        """Raise `BrokenError` if the rows break a promise. `output` are the committed rows, `starts` the first position
+        of each partition. `msg_types` are the query's filters."""
         for partition in {*output, *starts}:
             entries = [entry for entry in self.entries[store_of(partition)] if entry.partition == partition]
             types = (msg_types or {}).get(partition.topic)
@@ -157,7 +158,9 @@ class Ledger:
             if not any(
                 r.partition == tail.partition and r.first < tail.end and r.end > tail.first for r in self.reports
             ):
-                raise BrokenError(f"the query had seen {tail}, which is lost, and said nothing; said: {self.said()}")
+                raise BrokenError(
+                    f"the query had read {tail}, which is lost, and did not report that; reported: {self.reported()}"
+                )
         for report in self.reports:
             assert report.partition is not None
             if not self.explains(report.partition, report.first, report.end):
@@ -181,7 +184,7 @@ class Ledger:
         for row in rows:
             place = places.get((row.message_id, row.body))
             if place is None:
-                raise BrokenError(f"{partition}: nobody sent {row}")
+                raise BrokenError(f"{partition}: {row} was never stored")
             entry = entries[place]
             if place in given:
                 raise BrokenError(f"{partition}: {entry} came twice")
@@ -202,16 +205,17 @@ class Ledger:
                 continue
             if entry.lost is None:
                 raise BrokenError(f"{partition}: {entry} is missing")
-            if entry.tellable and not self._is_reported(entry):
+            if entry.is_noticeable and not self._is_reported(entry):
                 raise BrokenError(
-                    f"{partition}: {entry} is missing, and nothing was said about that; said: {self.said()}"
+                    f"{partition}: {entry} is missing, and its loss was not reported; reported: {self.reported()}"
                 )
 
     def _is_before(self, entry: Entry, start: int) -> bool:
-        """Whether it is of before the query; a store that lost its tail uses the positions below the start again."""
+        """Return True if the message is older than the query. A store that lost its tail uses positions below the start
+        again."""
         return entry.position < start and entry.epoch <= self.begun.get(entry.partition, 0)
 
-    def said(self) -> str:
+    def reported(self) -> str:
         return ", ".join(map(str, self.reports)) or "nothing"
 
     def _is_reported(self, entry: Entry) -> bool:
@@ -238,10 +242,10 @@ def is_start_of(part: Sequence[Row], whole: Sequence[Row]) -> bool:
 
 
 def are_alike(one: Row, other: Row) -> bool:
-    """The one known difference of a repeated row, a rule of its own so that it can be lifted.
+    """Return True if two rows of a repeated micro-batch are equal, apart from one allowed difference.
 
-    `offset` is known as long as a partition has its store for itself. One that gets a neighbour between the two tries
-    comes without it the second time.
+    A row has an `offset` while its partition is the only one of its store. If the store gets another partition between
+    the two attempts, the second row has no `offset`.
     """
     return one[1:] == other[1:] and (one.offset == other.offset or other.offset is None)
 

@@ -1,4 +1,4 @@
-"""Plays a history on a cluster with a query, and judges what came of it."""
+"""Play a history on a cluster with a query, and check the result."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from tubemq_spark.errors import (
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-PATIENCE = 120.0  # seconds that an operation is tried for at the end, when everything is in service
+PATIENCE = 120.0  # seconds for which an operation is retried at the end, when all servers run
 FULL_CHECK = "_is_full_check_due"  # of `DriverClaims`
-SLOW = 10.0  # seconds that an answer is waited for, where none are lost
-HASTE = 1000.0  # of the servers' clock while a query waits for its own earlier run
+RPC_TIMEOUT = 10.0  # seconds; the RPC timeout if no replies are dropped
+CLOCK_SPEED = 1000.0  # speed of the servers' clock while a query waits for its own earlier run
 SILENT = ("drop_reply", "drop_request", "silence")
 
-# Which troubles explain that a run of the query ends with an error, besides losses, which are judged one by one.
+# The troubles that excuse an error of the query. Losses are checked one by one instead.
 _EXPLAINS: dict[type[TubeMQError], set[str]] = {
     FencedError: {"advance", "fault"},
-    PartitionOccupiedError: {"rival", "other query", "fault"},  # a claim may not be given back
+    PartitionOccupiedError: {"rival", "other query", "fault"},  # a claim may not have been released
     PositionMovedError: {"move", "advance", "fault", "down", "kill", "late"},
     TransportError: {"down", "fault", "master"},
-    ServerError: {"down", "fault", "master", "grow"},  # entries of a partition that is new are waited for, in memory
+    ServerError: {"down", "fault", "master", "grow"},  # the query waits for the first entries of a new partition
     ConfigError: {"empty master"},
 }
 _TROUBLES: dict[str, set[str]] = {
@@ -71,18 +71,18 @@ Killed = TypeVar("Killed", KilledError, WorkerKilledError)
 
 
 class Query(Protocol):
-    """As `calls.Query` and `spark.SparkQuery` are."""
+    """The interface of `calls.Query` and `spark.SparkQuery`."""
 
     options: dict[str, str]
     point: Callable[[str], None]
     begins: Callable[[Partition], None]
     lost_at: Sequence[float]
     is_prompt: bool
-    """Whether all that a call brings about is done when the call returns."""
+    """Whether a call has done all its work when it returns."""
     clock: float
-    leave_fetch: Callable[[int, int, int], None]
+    end_fetch_later: Callable[[int, int, int], None]
 
-    def let_others_go_on(self) -> bool: ...
+    def run_another_task(self) -> bool: ...
 
     @property
     def running(self) -> bool: ...
@@ -116,16 +116,15 @@ class Query(Protocol):
 
 
 class Pace:
-    """How long things may take: `hurry` is how many seconds an operation is tried for while anything may be down,
-    `quick` how many an answer is waited for where some are lost, `claim_timeout` for how many a partition, and `limit`
-    is for the end of a history."""
+    """Times in seconds: `retry_for` while servers may be down, `rpc_timeout` if replies are dropped, `claim_timeout`
+    while another client holds a partition, and `limit` for catching up at the end of a history."""
 
-    def __init__(self, *, hurry: float, quick: float, claim_timeout: float, limit: float) -> None:
-        self.hurry, self.quick, self.claim_timeout, self.limit = hurry, quick, claim_timeout, limit
+    def __init__(self, *, retry_for: float, rpc_timeout: float, claim_timeout: float, limit: float) -> None:
+        self.retry_for, self.rpc_timeout, self.claim_timeout, self.limit = retry_for, rpc_timeout, claim_timeout, limit
 
 
 class Player:
-    """`stats` counts what came about, for who wants to know whether the histories reach far."""
+    """Plays one history. `stats` counts the events and their effects, to show how much the histories cover."""
 
     def __init__(
         self,
@@ -135,34 +134,34 @@ class Player:
         pace: Pace,
         warnings: Callable[[], Iterable[str]],
     ) -> None:
-        """`new_query` makes a query with these options; it is told how to ask whether there is more to read.
-        `warnings` gives what the query's processes said since the last time, besides those of this one."""
+        """`new_query` returns a query with the given options; its second argument returns True if there are messages to
+        read. `warnings` returns new log lines of the query's other processes."""
         self.history = history
         self.stats: Counter[str] = Counter()
         self._world = world
         self._pace = pace
         self._warnings = warnings
         self._silent = any(event.args.get("how") in SILENT for event in history.events)
-        self._query = new_query(self._options(pace.hurry), lambda: bool(self._behind()))
+        self._query = new_query(self._options(pace.retry_for), lambda: bool(self._behind()))
         self._query.point = self._at
         self._query.begins = world.ledger.begins
         self._query.lost_at = world.ledger.lost_at
-        self._query.leave_fetch = world.leave_fetch
+        self._query.end_fetch_later = world.end_fetch_later
         world.seen = lambda: self._query.logged
-        self._times = 0  # that the query came to the point that the next event waits for
+        self._times = 0  # how often the query has reached the point that the next event waits for
         self._queue: deque[Event] = deque(history.events)
-        # Where answers are waited for so shortly, a slow machine loses some as well.
+        # With such a short RPC timeout, replies are late on a slow machine, too.
         self._troubles: set[str] = {"fault"} if self._silent else set()
         self._accepted: dict[str, str] = {}
         self._foreign_claims = False
         self._frame = Frame()
 
     def play(self) -> None:
-        """Raises `BrokenError`, or what should not have come up."""
+        """Play the history. Raise `BrokenError` if a promise is broken."""
         try:
             with (
-                self._listening(),
-                self._waiting(),
+                self._recording_warnings(),
+                self._running_tasks_in_pauses(),
                 mock.patch.object(DriverClaims, FULL_CHECK, getattr(DriverClaims, FULL_CHECK)),
             ):
                 while self._queue:
@@ -175,7 +174,7 @@ class Player:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _at(self, point: str) -> None:
-        """The query has come to a point: what waits for it comes about."""
+        """Run the events that wait for `point`, which the query has reached."""
         while self._queue and self._queue[0].at == point:
             self._times += 1
             if self._times < self._queue[0].nth:
@@ -189,7 +188,7 @@ class Player:
         what = args["what"] if event.kind == "during" else event.kind
         self._troubles |= _TROUBLES.get(what, set())
         if what == "move_group":
-            setattr(DriverClaims, FULL_CHECK, lambda *_: True)  # else a query may notice that a minute later
+            setattr(DriverClaims, FULL_CHECK, lambda *_: True)  # otherwise a query may notice this a minute later
         if args.get("empty_for"):
             self._troubles.add("empty master")
         if event.kind == "run":
@@ -207,8 +206,8 @@ class Player:
             if within == GIVEN:
                 raise self._late(WorkerKilledError(), args)
         elif event.kind == "plan_batch":
-            if not query.running and not self._frame.plan(self._options(self._pace.hurry)):
-                self._foreign_claims = True  # it may not have given them back
+            if not query.running and not self._frame.plan(self._options(self._pace.retry_for)):
+                self._foreign_claims = True  # the failed plan may have left claims
         elif event.kind == "use_batch":
             self._use_batch()
         elif event.kind == "clock_step":
@@ -232,7 +231,7 @@ class Player:
     # -- the query ----------------------------------------------------------------------------------------------------
 
     def _run(self, batches: int, available_now: bool) -> bool:
-        """So many micro-batches at most; False when the query failed."""
+        """Run at most `batches` micro-batches. Return False if the query failed."""
         self._times = 0
         try:
             if available_now:
@@ -240,7 +239,7 @@ class Player:
             if not self._query.running:
                 self._query.start(available_now)
             for _ in range(batches):
-                # The partitions of a store take turns to be asked, and each shows where its own group stands.
+                # The driver asks the partitions of a store in turn, and each answer has only its own position.
                 if not any(self._query.step() for _ in range(1 + len(self._query.ends))):
                     self._check_idle()
                     break
@@ -252,38 +251,38 @@ class Player:
         except TubeMQError as error:
             self._query.stop()
             self._judge(error)
-            # A query without an offset in its log begins as another one, which must wait for the claims of this one.
+            # Without a logged offset, the next run is a new query, which must wait until these claims expire.
             self._foreign_claims = self._foreign_claims or not self._query.logged
             return False
         return True
 
     def _use_batch(self) -> None:
-        """A batch read of the same group, planned maybe long before, leaves the group where it stands by now."""
+        """Read the frame, which was planned earlier. A batch read must not move the group."""
         if self._query.running:
             return
-        stood = {partition: self._world.group_offset(partition) for partition in self._frame.partitions}
+        before = {partition: self._world.group_offset(partition) for partition in self._frame.partitions}
         if not self._frame.read():
             self._foreign_claims = True
         elif not self._troubles & {"fault", "down"}:
-            stands = {partition: self._world.group_offset(partition) for partition in stood}
-            moved = {p: (at, stands[p]) for p, at in stood.items() if at not in (None, stands[p])}
+            now = {partition: self._world.group_offset(partition) for partition in before}
+            moved = {p: (at, now[p]) for p, at in before.items() if at not in (None, now[p])}
             if moved:
-                raise BrokenError(f"a batch read moved the group from (first) to (second): {moved}")
+                raise BrokenError(f"a batch read moved the group from the first to the second position: {moved}")
 
     def _check_idle(self) -> None:
-        """A query that has just found nothing new has put the group where it must stand."""
-        late = any(event.kind == "during" for event in self.history.events)  # which may befall the very last call
+        """Check that the query, which found no new messages, has moved the group to its committed position."""
+        late = any(event.kind == "during" for event in self.history.events)  # the event may hit the last request
         follows = self._query.options.get("commitOffsets") != "false"
-        if self._query.is_prompt and follows and not late and (wrong := self._elsewhere(self._query.ends)):
-            raise BrokenError(f"an idle query's group stands elsewhere (first) than it must (second): {wrong}")
+        if self._query.is_prompt and follows and not late and (wrong := self._misplaced(self._query.ends)):
+            raise BrokenError(f"an idle query's group is at the first position, and must be at the second: {wrong}")
 
     def _judge(self, error: TubeMQError) -> None:
-        """Whether the query may fail so."""
+        """Raise `BrokenError` if the query must not fail with `error`."""
         name = type(error).__name__
         self.stats[name] += 1
         if isinstance(error, DataLossError):
             if self._query.options.get("failOnDataLoss", "true") == "false":
-                raise BrokenError("the query fails for a loss, with failOnDataLoss=false") from error
+                raise BrokenError("the query failed because of a loss, although failOnDataLoss is false") from error
             partition = Partition(error.broker_id, error.topic, error.partition)
             self._world.ledger.report(partition, error.asked, error.offered, str(error))
             self._accepted = {"failOnDataLoss": "false"}
@@ -291,47 +290,47 @@ class Player:
             return
         troubles = self._troubles | ({"other query"} if self._foreign_claims else set())
         if "visit token" in str(error) and "master" not in troubles:
-            raise BrokenError(f"no new visit token was got from a master that is there: {error}") from error
+            raise BrokenError(f"the master runs, but the client got no new visit token: {error}") from error
         allowed = next((causes for kind, causes in _EXPLAINS.items() if isinstance(error, kind)), set[str]())
         if isinstance(error, FencedError) and "holds the partition for more than" in str(error):
-            allowed = allowed | {"clock"}  # a dead run by a clock that was ahead was waited for, though not long enough
+            allowed = allowed | {"clock"}  # the dead run's claim is newer by a clock that was ahead
         if not allowed & troubles:
-            raise BrokenError(f"the query failed and nothing explains it: {name}: {error}") from error
+            raise BrokenError(f"the query failed without a reason: {name}: {error}") from error
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Everything is in service again: the query reads what is left, and the ledger is compared."""
+        """Start all servers again, let the query read the rest, and check the ledger."""
         world, query = self._world, self._query
-        world.calm()
+        world.end_troubles()
         deadline = time.monotonic() + self._pace.limit
         ever = set(self._troubles)
-        if not query.running or not self._run(100, False):  # else it goes on through all that happened
+        if not query.running or not self._run(100, False):  # a query that still runs continues
             query.stop()
             self._troubles &= {"empty master", "clock", "late"}
             query.options = {**self._options(PATIENCE), **self._accepted}
             if self._foreign_claims:
                 world.let_claims_expire()
                 self._foreign_claims = False
-        # A run ends with a question for more that finds nothing: then the last micro-batch is known to be committed.
+        # A run ends with an empty `latestOffset`, so the last micro-batch is known to be committed.
         while not (self._run(100, False) and not query.pending and not self._behind()):
             if time.monotonic() > deadline:
                 raise BrokenError(f"the query does not catch up: {self._behind()}")
             time.sleep(0.02)
         self._check_group(ever, deadline)
         query.stop()
-        # Spark ends the source's process while it says good-bye: what is left then expires, or the next run takes it.
+        # Spark may kill the source's process while it closes. Its claims then expire, or the next run takes them.
         left = {p: name for p, name in world.claims().items() if name != RIVAL}
         if left and query.is_prompt:
-            raise BrokenError(f"claims are left behind: {left}")
-        self._hear(self._warnings())
+            raise BrokenError(f"the query left claims: {left}")
+        self._record_losses(self._warnings())
         world.check_acknowledged()
         world.ledger.check(query.rows, query.starts, self._filters())
         self.stats["losses"] += len(world.ledger.losses)
         self.stats["rows"] += sum(map(len, query.rows.values()))
 
     def _behind(self) -> dict[Partition, tuple[int, int]]:
-        """Where the query is not at the end of the store: where it is, and the end."""
+        """Return the query's position and the store's end of each partition where they differ."""
         ends = self._query.ends
         wanted = {
             p: self._world.ledger.extents.get(store_of(p), Extent(0, 0)).end
@@ -341,13 +340,13 @@ class Player:
         return {p: (ends.get(p, -1), end) for p, end in wanted.items() if ends.get(p, -1) != end}
 
     def _is_to_be_read(self, partition: Partition) -> bool:
-        """A query that begins at the latest names no partitions before its first micro-batch."""
+        """Return True if the query must read `partition`. If it starts at `latest`, its first micro-batch decides."""
         extent = self._world.ledger.extents.get(store_of(partition))
         begins_early = self._query.options.get("startingOffsets") in ("earliest", "group")
         return extent is not None and extent.end > 0 and (begins_early or bool(self._query.logged))
 
     def _assigned(self, partition: Partition) -> Collection[Partition]:
-        """The chosen partitions; this one when all are."""
+        """Return the partitions of option `assign`, or `partition` if the option is not set."""
         text = self.history.setting.options.get("assign")
         if text is None:
             return [partition]
@@ -357,25 +356,25 @@ class Player:
     def _check_group(self, ever: set[str], deadline: float) -> None:
         follows = self._query.options.get("commitOffsets") != "false"
         if not follows and (ever & {"down", "move", "fault", "rival", "kill"} or self._world.ledger.losses):
-            return  # all of these may move or forget a position that nobody says again
+            return  # each of these may move the group, and nothing moves it back
         wanted = self._query.ends if follows else self._query.starts
-        while wrong := self._elsewhere(wanted):
+        while wrong := self._misplaced(wanted):
             if self._query.is_prompt or time.monotonic() > deadline:
-                raise BrokenError(f"the group stands elsewhere (first) than it must (second): {wrong}")
+                raise BrokenError(f"the group is at the first position, and must be at the second: {wrong}")
             time.sleep(0.05)
 
-    def _elsewhere(self, wanted: Positions) -> dict[Partition, tuple[int | None, int]]:
+    def _misplaced(self, wanted: Positions) -> dict[Partition, tuple[int | None, int]]:
         found = {partition: (self._world.group_offset(partition), position) for partition, position in wanted.items()}
         extents = self._world.ledger.extents
         first = {partition: extents.get(store_of(partition), Extent(0, 0)).first for partition in wanted}
         return {
-            partition: (stands, position)
-            for partition, (stands, position) in found.items()
-            # A broker moves a group forwards to where retention has come, which is a loss for the next micro-batch.
-            if stands not in (position, max(position, first[partition]))
+            partition: (actual, position)
+            for partition, (actual, position) in found.items()
+            # Retention moves a group forwards; the next micro-batch reports that as a loss.
+            if actual not in (position, max(position, first[partition]))
         }
 
-    # -- around -------------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _filters(self) -> Filters:
         text = self.history.setting.options.get("filters")
@@ -387,7 +386,7 @@ class Player:
 
     def _options(self, retry_for: float) -> dict[str, str]:
         chosen, pace = self.history.setting.options, self._pace
-        rpc_timeout = pace.quick if self._silent and retry_for < PATIENCE else SLOW
+        rpc_timeout = pace.rpc_timeout if self._silent and retry_for < PATIENCE else RPC_TIMEOUT
         return {
             "tubemq.master": self._world.master,
             "tubemq.group": self._world.group,
@@ -401,28 +400,27 @@ class Player:
             **chosen,
         }
 
-    def _hear(self, lines: Iterable[str]) -> None:
-        """Notes the losses that the connector warns of."""
+    def _record_losses(self, lines: Iterable[str]) -> None:
+        """Record the losses that the connector's warnings report."""
         for text in lines:
             partition = _PARTITION.search(text)
             ranges = _RANGE.findall(text)
             if partition is not None and ranges and ("lost" in text or "gone" in text):
                 broker_id, topic, number = partition.groups()
-                first, end = map(int, ranges[-1])  # the range that was asked for may stand before it
+                first, end = map(int, ranges[-1])  # the requested range may be named before it
                 self._world.ledger.report(Partition(int(broker_id), topic, int(number)), first, end, text)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """While a task waits for a partition another one goes on, which may have it. After a step of the clock a claim
-        of the query's own may have to expire, and so may one of a scan that was killed: where nobody else can go on the
-        servers' time goes by quickly."""
+    def _running_tasks_in_pauses(self) -> Iterator[None]:
+        """Run another task while a task waits for a partition, because the other may hold it. If no task can run,
+        advance the servers' clock quickly: a claim of an earlier run or of a killed scan must expire."""
 
         def sleep(seconds: float) -> None:
-            if self._query.let_others_go_on():
+            if self._query.run_another_task():
                 return
             time.sleep(seconds)
             if "clock" in self._troubles or self.history.setting.scans > 1:
-                self._world.pass_time(seconds * HASTE)
+                self._world.pass_time(seconds * CLOCK_SPEED)
 
         class Turns(SystemClock):
             def sleep(self, seconds: float) -> None:
@@ -438,8 +436,8 @@ class Player:
             yield
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
-        logger, handler = logging.getLogger("tubemq_spark"), _Handler(self._hear)
+    def _recording_warnings(self) -> Iterator[None]:
+        logger, handler = logging.getLogger("tubemq_spark"), _Handler(self._record_losses)
         logger.addHandler(handler)
         try:
             yield
@@ -448,9 +446,9 @@ class Player:
 
 
 class _Handler(logging.Handler):
-    def __init__(self, hear: Callable[[list[str]], None]) -> None:
+    def __init__(self, handle: Callable[[list[str]], None]) -> None:
         super().__init__(logging.WARNING)
-        self._hear = hear
+        self._record_losses = handle
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._hear([record.getMessage()])
+        self._record_losses([record.getMessage()])

@@ -1,4 +1,4 @@
-"""A real TubeMQ that many histories share: each has topics and a group of its own."""
+"""A real TubeMQ cluster that many histories share. Each history has its own topics and group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-CLAIM_TIMEOUT = 15  # seconds; clients say every 8 s that they are there
+CLAIM_TIMEOUT = 15  # seconds; clients send heartbeats every 8 s
 LAYOUTS: dict[tuple[int, int], Layout] = {(1, 1): "one", (3, 1): "three", (2, 2): "stores"}
 
 
@@ -36,12 +36,13 @@ class RealServer:
         self.cluster.close()
 
     def world(self, setting: Setting) -> RealWorld:
-        wait_until_ids_are_unambiguous(self.cluster, self._clock, 150.0)  # for it may have crashes
+        wait_until_ids_are_unambiguous(self.cluster, self._clock, 150.0)  # because the history may crash brokers
         return RealWorld(self.cluster, setting)
 
 
 class RealWorld:
-    """Has what `world.World` has. A broker that is killed comes back at once: what it lost is known only then."""
+    """A `world.World` on the real cluster. A killed broker starts again at once, because only then its losses are
+    known."""
 
     def __init__(self, cluster: RealCluster, setting: Setting) -> None:
         self._cluster = cluster
@@ -103,27 +104,27 @@ class RealWorld:
             partition = pick(self.partitions(), args["partition"])
             self._cluster.move_group(self.group, partition, args["to"] * UNIT)
         else:
-            raise AssertionError(f"nobody knows what {kind} is")
+            raise AssertionError(f"unknown event {kind}")
 
     def begin_group(self, partition: Partition, count: int, position: int, types: Sequence[str]) -> None:
         self._send([partition], count, 8)
         register(self._cluster, self.group, partition, RIVAL, position)
         unregister(self._cluster, self.group, partition, RIVAL)
 
-    def calm(self) -> None:
+    def end_troubles(self) -> None:
         self._rivals.leave(PATIENCE)
         self.sync(ITSELF)
 
     def sync(self, how: str) -> bool:
-        """Where the stores end now."""
+        """Record where the stores end now. Return True if messages are lost."""
         lost = False
         for partition in {store_of(partition): partition for partition in self.partitions()}.values():
             end = group_position(self._cluster, self._observers, partition).end
-            lost |= self.ledger.stands(store_of(partition), Extent(0, end), how, self.seen())
+            lost |= self.ledger.set_extent(store_of(partition), Extent(0, end), how, self.seen())
         return lost
 
     def check_acknowledged(self) -> None:
-        """What the ledger knows are acknowledged messages alone."""
+        """Do nothing: this world adds only acknowledged messages to the ledger."""
 
     def group_offset(self, partition: Partition) -> int | None:
         return self._cluster.group_offset(self.group, partition.topic, partition.broker_id, partition.partition_id)
@@ -137,7 +138,7 @@ class RealWorld:
     def pass_time(self, seconds: float) -> None:
         pass
 
-    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
+    def end_fetch_later(self, stage: int, attempt: int, late: int) -> None:
         pass
 
     def _send(self, targets: Sequence[Partition], count: int, size: int) -> None:
@@ -147,7 +148,7 @@ class RealWorld:
             return
         wanted = [(free[n % len(free)], self._body(size)) for n in range(count)]
         stored = messages.send(self._cluster, wanted)
-        self._learn(
+        self._add(
             Entry(partition, sent.position, Row(sent.position, sent.message_id, sent.body))
             for partition, all_sent in stored.items()
             for sent in all_sent
@@ -165,15 +166,15 @@ class RealWorld:
             partition = Partition(int(broker_id), topic, int(number))
             row = Row(receipt.append_offset, receipt.message_id, body)
             entries.append(Entry(partition, receipt.append_offset, row))
-        self._learn(entries)
+        self._add(entries)
 
-    def _learn(self, entries: Any) -> None:
+    def _add(self, entries: Any) -> None:
         ends: dict[Store, int] = {}
         for entry in sorted(entries, key=lambda entry: entry.position):
-            self.ledger.learn(entry)
+            self.ledger.add(entry)
             ends[store_of(entry.partition)] = entry.position + UNIT
         for store, end in ends.items():
-            self.ledger.stands(store, Extent(0, end), ITSELF, self.seen())
+            self.ledger.set_extent(store, Extent(0, end), ITSELF, self.seen())
 
     def _body(self, size: int) -> bytes:
         return f"{next(self._numbers)} ".encode().ljust(size, b".")

@@ -1,4 +1,4 @@
-"""Histories that once failed, as short as they were found to be."""
+"""Histories that failed once, after shrinking."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
 
 
 def _history(name: str, options: dict[str, str], *events: Event, config: dict[str, int] | None = None) -> History:
-    """On one broker, with one partition that has its store for itself."""
+    """Return a history on one broker, with one partition, which is the only one of its store."""
     return History(name, Setting(1, 1, {"a": TopicShape(1, 1)}, config or {}, options), events)
 
 
@@ -27,32 +27,32 @@ _START = _event("start", broker=0)
 
 
 def _of_a_shared_store(name: str, *events: Event, retries: int = 0, scans: int = 1) -> History:
-    """On one broker, with a store of three partitions; one task after another, or one of each scan."""
+    """Return a history on one broker, with a store of three partitions. Tasks run one by one, or one of each scan."""
     options, topics = {"startingOffsets": "earliest"}, {"a": TopicShape(3, 1)}
     setting = Setting(1, 1, topics, {"transfer_size": 512}, options, [], retries, scans, scans)
     return History(name, setting, (_event("send", count=150, to=0, spread=3, size=60), *events))
 
 
 _SHARED = [
-    # The broker ends a fetch of a killed task when the driver has taken the partition over, or the next run has.
+    # The broker ends a fetch of a killed task after the next attempt or run has claimed the partition.
     *(
         _of_a_shared_store(f"{kind}, a fetch ends {late} fetches later", _RUN, _event(kind, GIVEN, late=late))
         for kind in ("kill_worker", "kill")
         for late in (1, 2)
     ),
     _of_a_shared_store("another try, a fetch ends later", _RUN, _event("kill_worker", GIVEN, late=2), retries=1),
-    # Both scans of a union want the same partition.
+    # Both scans of a union read the same partition.
     _of_a_shared_store("two scans", _RUN, scans=2),
     _of_a_shared_store("two scans, one is killed", _RUN, _event("kill_worker", GIVEN, late=1), retries=3, scans=2),
-    # A batch DataFrame is planned, a stream moves the group, and the DataFrame is used.
+    # A batch DataFrame is planned, a stream moves the group, then the DataFrame is read.
     _of_a_shared_store("a frame is used later", _event("plan_batch"), _RUN, _event("stop"), _event("use_batch")),
-    # A dead run began at a time that lies ahead by now.
+    # The clock was set back, so a dead run seems to have begun in the future.
     _of_a_shared_store("the clock is set back", _RUN, _event("kill"), _event("clock_step", seconds=-3600.0), _RUN),
 ]
 
 _LOST_TAIL = History(
-    # The first batch needs a mark of its first message, which is another partition's than the last one. The broker
-    # loses the end of it, and what it has kept must not come twice.
+    # The first batch begins and ends with messages of different partitions. The broker loses the end of the batch. The
+    # messages that it kept must not be delivered twice.
     "lost tail of a shared store",
     Setting(
         1,
@@ -71,7 +71,7 @@ _LOST_TAIL = History(
 )
 
 _LOST_BATCH = History(
-    # The last batch is lost before it is read, and began at a mark that turned out to be an old message.
+    # The broker loses the last batch before it is read. The fingerprint at its start matches an old message.
     "lost batch of a shared store",
     Setting(
         2,
@@ -97,7 +97,7 @@ REGRESSIONS = [
     _LOST_TAIL,
     _LOST_BATCH,
     *_SHARED,
-    # The visit token of a plan dies before its tasks run, and while one of them does.
+    # The visit token of a plan expires before its tasks run, and while a task runs.
     _history(
         "visit token of a plan",
         {"startingOffsets": "earliest"},
@@ -109,8 +109,8 @@ REGRESSIONS = [
         _event("rotate", GIVEN, times=7),
         config={"start_visit_token_check": 1},
     ),
-    # The broker loses the last 5 of 15 messages that were read, and all but 2 of the others are too old: nothing is
-    # left to compare with, and the query must not read these 2 again, nor say that they are lost.
+    # The broker loses the last 5 of 15 messages that were read, and retention deletes all others but 2. No fingerprint
+    # is left to compare. The query must neither read these 2 again nor report them as lost.
     _history(
         "lost tail and retention",
         {"startingOffsets": "earliest", "failOnDataLoss": "false"},
@@ -120,7 +120,8 @@ REGRESSIONS = [
         _event("expire", topic=0, keep=2),
         config={"mem_cache_msg_count": 10},
     ),
-    # Messages of two times, read in one micro-batch, of which the broker loses the later ones: the others stay read.
+    # One micro-batch reads old and new messages, and the broker loses the new ones. The old ones must not be read
+    # again.
     _history(
         "lost tail of an old backlog",
         {"startingOffsets": "earliest", "failOnDataLoss": "false"},
@@ -130,7 +131,7 @@ REGRESSIONS = [
         _RUN,
         _CRASH,
     ),
-    # The group must not go back to where it stood before a loss that was accepted, nor to the end of the store then.
+    # After an accepted loss, the group must move neither to its earlier position nor to the store's end at that time.
     _history(
         "the group after a loss",
         {
@@ -138,7 +139,7 @@ REGRESSIONS = [
             "failOnDataLoss": "false",
             "maxOffsetsPerTrigger": "5",
             "minOffsetsPerTrigger": "5",
-            "maxTriggerDelay": "10s",
+            "maxTriggerDelay": "1s",
         },
         _send(20),
         _RUN,
@@ -148,7 +149,7 @@ REGRESSIONS = [
         _send(8),
         _RUN,
     ),
-    # The first run dies before it has logged anything, and leaves a group that stands beyond the end of the store.
+    # The first run dies before it logs an offset. It leaves a group whose position is behind the end of the store.
     _history(
         "the group beyond the end",
         {"startingOffsets": "latest"},

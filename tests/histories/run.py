@@ -1,4 +1,4 @@
-"""Plays histories by name; one that fails is shrunk."""
+"""Play histories by name, and shrink those that fail."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from tests.real.jars import tool
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 
 _PACES = {
-    ("embedded", "calls"): Pace(hurry=0.3, quick=0.3, claim_timeout=0.2, limit=240.0),
-    ("embedded", "spark"): Pace(hurry=2.0, quick=0.5, claim_timeout=0.5, limit=300.0),
-    ("real", "calls"): Pace(hurry=0.5, quick=0.5, claim_timeout=20.0, limit=300.0),
-    ("real", "spark"): Pace(hurry=3.0, quick=0.5, claim_timeout=20.0, limit=300.0),
+    ("embedded", "calls"): Pace(retry_for=0.3, rpc_timeout=0.3, claim_timeout=0.2, limit=240.0),
+    ("embedded", "spark"): Pace(retry_for=2.0, rpc_timeout=0.5, claim_timeout=0.5, limit=300.0),
+    ("real", "calls"): Pace(retry_for=0.5, rpc_timeout=0.5, claim_timeout=20.0, limit=300.0),
+    ("real", "spark"): Pace(retry_for=3.0, rpc_timeout=0.5, claim_timeout=20.0, limit=300.0),
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a history; `problem` is None when all was as it must be."""
+    """The result of a history. `problem` is None if it passed."""
 
     history: History
     problem: str | None = None
     stats: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.history}\n{self.problem or 'as it must be'}"
+        return f"{self.history}\n{self.problem or 'passed'}"
 
 
 class Stage:
-    """Where histories are played: `server` is embedded or real, `engine` is calls or spark. The real server and Spark's
-    driver are shared by all of them."""
+    """A place to play histories: `server` is embedded or real, `engine` is calls or spark. All histories share the real
+    server and Spark's driver."""
 
     def __init__(self, server: str = "embedded", engine: str = "calls") -> None:
         self.server, self.engine = server, engine
@@ -56,7 +56,7 @@ class Stage:
         self.close()
 
     def prepare(self) -> None:
-        """Starts what all histories share; `MissingTool` where Java or Maven is missing."""
+        """Start what all histories share. Raise `MissingTool` without Java or Maven."""
         if self.engine == "spark":
             tool("java")
             self._driver = self._driver or Driver()
@@ -70,7 +70,8 @@ class Stage:
             self._real.close()
 
     def play_named(self, name: str, *, shrinks: bool = True) -> Outcome:
-        """The history of that name; when it fails, the smallest found that fails likewise."""
+        """Play the history of that name. If it fails, return the outcome of the shortest one that fails in the same
+        way."""
         outcome = self.play(generate(name, self.server, self.engine))
         if outcome.problem is None or not shrinks:
             return outcome
@@ -96,7 +97,7 @@ class Stage:
                     world,
                     self._maker(history, Path(folder)),
                     _PACES[self.server, self.engine],
-                    self._driver_said if self.engine == "spark" else lambda: (),
+                    self._driver_output if self.engine == "spark" else lambda: (),
                 )
                 stats = player.stats
                 player.play()
@@ -128,20 +129,20 @@ class Stage:
         self.prepare()
         driver = self._driver
         assert driver is not None
-        driver.said()
+        driver.new_output()
         return lambda options, is_behind: SparkQuery(driver, options, folder, is_behind)
 
-    def _driver_said(self) -> list[str]:
+    def _driver_output(self) -> list[str]:
         assert self._driver is not None
-        return self._driver.said().splitlines()
+        return self._driver.new_output().splitlines()
 
 
 def play_alone(name: str, shrinks: bool) -> Outcome:
-    """On an embedded server, without Spark; for processes side by side."""
+    """Play a history without Spark on an embedded server, in a process of a pool."""
     return Stage().play_named(name, shrinks=shrinks)
 
 
 def _kind(problem: str) -> str:
-    """The error's class and the first words of its text."""
+    """Return the error's class and the first words of its text."""
     line = problem.strip().splitlines()[-1]
     return "".join(c for c in line if not c.isdigit())[:60]

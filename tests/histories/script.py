@@ -1,4 +1,4 @@
-"""What is played: a setting and events, plain values all, so that a history can be printed, shrunk and played again."""
+"""A history as plain values: a setting and events, so that it can be printed, shrunk and played again."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 
 from tests.without_spark.source import FOUND, GIVEN, LOGGED, PLANNED
 
-# The moments of a micro-batch at which an event may happen, in their order; the first four are the engine's.
+# The moments of a micro-batch at which an event may happen, in order; the first four are in `without_spark.source`.
 READ = "read"  # all tasks have ended
-WRITTEN = "written"  # the sink has the rows, the commit log does not know
-COMMITTED = "committed"  # it is in the commit log
+WRITTEN = "written"  # the sink has the rows, the commit log has no entry
+COMMITTED = "committed"  # the commit log has the entry
 POINTS = (FOUND, LOGGED, PLANNED, GIVEN, READ, WRITTEN, COMMITTED)
 
 
-TYPES = ("red", "green", "blue")  # of messages, in turn
+TYPES = ("red", "green", "blue")  # message types, used in turn
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happens. With `at` it waits for the query to come to that point; else it comes after what stands
-    before it. Numbers in `args` that choose something count round: an event can always be played, whatever was dropped
-    before it.
-    """
+    """One event. With `at` it waits until the query reaches that point for the `nth` time; otherwise it follows the
+    event before it. Numbers in `args` that choose an item are taken modulo the number of items, so an event can be
+    played after any other event was removed."""
 
     kind: str
     args: dict[str, Any] = field(default_factory=dict)
     at: str | None = None
     nth: int = 1
-    """At which time that the query comes there."""
 
     def __str__(self) -> str:
         what = " ".join([self.kind, *(f"{name}={value}" for name, value in self.args.items())])
@@ -39,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True)
 class TopicShape:
-    """`partitions` in each of `stores` stores on each of the brokers."""
+    """A topic with `partitions` partitions in each of `stores` stores on each broker."""
 
     partitions: int
     stores: int
@@ -47,9 +45,9 @@ class TopicShape:
 
 @dataclass(frozen=True)
 class Setting:
-    """The cluster and the query. `config` are fields of `ServerConfig`, `options` those of the source but for who and
-    where; `retries` is how often Spark tries a task again, `width` how many tasks run side by side, `scans` how often
-    each micro-batch is read at the same time."""
+    """The cluster and the query. `config` are fields of `ServerConfig`, `options` options of the source without
+    cluster, group and topics. Spark repeats a failed task `retries` times, runs `width` tasks in parallel, and reads
+    each micro-batch in `scans` scans at the same time."""
 
     brokers: int
     masters: int
@@ -57,7 +55,7 @@ class Setting:
     config: dict[str, int]
     options: dict[str, str]
     group_at: list[int] = field(default_factory=list)
-    """Where an administrator put the group before the query began, in messages, partition by partition."""
+    """The group's positions before the query, by partition, in messages."""
     retries: int = 0
     width: int = 1
     scans: int = 1
@@ -65,7 +63,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class History:
-    """`name` is the seed it was made from."""
+    """A setting and its events. `name` is the seed."""
 
     name: str
     setting: Setting

@@ -1,4 +1,4 @@
-"""Makes a failing history smaller."""
+"""Shrink a failing history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.histories.script import Event, History
 
 
 def shrink(history: History, fails: Callable[[History], bool], tries: int = 150) -> History:
-    """The smallest history found that still `fails`: halves of its events are dropped, then ever smaller parts."""
+    """Return the shortest history found that still `fails`. Remove halves of its events first, then smaller parts."""
     size = max(1, len(history.events) // 2)
     while tries > 0:
         smaller = False

@@ -1,5 +1,5 @@
-"""A streaming query run by Spark, in processes that can be killed, all of them or one worker. Its logs and its sink are
-files. The points of a micro-batch are met as far as the files show them."""
+"""A streaming query in Spark, in processes that tests kill: the driver or one worker. Its logs and its sink are files,
+which also show the points of a micro-batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tubemq_spark.source.offset import StreamOffset
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds without a micro-batch
-LONGEST_TRY = 300.0  # seconds from the start of a micro-batch's try to its end
+LONGEST_TRY = 300.0  # seconds that one attempt of a micro-batch may take
 
 _ERROR = re.compile(r"tubemq_spark\.errors\.(\w+): (.*)")
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
@@ -37,11 +37,11 @@ _PARTITION = re.compile(r"\b(\d+):(\w+):(\d+)\b")
 
 
 class Driver:
-    """A process with Spark in it and all that it starts; one serves many histories until it is killed."""
+    """A process with Spark, and the processes that it starts. Many histories share one until it is killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._said = tempfile.NamedTemporaryFile("r", suffix=".txt", errors="replace")  # noqa: SIM115
+        self._output_file = tempfile.NamedTemporaryFile("r", suffix=".txt", errors="replace")  # noqa: SIM115
 
     def ask(self, do: str, **given: Any) -> dict[str, Any]:
         process = self._started()
@@ -51,18 +51,18 @@ class Driver:
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise BrokenError(f"Spark's driver ended by itself: {self.said()[-2000:]}")
+            raise BrokenError(f"Spark's driver ended unexpectedly: {self.new_output()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
             raise _error_in(answer["failed"])
         return answer
 
-    def said(self) -> str:
-        """What its processes wrote to their standard error since the last time."""
-        return self._said.read()
+    def new_output(self) -> str:
+        """Return what the processes wrote to standard error since the last call."""
+        return self._output_file.read()
 
     def kill(self) -> None:
-        """SIGKILL to all its processes."""
+        """Send SIGKILL to all processes."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -79,10 +79,10 @@ class Driver:
 
     def close(self) -> None:
         self.kill()
-        self._said.close()
+        self._output_file.close()
 
     def workers(self) -> list[int]:
-        """The Python processes that run tasks."""
+        """Return the ids of the Python processes that run tasks."""
         if self._process is None:
             return []
         pids = members(self._process.pid)
@@ -91,7 +91,7 @@ class Driver:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            errors_to: IO[str] = open(self._said.name, "a")  # noqa: SIM115
+            errors_to: IO[str] = open(self._output_file.name, "a")  # noqa: SIM115
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.histories.spark_program"],
                 cwd=Path.cwd() if (Path.cwd() / "tests" / "histories").exists() else ROOT,
@@ -107,7 +107,7 @@ class Driver:
 
 
 class SparkQuery:
-    """Has what `calls.Query` has. `is_behind` tells whether there is more to read."""
+    """The interface of `calls.Query` with Spark. `is_behind` returns True if there are messages to read."""
 
     def __init__(self, driver: Driver, options: dict[str, str], folder: Path, is_behind: Callable[[], bool]) -> None:
         self.options = options
@@ -119,16 +119,16 @@ class SparkQuery:
         self._checkpoint = folder / "checkpoint"
         self.lost_at: Sequence[float] = ()
         self.is_prompt = False
-        self.clock = 0.0  # which nobody moves
-        self.leave_fetch: Callable[[int, int, int], None] = lambda stage, attempt, late: None
+        self.clock = 0.0  # no event changes it
+        self.end_fetch_later: Callable[[int, int, int], None] = lambda stage, attempt, late: None
         self._begun: set[Partition] = set()
         self._most_committed = 0
         self.running = False
 
-    def let_others_go_on(self) -> bool:
+    def run_another_task(self) -> bool:
         return False  # Spark's tasks wait in processes of their own
 
-    # -- what outlives a run ----------------------------------------------------------------------------------------
+    # -- what survives a run ----------------------------------------------------------------------------------------
 
     @property
     def batches(self) -> int:
@@ -159,17 +159,17 @@ class SparkQuery:
 
     @property
     def rows(self) -> Output:
-        """Of committed micro-batches; the tries of one must be alike."""
+        """The rows of committed micro-batches. All attempts of one must be equal."""
         found: dict[Partition, list[Row]] = defaultdict(list)
         for number in self._numbers("commits"):
             tries = sorted(self._output.glob(f"{number}.*.json"), key=lambda file: int(file.name.split(".")[1]))
             if not tries:
-                raise BrokenError(f"batch {number} is committed, and the sink has nothing")
+                raise BrokenError(f"batch {number} is committed, but the sink has no rows")
             outputs = [_output_of(file) for file in tries]
             for (earlier, one), (later, other) in itertools.pairwise(outputs):
                 lost = any(earlier - LONGEST_TRY <= moment <= later for moment in self.lost_at)
                 if not lost and not same_rows(one, other):
-                    raise BrokenError(f"batch {number} was repeated with other rows: {one} and {other}")
+                    raise BrokenError(f"batch {number} was repeated with different rows: {one} and {other}")
             for partition, rows in outputs[-1][1].items():
                 found[partition] += rows
         return found
@@ -211,13 +211,13 @@ class SparkQuery:
         self._driver.kill()
 
     def step(self) -> bool:
-        """Until one more micro-batch is committed; False when there is nothing to read. Whatever it raises, the run is
-        over, but for the death of a worker, of which Spark takes care."""
+        """Wait until one more micro-batch is committed. Return False if there are no messages. An exception ends the
+        run; if a worker dies, Spark itself repeats the task."""
         before = self.batches
         deadline = time.monotonic() + PATIENCE
         try:
             while self.batches == before:
-                self._look()
+                self._read_state()
                 status = self._driver.ask("status")
                 if not status["active"] and self.batches == before:
                     self.running = False
@@ -230,7 +230,7 @@ class SparkQuery:
                     raise BrokenError(f"no micro-batch within {PATIENCE:g} s")
                 time.sleep(0.03)
             self._most_committed = max(self._most_committed, self.batches)
-            self._passes(COMMITTED)
+            self._reached(COMMITTED)
         except KilledError:
             self.kill()
             raise
@@ -239,20 +239,20 @@ class SparkQuery:
             raise
         return True
 
-    def _look(self) -> None:
-        """Which point the files show."""
+    def _read_state(self) -> None:
+        """Report the point of the micro-batch that the files show."""
         numbers = self._numbers("offsets")
         if self.pending:
             for partition in self.starts.keys() - self._begun:
                 self._begun.add(partition)
                 self.begins(partition)
             if list(self._output.glob(f"{numbers[-1]}.*.json")):
-                self._passes(WRITTEN)
+                self._reached(WRITTEN)
             else:
                 for point in (FOUND, LOGGED, PLANNED, GIVEN, READ):
-                    self._passes(point)
+                    self._reached(point)
 
-    def _passes(self, point: str) -> None:
+    def _reached(self, point: str) -> None:
         try:
             self.point(point)
         except WorkerKilledError:
@@ -273,7 +273,7 @@ class SparkQuery:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session, which Spark's Python workers stay in."""
+    """Return the processes of a session. Spark's Python workers stay in the session of the driver."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         _, _, tail = _read(int(folder.name), "stat").rpartition(b") ")
@@ -304,23 +304,23 @@ def _output_of(file: Path) -> tuple[float, Output]:
 
 
 def _error_in(text: str) -> Exception:
-    """The connector's error in what Spark says."""
+    """Return the connector's error that Spark's error text contains."""
     found = list(_ERROR.finditer(text))
     if not found:
         dead = ("Python worker exited unexpectedly", "Connection reset", "Python worker failed to connect back")
-        if any(words in text for words in dead):  # the last when it was not there within 10 s
+        if any(words in text for words in dead):  # the last one: it did not connect within 10 s
             return WorkerKilledError(text)
         return BrokenError(f"Spark failed: {text}")
-    kind, said = found[-1].groups()
-    if kind == "DataLossError" and (partition := _PARTITION.search(said)) is not None:
+    kind, message = found[-1].groups()
+    if kind == "DataLossError" and (partition := _PARTITION.search(message)) is not None:
         broker_id, topic, number = partition.groups()
-        first, end = map(int, _RANGE.findall(said)[-1])
+        first, end = map(int, _RANGE.findall(message)[-1])
         return DataLossError(
-            said, topic=topic, broker_id=int(broker_id), partition=int(number), asked=first, offered=end
+            message, topic=topic, broker_id=int(broker_id), partition=int(number), asked=first, offered=end
         )
     cls: type[TubeMQError] = getattr(errors, kind)
     if issubclass(cls, PartitionOccupiedError):
-        return cls(said, holder="")
+        return cls(message, holder="")
     if issubclass(cls, ServerError):
-        return cls(said, code=0, name="", message=said)
-    return cls(said)
+        return cls(message, code=0, name="", message=message)
+    return cls(message)

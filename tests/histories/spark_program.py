@@ -1,7 +1,7 @@
-"""A driver with Spark in it, in a process of its own, to be killed: does what the lines of its standard input say.
+"""A Spark driver in a process that tests kill. It obeys commands on standard input.
 
-`start` begins the query, `stop` ends it, `status` tells whether it runs and what it failed with. Each line is JSON and
-is answered by one.
+`start` starts the query, `stop` stops it, `status` returns whether it is active, and its error. Each command is a line
+of JSON, and so is each reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark_jvm import quick_start
 
-TRIES = 3  # of a task
+TRIES = 3  # attempts of a task
 ROWS_AT_ONCE = 20
 _COLUMNS = ("topic", "broker_id", "partition", "offset", "message_id", "value", "msg_type")
 
@@ -40,14 +40,14 @@ def session() -> SparkSession:
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """So that tasks can be met alive."""
+    """Yield the batches slowly, so that a test can kill a task that is still running."""
     for batch in batches:
         time.sleep(0.01)
         yield batch
 
 
 class Sink:
-    """A file for each try of a micro-batch: the last one counts, and replaces those before."""
+    """A sink with one file for each attempt of a micro-batch. Only the last attempt counts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The cluster of a history, whichever server it is, and the ledger of what it stores."""
+"""The cluster of a history, embedded or real, and the ledger of its messages."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from tubemq_spark.testing import Calls, EmbeddedTubeMQ, ServerConfig
 from tubemq_spark.testing.config import Release
 from tubemq_spark.testing.stored_message import StoredMessage
 
-HURRY = 0.3  # seconds that a producer tries
-PATIENCE = 60.0  # seconds that a rival tries to leave when everything is in service
+PRODUCER_RETRY_FOR = 0.3  # seconds for which a producer retries
+PATIENCE = 60.0  # seconds for which the rival tries to release its partitions when all servers run
 RIVAL = "rival"
-_FETCHED = 5  # entries, by a fetch that ends late
+_FETCHED = 5  # entries of a fetch that ends late
 GROUP = "readers"
 
 Seen = Callable[[], Positions]
 
 
 def pick(choices: Sequence[Any], number: int) -> Any:
-    """The `number`-th of them, counting round."""
+    """Return item `number`, modulo the number of items."""
     return choices[number % len(choices)]
 
 
 class World(Protocol):
-    """`seen` gives up to where the query has logged offsets. `topics` are those that it may read."""
+    """A cluster. `seen` returns the ends of the query's last logged micro-batch. `topics` are the readable ones."""
 
     ledger: Ledger
     seen: Seen
@@ -65,15 +65,15 @@ class World(Protocol):
     def partitions(self) -> list[Partition]: ...
 
     def change(self, kind: str, args: dict[str, Any], types: Sequence[str]) -> None:
-        """An event that befalls the cluster."""
+        """Carry out an event of the cluster."""
         ...
 
     def begin_group(self, partition: Partition, count: int, position: int, types: Sequence[str]) -> None:
-        """Sends so many messages and puts the group there, before anybody reads."""
+        """Send `count` messages and move the group to `position`, before the query begins."""
         ...
 
-    def calm(self) -> None:
-        """Ends faults and rivals, and brings all servers back."""
+    def end_troubles(self) -> None:
+        """End faults and rivals, and start all servers that are down."""
         ...
 
     def sync(self, how: str) -> bool: ...
@@ -83,25 +83,25 @@ class World(Protocol):
     def group_offset(self, partition: Partition) -> int | None: ...
 
     def claims(self) -> dict[Partition, str]:
-        """Who holds what of the group; of nothing where the server does not tell."""
+        """Return the client that holds each partition of the group; nothing if the server cannot show that."""
         ...
 
     def let_claims_expire(self) -> None: ...
 
     def pass_time(self, seconds: float) -> None:
-        """For a server whose clock can be moved."""
+        """Advance the servers' clock, if that is possible."""
         ...
 
-    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
-        """A task was killed, and the broker ends a fetch of it when so many more fetches have begun. Where a server
-        cannot be made to do that nothing happens."""
+    def end_fetch_later(self, stage: int, attempt: int, late: int) -> None:
+        """Let the broker end a running fetch of a killed task after `late` more fetches have begun. Do nothing if the
+        server cannot do that."""
         ...
 
     def close(self) -> None: ...
 
 
 class Rivals:
-    """Another consumer of the group, which claims partitions and does nothing else."""
+    """Another consumer of the group, which only claims partitions."""
 
     def __init__(
         self,
@@ -119,14 +119,15 @@ class Rivals:
         try:
             reply = unwrap_reply(send_requests(self._settings(), [call])[0], pb.RegisterResponseB2C, call.what)
         except TubeMQError:
-            self.held.append(partition)  # it may have been heard
+            self.held.append(partition)  # the broker may have received the request
             return True
         if reply.errCode == 200:
             self.held.append(partition)
         return reply.errCode == 200
 
     def leave(self, timeout: float = 1.0) -> None:
-        """Where it cannot be heard it goes on holding, and leaves the next time; `timeout` is in seconds."""
+        """Release all partitions. Those whose broker does not answer within `timeout` seconds are released the next
+        time."""
         calls = GroupRequests(self._settings(), self._group, self._token)
         asked = [calls.unregister(self._broker(p.broker_id), p, RIVAL) for p in self.held]
         outcomes = send_requests(self._settings(), asked, timeout)
@@ -143,7 +144,7 @@ class Rivals:
 
 
 def chosen(partitions: Sequence[Partition], args: dict[str, Any]) -> list[Partition]:
-    """Whom a `send` is dealt to."""
+    """Return the partitions that a `send` writes to."""
     return list(dict.fromkeys(pick(partitions, args["to"] + n) for n in range(args["spread"])))
 
 
@@ -161,12 +162,12 @@ def put_fault(calls: Calls, how: str, fetches: int) -> None:
 
 
 def refused_refill(ledger: Ledger, seen: Positions, store: Store) -> bool:
-    """The one known limit of the connector, a rule of its own so that it can be lifted.
+    """Return True if nobody may send to `store` now, because of the connector's one known limit.
 
-    A store that lost a tail which the query had read uses the positions for new messages. The query goes on at the end
-    of the store as it finds it then, so messages that are sent before it looks cannot be told from those it had read.
-    As long as it has not looked (its offset log reaches beyond the store's end), nobody sends there.
-    TUBEMQ_HISTORIES_REFILL in the environment lifts the rule.
+    A store that lost a tail uses the tail's positions for new messages. If the query had read the tail, it continues at
+    the end of the store that it finds next. It cannot distinguish messages that were sent before that from those that
+    it had read. So the histories send nothing to a store while the query's offset log reaches beyond the store's end.
+    The environment variable TUBEMQ_HISTORIES_REFILL removes this rule.
     """
     if os.environ.get("TUBEMQ_HISTORIES_REFILL"):
         return False
@@ -175,7 +176,7 @@ def refused_refill(ledger: Ledger, seen: Positions, store: Store) -> bool:
 
 
 class EmbeddedWorld:
-    """A fresh embedded cluster."""
+    """A `World` on a new embedded cluster."""
 
     def __init__(self, setting: Setting) -> None:
         usual = {"offset_file_interval": 5.0, "visit_token_check_in_valid_time": 0.0}
@@ -265,13 +266,13 @@ class EmbeddedWorld:
         elif kind == "move_group":
             self.move_group(pick(self.partitions(), args["partition"]), args["to"] * UNIT)
         else:
-            raise AssertionError(f"nobody knows what {kind} is")
+            raise AssertionError(f"unknown event {kind}")
 
     def begin_group(self, partition: Partition, count: int, position: int, types: Sequence[str]) -> None:
         self.send([partition], count, 8, types)
         self.move_group(partition, position)
 
-    def calm(self) -> None:
+    def end_troubles(self) -> None:
         self.tubemq.clear_faults()
         for broker in list(self.down):
             self.start(broker)
@@ -281,7 +282,7 @@ class EmbeddedWorld:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def send(self, targets: Sequence[Partition], count: int, size: int, types: Sequence[str]) -> int:
-        """Deals messages to `targets`, but for those that cannot have any now; how many were stored."""
+        """Send messages to `targets` in turn, except those that accept none now. Return how many were stored."""
         seen = self.seen()
         free = [p for p in targets if p.broker_id not in self.down]
         free = [p for p in free if not refused_refill(self.ledger, seen, store_of(p))]
@@ -296,13 +297,13 @@ class EmbeddedWorld:
         return count if free else 0
 
     def produce(self, topic: str, count: int, size: int, types: Sequence[str]) -> None:
-        """The same by our own producer, over the network; what it could not send may be stored or not."""
+        """Send messages with our own producer, over the network. Those that it could not send may be stored."""
         seen = self.seen()
         if any(refused_refill(self.ledger, seen, store) for store in self.ledger.extents if store.topic == topic):
             return
         bodies = [self._body(size) for _ in range(count)]
         try:
-            with Producer(replace(self._settings(), retry_for=HURRY)) as producer:
+            with Producer(replace(self._settings(), retry_for=PRODUCER_RETRY_FOR)) as producer:
                 for number, body in enumerate(bodies):
                     msg_type = pick(types, number) if types else None
                     producer.send(topic, body, encode_attributes(None, msg_type, None), msg_type)
@@ -312,24 +313,24 @@ class EmbeddedWorld:
         self.sync(ITSELF)
 
     def sync(self, how: str) -> bool:
-        """Takes over what the stores have now; what is gone went by `how`. True when something did."""
+        """Copy the state of the stores to the ledger. `how` is the cause of losses. Return True if there are any."""
         seen = self.seen()
-        return self.tubemq._on_thread(lambda: self._look(how, seen))
+        return self.tubemq._on_thread(lambda: self._read_state(how, seen))
 
-    def _look(self, how: str, seen: Positions) -> bool:
+    def _read_state(self, how: str, seen: Positions) -> bool:
         lost = False
         for broker_id, server in self.tubemq._servers.brokers.items():
             for topic in self.topics:
                 for number, store in server.service.stores.of_topic(topic).items():
                     key = Store(broker_id, topic, number)
                     known = self.ledger.extents.get(key, Extent(0, 0)).end
-                    lost |= self.ledger.stands(key, Extent(store.min_offset, store.max_offset), how, seen)
+                    lost |= self.ledger.set_extent(key, Extent(store.min_offset, store.max_offset), how, seen)
                     for position, entry in store.entries() if store.max_offset > known else ():
                         if position >= known:
                             message = StoredMessage.of_entry(broker_id, position, entry)
                             row = Row(position, message.message_id, message.body, message.msg_type)
                             partition = Partition(broker_id, topic, message.partition)
-                            self.ledger.learn(Entry(partition, position, row))
+                            self.ledger.add(Entry(partition, position, row))
         return lost
 
     def check_acknowledged(self) -> None:
@@ -368,7 +369,7 @@ class EmbeddedWorld:
         self.sync(RETENTION)
 
     def grow(self, topic: str, partitions: int, stores: int, brokers: Iterable[int] | None = None) -> None:
-        """Never fewer than there are."""
+        """Add partitions and stores to a topic. Their number never decreases."""
         for broker in brokers or self.tubemq.broker_ids:
             before = self._shapes.get((topic, broker), TopicShape(1, 1))
             shape = TopicShape(max(partitions, before.partitions), max(stores, before.stores))
@@ -393,7 +394,7 @@ class EmbeddedWorld:
     def pass_time(self, seconds: float) -> None:
         self.tubemq.clock.advance(seconds)
 
-    def leave_fetch(self, stage: int, attempt: int, late: int) -> None:
+    def end_fetch_later(self, stage: int, attempt: int, late: int) -> None:
         def advance() -> None:
             for server in self.tubemq._servers.brokers.values():
                 for key, claim in server.service.claims.items():

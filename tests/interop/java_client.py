@@ -25,7 +25,7 @@ _TAIL = 3000
 
 
 class JavaClientError(RuntimeError):
-    """The program failed or took too long; the text ends with the end of its standard error."""
+    """The program failed or took too long. The text ends with the end of the program's standard error."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Where a message landed; ``partition`` is ``brokerId:topic:partitionId``."""
+    """The place of a stored message. ``partition`` is ``brokerId:topic:partitionId``."""
 
     message_id: int
     partition: str
@@ -65,7 +65,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Received:
-    """A message as the Java consumer shows it; ``attribute`` is its whole attribute text, the system's included."""
+    """A message as the Java consumer shows it. ``attribute`` is its whole attribute text, with system attributes."""
 
     body: bytes
     attribute: str | None
@@ -76,7 +76,7 @@ class Received:
 
     @property
     def attributes(self) -> dict[str, str] | None:
-        """The producer's own, None without any."""
+        """The attributes that the producer set, None if there are none."""
         parts = (part.partition("=") for part in (self.attribute or "").split(",") if part)
         return {key: value for key, _, value in parts if key not in ("$msgType$", "$msgTime$")} or None
 
@@ -96,7 +96,7 @@ class Received:
 class Rate:
     """``count`` messages with ``megabytes`` (of 10^6 bytes) of bodies took ``seconds``.
 
-    ``cpu_seconds`` is processor time of the client, None where it was not measured.
+    ``cpu_seconds`` is CPU time of the client, None if it was not measured.
     """
 
     count: int
@@ -107,7 +107,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class JavaStores:
-    """Key stores as Java reads them: whom the client trusts, and what it shows of itself."""
+    """Key stores for Java: the certificates that the client trusts, and its own certificate."""
 
     trusted: Path
     own: Path
@@ -153,11 +153,11 @@ class JavaClient:
         idle: float | None = None,
         timeout: float = 300,
     ) -> list[Received]:
-        """Read and confirm until ``count`` messages came (and all of the last fetch), or none for ``idle`` seconds: by
-        default 15, and 60 with a ``count``, where nobody waits for the end of them.
+        """Read and confirm until ``count`` messages came (and all of the last fetch), or none for ``idle`` seconds,
+        by default 15, and 60 with a ``count``.
 
-        ``at`` gives the position of every partition by ``brokerId:topic:partitionId``; without it the group goes on
-        where it stands, a new one at the first message.
+        ``at`` gives the position of every partition by ``brokerId:topic:partitionId``; without it the group
+        continues at its position, and a new group begins at the first message.
         """
         options = ["--at", json.dumps(dict(at))] if at is not None else ["--from-start"]
         options += ["--filter", ",".join(filters)] if filters else []
@@ -171,22 +171,23 @@ class JavaClient:
     def member(
         self, topic: str, group: str, *, filters: Collection[str] = (), push: bool = False, timeout: float = 60
     ) -> Iterator[Member]:
-        """A consumer of the group that stays until it leaves or is killed, for which the block's end sees."""
+        """Yield a consumer of the group. At the end of the block it is killed if it has not left."""
         options = ["--filter", ",".join(filters)] if filters else []
         options += ["--push"] * push + self._tls
         with self._process("member", topic, group, *options, jvm=_START_QUICKLY) as (process, errors):
             yield Member(process, errors, timeout)
 
     def producing(self, topic: str, *, count: int, size: int) -> contextlib.AbstractContextManager[Rounds]:
-        """Rounds of ``count`` asynchronous sends of ``size`` bytes each."""
+        """Return rounds of ``count`` asynchronous sends of ``size`` bytes each."""
         return self._rounds("bench-produce", topic, "--count", str(count), "--size", str(size))
 
     def consuming(
         self, topic: str, group: str, *, count: int, threads: int = 1, confirm_locally: bool = False
     ) -> contextlib.AbstractContextManager[Rounds]:
-        """Rounds that read ``count`` messages from the topic's first on, as the client comes or faster.
+        """Return rounds that read ``count`` messages from the topic's first one on, with the client's defaults or
+        faster.
 
-        More threads read different partitions; with ``confirm_locally`` a fetch confirms the one before.
+        Several threads read different partitions. With ``confirm_locally`` a fetch confirms the one before.
         """
         options = ["--count", str(count), "--threads", str(threads)] + ["--confirm-locally"] * confirm_locally
         return self._rounds("bench-consume", topic, group, *options)
@@ -239,7 +240,7 @@ class JavaClient:
 
 
 class Rounds:
-    """A program that stays between its measured rounds, so that only the first finds a cold JVM."""
+    """A program that runs on between its measured rounds, so that only the first one has a cold JVM."""
 
     def __init__(self, verb: str, process: subprocess.Popen[str], errors: IO[bytes]) -> None:
         self._verb = verb
@@ -247,7 +248,7 @@ class Rounds:
         self._errors = errors
 
     def run(self, timeout: float = 300) -> Rate:
-        """One round."""
+        """Run one round."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(timeout, self._process.kill)
@@ -269,7 +270,7 @@ class Rounds:
 
 
 class Member:
-    """A consumer among others of its group. `client_id` is its own; `received` grows while it reads."""
+    """One consumer of a group. `client_id` is its client id; `received` grows while it reads."""
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], timeout: float) -> None:
         self._process = process
@@ -289,15 +290,15 @@ class Member:
             return list(self._received)
 
     def wait_until(self, is_so: Callable[[list[Received]], bool]) -> list[Received]:
-        """Until what was received is so; `JavaClientError` when that takes too long or the program ends before."""
+        """Wait until `is_so(received)`. Raise `JavaClientError` if that takes too long or the program ends before."""
         with self._changed:
             self._changed.wait_for(lambda: is_so(self._received) or self._ended, self._timeout)
             if not is_so(self._received):
-                raise JavaClientError(f"after {len(self._received)} messages nothing more came\n{self._said()}")
+                raise JavaClientError(f"after {len(self._received)} messages no more came\n{self._said()}")
             return list(self._received)
 
     def leave(self) -> None:
-        """An orderly end: it gives its partitions back."""
+        """End the program as a user does: it releases its partitions."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._listening.join(self._timeout)
@@ -306,7 +307,7 @@ class Member:
             raise JavaClientError(f"a member ended with status {status}\n{self._said()}")
 
     def kill(self) -> None:
-        """It dies without a word to anybody."""
+        """Kill the program: it releases nothing."""
         self._process.kill()
         self._process.wait()
         self._listening.join(self._timeout)
@@ -336,7 +337,8 @@ def _other_client() -> list[str]:
 
 
 def _prefixed_framing() -> Path:
-    """Folder of the RPC classes of 1.2.0; in front of a later client they give it their framing."""
+    """Return the folder with the RPC classes of 1.2.0. Before a later client in the class path, they give it their
+    framing."""
     class_path = jars.server(None, "prefixed")[1].split(os.pathsep)
     (core,) = (Path(jar) for jar in class_path if Path(jar).name.startswith("tubemq-core-"))
     folder = jars.cache() / f"prefixed-framing-{core.parent.name.rpartition('-')[2]}"

@@ -1,4 +1,4 @@
-"""Letting time pass for servers and Java clients together."""
+"""Advance the servers' clock while Java clients send heartbeats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STEP = 10.0  # of the clock; no timeout of the servers is shorter than two of t
 
 
 def pass_time(tubemq: EmbeddedTubeMQ, seconds: float, alive: Sequence[str]) -> None:
-    """Advances the clock in steps. After each the clients that are `alive` (by their ids) send heartbeats to the
+    """Advance the clock in steps. After each step the clients that are `alive` (by their ids) send heartbeats to the
     master, and to the broker if they hold partitions there.
     """
     while seconds > 0:
@@ -23,8 +23,8 @@ def pass_time(tubemq: EmbeddedTubeMQ, seconds: float, alive: Sequence[str]) -> N
         calls = [("consumer_heartbeat", client) for client in alive]
         calls += [("partition_heartbeat", client) for client in alive if client in holders]
         with ExitStack() as stack:
-            heard = [threading.Event() for _ in calls]
-            for (method, client), event in zip(calls, heard, strict=True):
+            received = [threading.Event() for _ in calls]
+            for (method, client), event in zip(calls, received, strict=True):
                 stack.enter_context(tubemq.on(method, client=client).run(event.set, after=True))
-            missing = [call for call, event in zip(calls, heard, strict=True) if not event.wait(_PATIENCE)]
-        assert not missing, f"these did not come: {missing}"
+            missing = [call for call, event in zip(calls, received, strict=True) if not event.wait(_PATIENCE)]
+        assert not missing, f"these requests did not come: {missing}"

@@ -1,4 +1,4 @@
-"""In a process that is to die: when. Counts the calls to servers, and kills or cuts off at the chosen one."""
+"""Kill the process, or cut its connection, at a chosen request to a server."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import NoReturn
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.protocol.envelope import Request
 
-# What befalls the process, and when: before the call is written, when it is written, when its answer has come. A cut
-# connection has lost what was on its way.
+# What happens to the process, and when: before the request is written, after it, or after its reply has come. A cut
+# connection loses the bytes in flight.
 HOWS = ("kill_before", "kill_sent", "kill_answered", "cut_before", "cut_sent", "cut_answered")
-_PATIENCE = 2.0  # seconds for an answer
+_PATIENCE = 2.0  # seconds for a reply
 
 
 class FetchFailedError(Exception):
-    """The rows of a task end, because shuffle files are lost; its worker lives on. `fail_answered` raises it."""
+    """The rows of a task end, because shuffle files are lost. The worker continues. `fail_answered` raises it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def install() -> None:
 
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("it lives")
+    raise AssertionError("SIGKILL did not end the process")
 
 
 def _write_all(connection: Connection) -> None:
@@ -93,18 +93,18 @@ def _write_all(connection: Connection) -> None:
 
 
 def _wait_for_answer(connection: Connection) -> None:
-    """Wait for the answers to all requests, and drop them."""
+    """Wait for the replies to all requests, and drop them."""
     deadline = time.monotonic() + _PATIENCE
-    owed = len(connection._deadlines)
-    heard: dict[int, object] = {}
-    while len(heard) < owed and time.monotonic() < deadline:
+    unanswered = len(connection._deadlines)
+    replies: dict[int, object] = {}
+    while len(replies) < unanswered and time.monotonic() < deadline:
         if not select.select([connection._stream.socket], [], [], 0.05)[0]:
             continue
         try:
             data = connection._stream.socket.recv(1 << 16)
             if not data:
                 return
-            heard.update(connection._rpc.receive(data))
+            replies.update(connection._rpc.receive(data))
         except (OSError, ValueError):
             return
 

@@ -2,7 +2,7 @@
 
 python -m tests.spark.endless_copy '{"source": {…}, "columns": ["value", …], "sink": {…}, "java": "-XX:…"}'
 
-A query that ends is started again. Each line on standard input stops it; the end of the input ends all.
+A query that ends is started again. Each line on standard input stops it; the end of the input ends the program.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def main() -> None:
     writer = frame.writeStream.format("tubemq").options(**given["sink"])
     query = writer.start()
     while True:
-        heard, _, _ = select.select([sys.stdin], [], [], 0.2)
-        if heard:
+        readable, _, _ = select.select([sys.stdin], [], [], 0.2)
+        if readable:
             if not sys.stdin.readline():
                 break
             query.stop()
