@@ -8,35 +8,34 @@ and its commit are repeated. `client.consumer.partition_scan` reads in further g
 positions have no meaning.
 
 A third group, `<base>_plan`, shows whether an attempt of a batch has begun since the last commit: whoever begins with a
-batch moves it to the end, a commit moves it to the beginning. If it is before the bookmark of a batch, no attempt has
-begun, and the batch has no messages yet (`Bookmark.is_untried` has the exact rule). The sink uses this proof only where
-the bookmark itself does not help: retention has removed the messages behind it, or there are too many of them. The
-proof is lost, in the unsafe direction, when a broker crashes before it has written the move of the third group to disk.
+batch moves it to the end, a commit moves it to the beginning. If it is before the bookmark of a batch, the batch has no
+messages yet (`Bookmark.is_untried` has the exact rule). The sink uses this proof only where the bookmark itself does
+not help: retention has removed the messages behind it, or there are too many of them. The proof is lost, in the unsafe
+direction, when a broker crashes before it has written the move of the third group to disk.
 
-A new group begins at the end of a partition, and the broker remembers that: the first client that reads the bookmarks
-of a partition sets them. So a task must read them before it sends its first message to a partition, also to one that
-was added meanwhile. Then all messages of all attempts are behind the bookmark.
+A new group begins at the end of a partition: the first client that reads the bookmarks of a partition sets them. So a
+task must read them before it sends its first message to a partition, also to one that was added meanwhile.
 
 A position that is too old is never wrong, it only costs more reading. So nothing is lost when a commit reaches only
 some brokers, or when a broker crashes before it has written a new position (it does that every few seconds; wire:
 DefaultOffsetManager).
 
 The client registers and unregisters in one write, so it holds each claim only for a moment. The master does not know
-these groups, so its rules for groups do not apply. Processes of one query may meet at a partition. The claim of another
-process has served its purpose once it is answered, so a later process may end it, whether its owner lives or not.
+these groups, so its rules for groups do not apply. Processes of one query may meet at a partition: each may end the
+claims of the others, which have served their purpose once they are answered.
 
 Bookmarks do not protect from:
 
 * A broker that crashes before it has ever written a group's first position in a partition. The group begins at the end
   once more then, behind messages of the batch that were flushed within those few seconds.
-* A crash takes the unflushed tail of a store, and its positions are given to other messages. Then a bookmark may be
+* A crash that takes the unflushed tail of a store, whose positions are given to other messages. Then a bookmark may be
   behind messages that were sent later. `partition_scan` begins `MARGIN` entries before it; a store that can hold more
   messages in memory needs a greater margin.
 * Retention that removes messages behind a bookmark: `partition_scan` raises `DataLossError`.
 * Brokers from release 2.1 on drop groups that did not change for long (20 days by default, a day at most if set), and
   administrators may. A batch that is repeated after such a time finds its groups at the end.
-* TubeMQ cannot fence producers. A scan does not find what an earlier attempt sends during the scan, or has sent without
-  the broker having handled it.
+* What an earlier attempt sends during the scan, or has sent without the broker having handled it: TubeMQ cannot fence
+  producers.
 * Two simultaneous runs of a query with the same base: they move each other's bookmarks.
 * Topics that are closed for reading: nothing can scan them.
 """
@@ -46,7 +45,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -94,29 +93,23 @@ class Bookmark(NamedTuple):
     def is_untried(self, batch: int) -> bool:
         """Return True if it is proven that no message of `batch` was before `end` when the bookmark was read.
 
-        Then the last commit has moved the third group to the beginning, and no attempt of a batch has begun since. That
-        was not the commit of `batch`, or there was nothing new for it: else the batch's own group would be behind the
-        other one.
+        Then no attempt has begun since the last commit. That was not the commit of `batch`, or there was nothing new
+        for it: else the batch's own group would be behind the other one.
         """
         before, own = self.before(batch), self.even if batch % 2 == 0 else self.odd
         return self.planned is not None and self.planned < before and own <= before
 
     def older(self, other: Bookmark) -> Bookmark:
-        """Return what both bookmarks of a partition prove. They belong to two names of one query, whose groups every
-        commit moves.
-        """
-        known = None not in (self.planned, other.planned)
-        planned = max(self.planned or 0, other.planned or 0) if known else None
+        """Return what both bookmarks of a partition prove: those of two names of one query."""
+        planned = None if None in (self.planned, other.planned) else max(self.planned or 0, other.planned or 0)
         return Bookmark(min(self.even, other.even), min(self.odd, other.odd), min(self.end, other.end), planned)
 
 
 def bookmark_group(base: str, batch: int) -> str:
-    """Return the group that the commit of `batch` moves."""
     return f"{base}_{batch % 2}"
 
 
 def plan_group(base: str) -> str:
-    """Return the group that moves when an attempt of a batch begins."""
     return f"{base}_plan"
 
 
@@ -144,14 +137,12 @@ def read_bookmarks(
         groups.append((plan_group(base), ReadStatus.FROM_MAX))
     if begin_batch:
         groups.append((plan_group(base), ReadStatus.FROM_MAX_ALWAYS))
-    partitions = list(dict.fromkeys(partitions))
-    wanted = [_Registration(partition, *group) for partition in partitions for group in groups]
-    found = _GroupPositions(session, retry_for, within).register(wanted)
+    wanted = {p: [_Registration(p, *group) for group in groups] for p in partitions}
+    found = _register(session, [one for several in wanted.values() for one in several], retry_for, within)
     bookmarks: dict[Partition, Bookmark] = {}
-    for partition in partitions:
-        positions = [found[one] for group in groups if (one := _Registration(partition, *group)) in found]
-        if len(positions) == len(groups):
-            even, odd, *plan = positions
+    for partition, registrations in wanted.items():
+        if all(one in found for one in registrations):
+            even, odd, *plan = (found[one] for one in registrations)
             planned = plan[0].group if plan else None
             bookmarks[partition] = Bookmark(even.group, odd.group, max(even.end, odd.end), planned)
     return bookmarks
@@ -168,108 +159,100 @@ def move_bookmarks(
     """
     group = bookmark_group(base, batch)
     ends = [_Registration(partition, group, ReadStatus.FROM_MAX_ALWAYS) for partition in dict.fromkeys(partitions)]
-    moved = _GroupPositions(session, None, within).register(ends)
+    moved = _register(session, ends, None, within)
     # Only where the bookmark was moved: the third group must not prove a commit that no bookmark shows.
     begins = [_Registration(one.partition, plan_group(base), ReadStatus.NORMAL, 0) for one in moved]
-    _GroupPositions(session, None, within).register(begins)
+    _register(session, begins, None, within)
 
 
-class _GroupPositions:
-    """Reads or moves positions of groups, by claims that are given back in the same write.
+def _register(
+    session: ProducerSession, wanted: Sequence[_Registration], retry_for: float | None, within: float | None
+) -> dict[_Registration, GroupPosition]:
+    """Return the group's position and the end of the store for each registration. A broker handles the registrations at
+    one partition in their order.
 
     `ClaimAcquirer` would do too much: it compares claims and waits for siblings. Here nothing is held for longer than a
     request, so a claim of another process of the query may be ended at any time.
     """
-
-    def __init__(self, session: ProducerSession, retry_for: float | None, within: float | None) -> None:
-        settings = self._settings = session.settings
-        self._session = session
-        self._within = within
-        self._retry_for = settings.retry_for if retry_for is None else retry_for
+    settings = session.settings
+    retry_for = settings.retry_for if retry_for is None else retry_for
+    timeout = settings.rpc_timeout
+    if within is not None:
+        retry_for, timeout = min(retry_for, within), min(timeout, within)
+    backoff = RetryBackoff(retry_for, random.uniform(*settings.timings.bookmark_first_pause), clock=settings.clock)
+    holders: dict[_Registration, str] = {}
+    found: dict[_Registration, GroupPosition] = {}
+    missing = list(wanted)
+    while missing:
+        answers, problems = _attempt(session, missing, holders, timeout)
+        found |= answers
+        missing = [one for one in missing if one not in found]
+        if answers:
+            backoff.progress()
+        if not missing:
+            break
+        unserved = frozenset(one.partition for one in missing)
+        problem = problems[missing[0]]
+        if within is None:
+            say = partial("the bookmarks of {} partitions cannot be read: {}".format, len(unserved), problem)
+            OUTAGES.failed(_log, _OUTAGE, say, backoff.left, clock=settings.clock)
+        if backoff.pause():
+            continue
         if within is not None:
-            self._retry_for = min(self._retry_for, within)
-        self._timeout = settings.rpc_timeout if within is None else min(within, settings.rpc_timeout)
-        first_pause = random.uniform(*settings.timings.bookmark_first_pause)
-        self._backoff = RetryBackoff(self._retry_for, first=first_pause, clock=settings.clock)
-        self._holders: dict[_Registration, str] = {}  # other processes of a query, whose claims are in the way
-
-    def register(self, wanted: Sequence[_Registration]) -> dict[_Registration, GroupPosition]:
-        """Return the group's position and the end of the store for each registration. A broker handles the
-        registrations at one partition in their order.
-        """
-        found: dict[_Registration, GroupPosition] = {}
-        missing = list(wanted)
-        while missing:
-            answers, problems = self._attempt(missing)
-            found |= answers
-            missing = [one for one in missing if one not in found]
-            if answers:
-                self._backoff.progress()
-            if missing and self._within is None:
-                say = partial(_warning, missing, problems)
-                OUTAGES.failed(_log, _OUTAGE, say, self._backoff.left, clock=self._settings.clock)
-            if missing and not self._backoff.pause():
-                unserved = frozenset(one.partition for one in missing)
-                if self._within is not None:
-                    _log.warning("bookmarks of %d partitions are left out: %s", len(unserved), problems[missing[0]])
-                    return found
-                raise TransportError(
-                    f"{problems[missing[0]]}; gave up after {self._retry_for:g} s, with {len(unserved)} of "
-                    f"{len({one.partition for one in wanted})} partitions to go. Check that the brokers run, that the "
-                    "driver and the executors can reach them, and that no other client uses the group",
-                    unserved=unserved,
-                )
-        OUTAGES.worked(_log, _OUTAGE)
-        return found
-
-    def _attempt(
-        self, wanted: Sequence[_Registration]
-    ) -> tuple[dict[_Registration, GroupPosition], dict[_Registration, str]]:
-        """Send one write to each broker. Return the answers, and what went wrong with the other registrations."""
-        brokers = self._session.cluster.brokers
-        problems = {
-            one: f"the master lists no broker {one.partition.broker_id}, which has {one.partition}"
-            for one in wanted
-            if one.partition.broker_id not in brokers
-        }
-        targets = {
-            one: ClaimTarget(
-                GroupRequests(self._settings, one.group, self._session.token),
-                brokers[one.partition.broker_id],
-                one.partition,
-                _client_id(os.getpid()),
-                one.position,
-                one.read_status,
-                release_first=self._holders.pop(one, None),
-                release_after=True,
-            )
-            for one in wanted
-            if one not in problems
-        }
-        positions: dict[_Registration, GroupPosition] = {}
-        answers = send_claims(list(targets.values()), self._timeout)
-        for (one, target), (position, holder, error, *_) in zip(targets.items(), answers, strict=True):
-            if position is not None:
-                positions[one] = position
-            elif isinstance(error, TransportError):
-                problems[one] = str(error)
-            elif error is not None:
-                raise error
-            else:
-                problems[one] = f"{target.register().what}: the client {holder} holds it"
-                if holder is not None and holder.startswith(f"spark_{_ROLE}_"):
-                    self._holders[one] = holder
-        return positions, problems
+            _log.warning("bookmarks of %d partitions are left out: %s", len(unserved), problem)
+            return found
+        raise TransportError(
+            f"{problem}; gave up after {retry_for:g} s, with {len(unserved)} of "
+            f"{len({one.partition for one in wanted})} partitions to go. Check that the brokers run, that the driver "
+            "and the executors can reach them, and that no other client uses the group",
+            unserved=unserved,
+        )
+    OUTAGES.worked(_log, _OUTAGE)
+    return found
 
 
-def _warning(missing: Sequence[_Registration], problems: Mapping[_Registration, str]) -> str:
-    partitions = {one.partition for one in missing}
-    return f"the bookmarks of {len(partitions)} partitions cannot be read: {problems[missing[0]]}"
+def _attempt(
+    session: ProducerSession, wanted: Sequence[_Registration], holders: dict[_Registration, str], timeout: float
+) -> tuple[dict[_Registration, GroupPosition], dict[_Registration, str]]:
+    """Send one write to each broker. Return the answers, and what went wrong with the other registrations.
+
+    `holders` are the other processes of the query whose claims are in the way. Their claims are released first.
+    """
+    brokers = session.cluster.brokers
+    positions: dict[_Registration, GroupPosition] = {}
+    problems: dict[_Registration, str] = {}
+    targets: dict[_Registration, ClaimTarget] = {}
+    for one in wanted:
+        broker = brokers.get(one.partition.broker_id)
+        if broker is None:
+            problems[one] = f"the master lists no broker {one.partition.broker_id}, which has {one.partition}"
+            continue
+        targets[one] = ClaimTarget(
+            GroupRequests(session.settings, one.group, session.token),
+            broker,
+            one.partition,
+            _client_id(os.getpid()),
+            one.position,
+            one.read_status,
+            release_first=holders.pop(one, None),
+            release_after=True,
+        )
+    answers = send_claims(list(targets.values()), timeout)
+    for (one, target), (position, holder, error, *_) in zip(targets.items(), answers, strict=True):
+        if position is not None:
+            positions[one] = position
+        elif isinstance(error, TransportError):
+            problems[one] = str(error)
+        elif error is not None:
+            raise error
+        else:
+            problems[one] = f"{target.register().what}: the client {holder} holds it"
+            if holder is not None and holder.startswith(f"spark_{_ROLE}_"):
+                holders[one] = holder
+    return positions, problems
 
 
 @lru_cache(maxsize=1)
 def _client_id(_pid: int) -> str:
-    """Return one client id for each process, so that a claim which a broken connection left does not stop the next
-    attempt.
-    """
+    """Return one client id for each process: a claim that a broken connection left must not stop the next attempt."""
     return new_client_id(_ROLE)
