@@ -1,14 +1,14 @@
 """Finds positions by time in partitions that the driver holds (offsets for times, as Kafka clients call it).
 
-`protocol.time_search` explains what such a position means and decides where to probe next. Here the probes are sent:
-those of many partitions together, and each of them puts the group back. A binary search takes O(log n) probes among n
-entries if the messages have times. Stretches without times are read once or twice, several fetches a probe.
+`protocol.time_search` explains what such a position means and decides where to probe next. Here the probes are sent,
+those of many partitions together. A binary search takes O(log n) probes among n entries if the messages have times.
+Stretches without times are read once or twice, several fetches a probe.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple, cast
 
@@ -18,7 +18,6 @@ from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
-from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.flow_rules import LONGEST_WAIT
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -49,12 +48,13 @@ def find_positions(
     Moments are in microseconds since the epoch and are rounded down to their minutes. Positions are bytes of the index;
     `earliest` has the beginnings of the stores. Raise as `run_searches`.
     """
-
-    def time_of(message: StoredMessage) -> int | None:
-        return time_in(cast(Payload, message), zone)
-
     searches = {
-        partition: Search(whole_minute(moment), earliest[partition], prober.claims.position(partition).end, time_of)
+        partition: Search(
+            whole_minute(moment),
+            earliest[partition],
+            prober.claims.position(partition).end,
+            lambda message: time_in(cast(Payload, message), zone),
+        )
         for partition, moment in moments.items()
     }
     found = run_searches(prober, searches, "a time")
@@ -70,94 +70,78 @@ def find_positions(
 def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str) -> dict[Partition, int]:
     """Return the position that each search finds. Error messages call the wanted message `what`.
 
-    The groups' positions do not change; when this raises, they usually are where they were, too. A group that the
-    cluster limits (452) waits as long as the limit lasts. Raise `TransportError` if a claim was lost, or if a broker
-    stays away or refuses for longer than the settings' `retry_for`; `NoTimesError` if the messages seem to have no
-    times; `ServerError` or another `TubeMQError` for a permanent refusal.
+    The groups' positions do not change; when this raises, they usually are where they were, too. Searches whose broker
+    refused wait until the others are complete. A group that the cluster limits (452) waits as long as the limit lasts.
+    Raise `TransportError` if a claim was lost, or if a broker stays away or refuses for longer than the settings'
+    `retry_for`; `NoTimesError` if the messages seem to have no times; `ServerError` or another `TubeMQError` for a
+    permanent refusal.
     """
-    return _SearchLoop(prober, searches, what).run()
-
-
-class _SearchLoop:
-    """Probes for all searches in turn. Searches whose broker refused wait until the others are complete."""
-
-    def __init__(self, prober: Prober, searches: Mapping[Partition, Search], what: str) -> None:
-        settings, group = prober.session.settings, prober.session.group
-        self._prober = prober
-        self._searches = searches
-        self._what = what
-        self._retry_for = settings.retry_for
-        self._retries = Retries(_log, f"looking for {what} in group {group}", settings.retry_for, clock=settings.clock)
-        self._refused: dict[Partition, _Refusal] = {}
-        self._warned: set[Partition] = set()
-
-    def run(self) -> dict[Partition, int]:
-        active = list(self._searches)
-        while True:
-            active = [partition for partition in active if self._searches[partition].position is None]
-            if not active and not self._refused:
-                return {partition: cast(int, search.position) for partition, search in self._searches.items()}
-            if not active:
-                active = self._wait_for_refused()
-            batch = write_batches(active)[0]
-            refused = self._probe(batch)
-            self._check_for_times(batch)
-            if len(refused) < len(batch):
-                self._retries.progress()
-            self._log_refusals(refused)
-            self._refused |= refused
-            active = [*active[len(batch) :], *(partition for partition in batch if partition not in refused)]
-
-    def _wait_for_refused(self) -> list[Partition]:
-        refusals = self._refused.values()
-        least, most = min(refusals, key=lambda one: one.pause), max(one.pause for one in refusals)
-        if least.pause:  # the cluster limits all of them, which is no failure
-            self._retries.progress()
-        if not (self._retries.pause(most) if least.pause else self._retries.failed(least.text, most)):
-            raise TransportError(
-                f"{least.text}; gave up looking for {self._what} after {self._retry_for:g} s. Check that the broker "
-                "runs, that the driver can reach it, and that the topic is open for reading"
-            )
-        partitions, self._refused = list(self._refused), {}
-        return partitions
-
-    def _check_for_times(self, partitions: Sequence[Partition]) -> None:
-        for partition in partitions:
-            if self._searches[partition].is_hopeless:
-                raise NoTimesError(
-                    f"{partition}: the search for {self._what} has read {self._searches[partition].untimed} messages "
-                    "from all over the store, and none has a $msgTime$. Let the producers set it, or give positions "
-                    "instead, with 'startingOffsets' and 'endingOffsets'"
+    settings, goal = prober.session.settings, f"looking for {what}"
+    retries = Retries(_log, f"{goal} in group {prober.session.group}", settings.retry_for, clock=settings.clock)
+    waiting: dict[Partition, _Refusal] = {}
+    warned: set[Partition] = set()
+    active = list(searches)
+    while True:
+        active = [partition for partition in active if searches[partition].position is None]
+        if not active and not waiting:
+            return {partition: cast(int, search.position) for partition, search in searches.items()}
+        if not active:
+            if (problem := _pause(retries, waiting.values())) is not None:
+                raise TransportError(
+                    f"{problem}; gave up {goal} after {settings.retry_for:g} s. Check that the broker runs, that the "
+                    "driver can reach it, and that the topic is open for reading"
                 )
-
-    def _log_refusals(self, refused: Mapping[Partition, _Refusal]) -> None:
+            active, waiting = list(waiting), {}
+        batch = write_batches(active)[0]
+        refused = _probe(prober, {partition: searches[partition] for partition in batch})
+        for partition in batch:
+            if searches[partition].is_hopeless:
+                raise NoTimesError(
+                    f"{partition}: the search for {what} has read {searches[partition].untimed} messages from all over "
+                    "the store, and none has a $msgTime$. Let the producers set it, or give positions instead, with "
+                    "'startingOffsets' and 'endingOffsets'"
+                )
+        if len(refused) < len(batch):
+            retries.progress()
         for partition, refusal in refused.items():
-            is_news = refusal.pause and partition not in self._warned
-            self._warned.add(partition)
+            is_news = refusal.pause and partition not in warned
+            warned.add(partition)
             _log.log(logging.WARNING if is_news else logging.INFO, "%s; trying again", refusal.text)
+        waiting |= refused
+        active = [*active[len(batch) :], *(partition for partition in batch if partition not in refused)]
 
-    def _probe(self, partitions: Sequence[Partition]) -> dict[Partition, _Refusal]:
-        """Send the next probe of each partition. Return the partitions whose search got no further."""
-        requests = {partition: self._requests(partition) for partition in partitions}
-        refused: dict[Partition, _Refusal] = {}
-        for partition, exchanges in self._prober.exchange(requests).items():
-            try:
-                refusal = _evaluate(self._searches[partition], exchanges)
-            except _ClaimLostError as lost:
-                raise TransportError(str(lost)) from None
-            except TransportError as error:
-                self._prober.claims.mark_doubtful(partition)
-                refusal = _Refusal(str(error))
-            if refusal is not None:
-                refused[partition] = refusal
-        return refused
 
-    def _requests(self, partition: Partition) -> list[ServerRequest]:
-        probe = self._searches[partition].next_probe()
-        assert probe is not None, f"{self._searches[partition]!r} needs none"
-        fetch = self._prober.fetch(partition, escape=False)
-        seek, seek_back = self._prober.seek(partition, probe.position), self._prober.seek_back(partition)
-        return [seek, *[fetch] * probe.fetches, seek_back]
+def _pause(retries: Retries, refusals: Collection[_Refusal]) -> str | None:
+    """Pause until all refused probes may be repeated. Return the problem if the time for retries is over."""
+    least, most = min(refusals, key=lambda one: one.pause), max(one.pause for one in refusals)
+    if least.pause:  # the cluster limits all of them, which is no failure
+        retries.progress()
+        goes_on = retries.pause(most)
+    else:
+        goes_on = retries.failed(least.text, most)
+    return None if goes_on else least.text
+
+
+def _probe(prober: Prober, searches: Mapping[Partition, Search]) -> dict[Partition, _Refusal]:
+    """Send the next probe of each search. Return the partitions whose search got no further."""
+    requests: dict[Partition, list[ServerRequest]] = {}
+    for partition, search in searches.items():
+        probe = search.next_probe()
+        assert probe is not None, f"{search!r} needs none"
+        fetches = [prober.fetch(partition, escape=False)] * probe.fetches
+        requests[partition] = [prober.seek(partition, probe.position), *fetches, prober.seek_back(partition)]
+    refused: dict[Partition, _Refusal] = {}
+    for partition, exchanges in prober.exchange(requests).items():
+        try:
+            refusal = _evaluate(searches[partition], exchanges)
+        except _ClaimLostError as lost:
+            raise TransportError(str(lost)) from None
+        except TransportError as error:
+            prober.claims.mark_doubtful(partition)
+            refusal = _Refusal(str(error))
+        if refusal is not None:
+            refused[partition] = refusal
+    return refused
 
 
 def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
