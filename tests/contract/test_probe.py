@@ -31,7 +31,7 @@ class Store:
 
     def check(self, positions: list[int]) -> None:
         places = [(partition, position) for partition in self.partitions for position in positions]
-        results = Prober(self.session, self.claims).probe(dict.fromkeys(self.partitions, positions), frozenset(places))
+        results = Prober(self.session, self.claims).probe(places, frozenset(places))
         for partition, position in places:
             found = results[partition, position]
             owner, message_id = self.owners[position]

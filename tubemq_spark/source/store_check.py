@@ -21,7 +21,6 @@ from tubemq_spark.source.offset import Positions
 UNFLUSHED_AT_MOST = 20_000 * UNIT
 _RECENT = 60  # seconds
 
-
 Results = Mapping[PartitionPosition, ProbeResult]
 
 
@@ -48,10 +47,6 @@ class StoreRange:
         return self.fingerprints[-1] if self.fingerprints else None
 
     @property
-    def is_empty(self) -> bool:
-        return self.start >= self.end
-
-    @property
     def last_entry(self) -> int:
         return self.end - UNIT
 
@@ -62,7 +57,7 @@ class StoreRange:
     @property
     def needs_flushed_end(self) -> bool:
         """Whether the usual size of a broker's memory does not show which messages are safe from a crash."""
-        return not self.is_empty and (self.is_far_behind or (self.newest is None and self.start > 0))
+        return self.start < self.end and (self.is_far_behind or (self.newest is None and self.start > 0))
 
     def state(self, fingerprint: Fingerprint, results: Results) -> FingerprintState:
         position = fingerprint.position
@@ -90,32 +85,25 @@ def store_ranges(
     begin: Positions, ends: Positions, log_ends: Positions, fingerprints: Fingerprints
 ) -> list[StoreRange]:
     """Return the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
-    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+    stores: defaultdict[Store, dict[int, Partition]] = defaultdict(dict)
     for partition in begin:
         if partition in ends:
-            stores[partition.store].append(partition)
+            stores[partition.store][partition.partition_id] = partition
     return [
         StoreRange(
             store,
-            partitions,
-            min(begin[partition] for partition in partitions),
-            max(ends[partition] for partition in partitions),
-            max(log_ends[partition] for partition in partitions),
-            _usable(fingerprints.get(store, ()), partitions),
+            list(partitions.values()),
+            min(begin[partition] for partition in partitions.values()),
+            max(ends[partition] for partition in partitions.values()),
+            max(log_ends[partition] for partition in partitions.values()),
+            tuple(one for one in fingerprints.get(store, ()) if one.partition_id in partitions),
         )
         for store, partitions in stores.items()
     ]
 
 
-def _usable(fingerprints: Iterable[Fingerprint], partitions: Sequence[Partition]) -> tuple[Fingerprint, ...]:
-    known = {partition.partition_id for partition in partitions}
-    return tuple(one for one in fingerprints if one.partition_id in known)
-
-
 def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, KnownIds]:
-    """Return what is known of the message ids that were in [begin, ends) when `fingerprints`, those of `ends`, were
-    taken.
-    """
+    """Return what was known of the message ids in [begin, ends) when `fingerprints`, those of `ends`, were taken."""
     found: dict[Partition, KnownIds] = {}
     for batch in store_ranges(begin, ends, ends, fingerprints):
         at = {one.position: one for one in batch.fingerprints}
@@ -130,34 +118,22 @@ def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -
     return found
 
 
+@dataclass(frozen=True)
 class StoreCheck:
-    """Checks one store before a batch reads it, and takes the fingerprints of the batch's end.
+    """Checks one store before a batch reads it, and takes the fingerprints of the batch's end."""
 
-    `results` has all probe results that arrived so far. `is_complete` says that the query reads all partitions of the
-    store. `now` is in seconds since the epoch. A crash loses nothing before `flushed_end`; None if unknown.
-    """
-
-    def __init__(
-        self,
-        batch: StoreRange,
-        results: Results,
-        now: int,
-        *,
-        is_complete: bool,
-        flushed_end: int | None,
-    ) -> None:
-        self.batch = batch
-        self._results = results
-        self._now = now
-        self._is_complete = is_complete
-        self._flushed_end = flushed_end
+    batch: StoreRange
+    results: Results  # of all probes so far
+    now: int  # in seconds since the epoch
+    is_complete: bool  # the query reads all partitions of the store
+    flushed_end: int | None  # a crash loses nothing before it; None if unknown
 
     @property
     def needs_fingerprints(self) -> bool:
         """Whether a crash may lose a message of the batch."""
         batch = self.batch
-        is_safe = batch.is_far_behind and self._flushed_end is not None and batch.end <= self._flushed_end
-        return not batch.is_empty and not is_safe
+        is_safe = batch.is_far_behind and self.flushed_end is not None and batch.end <= self.flushed_end
+        return batch.start < batch.end and not is_safe
 
     # Positions to probe
 
@@ -175,11 +151,9 @@ class StoreCheck:
     def exact_places(self) -> Iterable[PartitionPosition]:
         """Return those of `first_places` where it suffices to know which partition has the entry.
 
-        Where the batch's first message is wanted too, the probes must read on: they show which first messages belong to
-        the batch.
+        Where the batch's first message is wanted too, the probes read on to show which messages belong to the batch.
         """
-        batch = self.batch
-        return batch.places(batch.last_entry) if self.needs_fingerprints and self._continues_newest else ()
+        return self.batch.places(self.batch.last_entry) if self.needs_fingerprints and self._continues_newest else ()
 
     def second_places(self) -> Iterator[PartitionPosition]:
         """Yield positions whose need shows in the first results.
@@ -195,9 +169,7 @@ class StoreCheck:
             yield from ((partition, batch.end) for partition in at_end)
         if self._continues_newest:
             assert batch.newest is not None
-            lasts = [
-                Fingerprint(batch.last_entry, owner.partition_id, last, self._now) for owner, last in at_end.items()
-            ]
+            lasts = (Fingerprint(batch.last_entry, owner.partition_id, i, self.now) for owner, i in at_end.items())
             if any(span_between(batch.newest, last) is None for last in lasts):
                 yield from batch.places(batch.start)
                 yield from batch.places(batch.last_entry)
@@ -206,16 +178,14 @@ class StoreCheck:
     def _continues_newest(self) -> bool:
         """Whether the batch begins just behind a recent fingerprint, whose id most likely tells where its ids begin."""
         newest = self.batch.newest
-        return (
-            newest is not None
-            and newest.position == self.batch.start - UNIT
-            and 0 <= self._now - newest.time <= _RECENT
-        )
+        if newest is None or newest.position != self.batch.start - UNIT:
+            return False
+        return 0 <= self.now - newest.time <= _RECENT
 
     @property
     def _flushed_position(self) -> int:
         """A position surely in the files. It is not the last such one, as other partitions' entries may follow it."""
-        flushed = self.batch.start if self._flushed_end is None else min(self.batch.start, self._flushed_end)
+        flushed = self.batch.start if self.flushed_end is None else min(self.batch.start, self.flushed_end)
         return max(0, flushed - UNFLUSHED_AT_MOST)
 
     # What the results prove
@@ -223,18 +193,20 @@ class StoreCheck:
     @property
     def _has_one_owner(self) -> bool:
         """Whether the probes prove which partition has the batch's last message."""
-        places = self.batch.places(self.batch.last_entry)
-        are_answered = all(place in self._results for place in places)
-        return are_answered and self._is_complete and len(self._first_ids(self.batch.last_entry)) == 1
+        are_answered = all(place in self.results for place in self.batch.places(self.batch.last_entry))
+        return are_answered and self.is_complete and len(self._first_ids(self.batch.last_entry)) == 1
 
     def _first_ids(self, position: int) -> dict[Partition, int]:
         """Return the id of each partition's first message from `position` on, where the store still has `position`."""
-        found = {partition: self._results.get((partition, position)) for partition in self.batch.partitions}
         return {
             partition: result.first_id
-            for partition, result in found.items()
-            if result is not None and result.begin == position and result.first_id is not None
+            for partition, result in self._results_at(position).items()
+            if result.begin == position and result.first_id is not None
         }
+
+    def _results_at(self, position: int) -> dict[Partition, ProbeResult]:
+        places = self.batch.places(position)
+        return {place[0]: self.results[place] for place in places if place in self.results}
 
     def new_fingerprints(self) -> Iterator[Fingerprint]:
         """Yield a fingerprint of the batch's last message; of its first one, where no fingerprint is near; and, if
@@ -247,7 +219,7 @@ class StoreCheck:
         [(owner, last_id)] = owners.items()
         # Messages behind a fingerprint are new. The first fingerprint of all may belong to an old message.
         is_new = newest is not None and newest.position >= batch.start - UNIT
-        yield Fingerprint(batch.last_entry, owner.partition_id, last_id, self._now if is_new else 0)
+        yield Fingerprint(batch.last_entry, owner.partition_id, last_id, self.now if is_new else 0)
         yield from self._first_message(owner, last_id)
         if newest is None:
             yield from self._flushed_message()
@@ -257,41 +229,31 @@ class StoreCheck:
         at_end = self._first_ids(self.batch.last_entry)
         if self._has_one_owner:
             return at_end
-        behind = {partition: self._results.get((partition, self.batch.end)) for partition in at_end}
-        return {
-            partition: first_id
-            for partition, first_id in at_end.items()
-            if (result := behind[partition]) is not None and result.first_id != first_id
-        }
+        behind = self._results_at(self.batch.end)
+        return {one: first_id for one, first_id in at_end.items() if one in behind and behind[one].first_id != first_id}
 
     def _first_message(self, owner: Partition, last_id: int) -> Iterator[Fingerprint]:
         batch, newest = self.batch, self.batch.newest
-        starts = {p: result for p in batch.partitions if (result := self._results.get((p, batch.start))) is not None}
+        starts, lasts = self._results_at(batch.start), self._results_at(batch.last_entry)
         begin = max((result.begin for result in starts.values()), default=batch.start)  # retention may have moved it
-        firsts = {
-            partition: result.first_id
-            for partition, result in starts.items()
-            if result.begin == begin
-            and result.first_id is not None
-            and (partition == owner or self._is_before_end(partition, result.first_id))
-        }
+        firsts: dict[Partition, int] = {}
+        for partition, result in starts.items():
+            if result.begin == begin and result.first_id is not None:
+                last = lasts.get(partition)
+                is_before_end = last is not None and last.is_conclusive and last.first_id != result.first_id
+                if partition == owner or is_before_end:
+                    firsts[partition] = result.first_id
         if firsts and begin < batch.last_entry:
             # The earliest of them has the id that is farthest from the last one.
             partition, first_id = max(firsts.items(), key=lambda one: abs(one[1] - last_id))
             time = newest.time if newest is not None and newest.position <= begin else 0
             yield Fingerprint(begin, partition.partition_id, first_id, time)
 
-    def _is_before_end(self, partition: Partition, first_id: int) -> bool:
-        at_end = self._results.get((partition, self.batch.last_entry))
-        return at_end is not None and at_end.is_conclusive and at_end.first_id != first_id
-
     def _flushed_message(self) -> Iterator[Fingerprint]:
-        batch = self.batch
-        for partition in batch.partitions:
-            result = self._results.get((partition, self._flushed_position))
-            start = self._results.get((partition, batch.start))
-            if result is None or start is None or result.first_id is None:
+        starts = self._results_at(self.batch.start)
+        for partition, result in self._results_at(self._flushed_position).items():
+            if result.first_id is None or partition not in starts or result.begin >= self.batch.start:
                 continue
-            if result.begin < batch.start and result.first_id != start.first_id:
+            if result.first_id != starts[partition].first_id:
                 yield Fingerprint(result.begin, partition.partition_id, result.first_id, 0)
                 return

@@ -1,9 +1,8 @@
 """Truncation check: do the stores still have what the query has read, and if not, where does reading go on?
 
-A broker that crashes loses the tail of its stores and uses the positions again. The end of each batch near the end of a
-store is kept with fingerprints. Before the next batch reads on, the newest fingerprint is probed: another message there
-proves that the store was truncated. Then probes at the older fingerprints and a binary search between two of them find
-the first new message.
+A broker that crashes loses the tail of its stores and uses the positions again. Before the next batch reads on, the
+newest fingerprint is probed: another message there proves that the store was truncated. Then probes at the older
+fingerprints and a binary search between two of them find the first new message.
 
 Probing the old fingerprints and taking the new ones is one write for each broker. Stores without news cost nothing.
 """
@@ -11,30 +10,20 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.fetched_batch import StoredMessage
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.time_search import Search
 from tubemq_spark.source.offset import Positions
-from tubemq_spark.source.store_check import FingerprintState, StoreCheck, StoreRange, store_ranges
+from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges
 
 _log = logging.getLogger(__name__)
-
-
-class Checked(NamedTuple):
-    """`resume_at`: where each partition of a truncated store goes on. `fingerprints`: those of the batch's end."""
-
-    resume_at: dict[Partition, int]
-    fingerprints: Fingerprints
 
 
 class TruncationCheck:
@@ -57,8 +46,9 @@ class TruncationCheck:
         *,
         idle_too: bool = False,
         empty: Collection[Partition] = frozenset(),
-    ) -> Checked:
-        """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`.
+    ) -> tuple[dict[Partition, int], Fingerprints]:
+        """Check the stores before the batch [begin, ends) is read; `fingerprints` are those of `begin`. Return where
+        each partition of a truncated store goes on, and the fingerprints of the batch's end.
 
         Stores from which the batch reads nothing are checked only with `idle_too`. The partitions in `empty` have no
         message in the batch, nor behind it.
@@ -72,7 +62,15 @@ class TruncationCheck:
         resume_at: dict[Partition, int] = {}
         now = max(0, int(self._settings.clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
-        for check in self._probed(batches, results, now, empty):
+        checks = self._store_checks(batches, results, now)
+        for batch in batches:
+            for partition, position in (*batch.places(batch.start), *batch.places(batch.last_entry)):
+                if partition in empty:
+                    results[partition, position] = ProbeResult(position, ())
+        first = [place for check in checks for place in check.first_places() if place not in results]
+        results |= self._prober.probe(first, {place for check in checks for place in check.exact_places()})
+        results |= self._prober.probe(place for check in checks for place in check.second_places())
+        for check in checks:
             batch = check.batch
             first_new: int | None = None
             if batch.is_truncated(results):
@@ -82,7 +80,7 @@ class TruncationCheck:
                 resume_at |= goes_on
             elif check.needs_fingerprints:
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], now)
-        return Checked(resume_at, {store: several for store, several in found.items() if several})
+        return resume_at, {store: several for store, several in found.items() if several}
 
     def lost_since(
         self, ends: Positions, fingerprints: Fingerprints, partitions: Iterable[Partition]
@@ -94,7 +92,7 @@ class TruncationCheck:
         stores = {partition.store for partition in partitions}
         log_ends = {partition: self._claims.position(partition).end for partition in ends if partition.store in stores}
         batches = store_ranges({partition: ends[partition] for partition in log_ends}, ends, log_ends, fingerprints)
-        results = self._probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
+        results = self._prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
         for batch in batches:
             first_new, _ = self._find_first_new(batch) if batch.is_truncated(results) else (None, ())
@@ -102,49 +100,16 @@ class TruncationCheck:
                 lost |= {partition: first_new for partition in batch.partitions if first_new < ends[partition]}
         return lost
 
-    def _probed(
-        self,
-        batches: Iterable[StoreRange],
-        results: dict[PartitionPosition, ProbeResult],
-        now: int,
-        empty: Collection[Partition],
-    ) -> list[StoreCheck]:
-        """Return the checks of all stores, after the probes that they need. `results` receives what the probes find."""
-        checks = self._store_checks(batches, results, now)
-        for batch in (check.batch for check in checks):
-            for partition, position in (*batch.places(batch.start), *batch.places(batch.last_entry)):
-                if partition in empty:
-                    results[partition, position] = ProbeResult(position, ())
-        first = [place for check in checks for place in check.first_places() if place not in results]
-        results |= self._probe(first, {place for check in checks for place in check.exact_places()})
-        results |= self._probe([place for check in checks for place in check.second_places()])
-        return checks
-
-    def _store_checks(
-        self, batches: Iterable[StoreRange], results: dict[PartitionPosition, ProbeResult], now: int
-    ) -> list[StoreCheck]:
+    def _store_checks(self, batches: Iterable[StoreRange], results: Results, now: int) -> list[StoreCheck]:
+        """`results` is empty; the caller puts what it finds out there."""
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
         flushed_ends = self._prober.flushed_ends(unclear) if unclear else {}
         partitions_in_store = self._prober.session.cluster.partitions_in_store
         return [
-            StoreCheck(
-                batch,
-                results,
-                now,
-                is_complete=partitions_in_store(partition) == len(batch.partitions),
-                flushed_end=flushed_ends.get(partition),
-            )
-            for partition, batch in firsts.items()
+            StoreCheck(batch, results, now, partitions_in_store(one) == len(batch.partitions), flushed_ends.get(one))
+            for one, batch in firsts.items()
         ]
-
-    def _probe(
-        self, places: Iterable[PartitionPosition], only_exact: Collection[PartitionPosition] = frozenset()
-    ) -> dict[PartitionPosition, ProbeResult]:
-        positions: defaultdict[Partition, set[int]] = defaultdict(set)
-        for partition, position in places:
-            positions[partition].add(position)
-        return self._prober.probe(positions, only_exact)
 
     # Where new messages begin
 
@@ -163,7 +128,7 @@ class TruncationCheck:
                 self._claims.take({partition: self._claims.position(partition).group for partition in batch.partitions})
 
     def _try_to_find_first_new(self, batch: StoreRange) -> tuple[int | None, tuple[Fingerprint, ...]]:
-        results = self._probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
+        results = self._prober.probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
         if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
@@ -194,10 +159,9 @@ class TruncationCheck:
                 "skips them; a batch read of that range returns them", *batch.store, low, high,
             )  # fmt: skip
             return high
-        span = old_ids
-
-        def is_new(message: StoredMessage) -> int:
-            return 0 if span.has(message.messageId) else 1
-
-        searches = {partition: Search(1, low, high, is_new) for partition in batch.partitions}
+        has_old_id = old_ids.has
+        searches = {
+            partition: Search(1, low, high, lambda message: 0 if has_old_id(message.messageId) else 1)
+            for partition in batch.partitions
+        }
         return min(run_searches(self._prober, searches, "the first new message").values())

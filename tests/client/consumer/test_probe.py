@@ -50,7 +50,7 @@ class Driver:
     claims: DriverClaims
 
     def probe(self, partition: Partition, *positions: int) -> dict[int, ProbeResult]:
-        results = Prober(self.session, self.claims).probe({partition: positions})
+        results = Prober(self.session, self.claims).probe((partition, position) for position in positions)
         for each in partitions(self.cluster, partition.topic):
             group_position = self.cluster.group_offset(GROUP, each.topic, each.broker_id, each.partition_id)
             assert group_position == self.claims.position(each).group

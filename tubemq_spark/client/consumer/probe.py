@@ -70,19 +70,18 @@ class Prober:
 
     def probe(
         self,
-        positions: Mapping[Partition, Collection[int]],
+        places: Iterable[PartitionPosition],
         only_exact: Collection[PartitionPosition] = frozenset(),
     ) -> dict[PartitionPosition, ProbeResult]:
-        """Return what is stored at the positions (bytes of the index) of each partition. A position is left out if its
-        broker gives no clear answer for now. For positions in `only_exact` the probe needs to find out only whether the
-        partition has a message exactly there.
+        """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
+        clear answer for now. For positions in `only_exact` the probe needs to find out only whether the partition has a
+        message exactly there.
 
         A claim that was lost is taken again. Raise `TransportError` if a broker does not come back, else as
         `DriverClaims.take`; even then the groups usually are where they were.
         """
-        wanted = [(partition, at) for partition, several in positions.items() for at in sorted(set(several))]
+        wanted = missing = sorted(set(places))
         results: dict[PartitionPosition, ProbeResult] = {}
-        missing = wanted
         backoff = RetryBackoff(self.session.settings.retry_for, clock=self.session.settings.clock)
         for fetches in _FETCHES:
             answers, lost = self._attempt(missing, fetches)
