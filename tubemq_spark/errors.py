@@ -17,6 +17,7 @@ All errors can be pickled, because Spark sends them from process to process.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import Any
 
@@ -116,11 +117,6 @@ class DataLossError(TubeMQError):
 
     def advising(self, advice: str) -> DataLossError:
         """Return the same error with `advice` added."""
-        return DataLossError(
-            f"{self}. {advice}",
-            topic=self.topic,
-            broker_id=self.broker_id,
-            partition=self.partition,
-            asked=self.asked,
-            offered=self.offered,
-        )
+        advised = copy.copy(self)
+        advised.args = (escaped(f"{self}. {advice}"),)
+        return advised

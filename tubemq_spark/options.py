@@ -36,7 +36,7 @@ class Option(Generic[T]):
 
     def read(self, raw: Mapping[str, str]) -> T | None:
         """Return the value in `raw` (keys in any case) or the default; raise `ConfigError` if it is unusable."""
-        text = _lower(raw).get(self.name.lower())
+        text = {key.lower(): value for key, value in raw.items()}.get(self.name.lower())
         if text is None:
             if self.required:
                 raise ConfigError(f"option '{self.name}' is required: {self.expects}")
@@ -116,42 +116,16 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
 
 # Options of only one side. The names are here because source and sink do not import each other.
 SOURCE_ONLY = (
-    "subscribe",
-    "assign",
-    "tubemq.group",
-    "tubemq.claim.timeoutMs",
-    "filters",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxPartitionsPerTask",
-    "commitOffsets",
-    "headsIntervalMs",
-    "pushFilters",
-    "corruptMessages",
-    "msgTimeZone",
-    "metadataIntervalMs",
-    "maxUnpackedBytes",
-)
+    "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
+    "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets", "headsIntervalMs",
+    "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "maxUnpackedBytes",
+)  # fmt: skip
 SINK_ONLY = (
-    "topic",
-    "tubemq.producer.maxInFlight",
-    "tubemq.producer.maxInFlightBytes",
-    "failedRows",
-    "deadLetterTopic",
-    "stampRows",
-    "effectivelyOnce",
-    "effectivelyOnceGroup",
-    "effectivelyOnceMaxOffsets",
-    "effectivelyOnceUncertain",
-    "receipts",
-    "compression",
-)
+    "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
+    "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
+    "receipts", "compression",
+)  # fmt: skip
 
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.
 _SPARK_OPTIONS = frozenset(
@@ -214,13 +188,6 @@ def not_blank(text: str) -> str:
 
 def _similarity(name: str, key: str) -> float:
     """Return the similarity of two names, 0 to 1, with or without the prefix `tubemq.`, whichever is greater."""
-    pairs = (_bare(name), _bare(key)), (name.lower(), key.lower())
+    name, key = name.lower(), key.lower()
+    pairs = (name, key), (name.removeprefix("tubemq."), key.removeprefix("tubemq."))
     return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-
-
-def _bare(name: str) -> str:
-    return name.lower().removeprefix("tubemq.")
-
-
-def _lower(raw: Mapping[str, str]) -> dict[str, str]:
-    return {key.lower(): value for key, value in raw.items()}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol import flow_rules as flow
-from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, FlowRule, FlowRules, Limits
+from tubemq_spark.protocol.flow_rules import DataLimit, EmptyWait, FetchPause, FlowRule, FlowRules, Limits, data_limit
 from tubemq_spark.protocol.pb.MasterService_pb2 import OpsTaskInfo
 
 MEBIBYTE = 1024 * 1024
@@ -232,7 +232,8 @@ def test_times_are_in_gmt_8(moment: datetime) -> None:
     ],
 )
 def test_a_data_limit_applies_to_a_lag_and_a_time_of_day(lag: int, at: int, fits: bool) -> None:
-    assert Limits((DATA_LIMIT,)).data_limit(lag, at) == (DATA_LIMIT if fits else None)
+    rule = FlowRule("group", limits=Limits((DATA_LIMIT,)))
+    assert data_limit(FlowRules(group=rule), lag, at) == ((rule, DATA_LIMIT) if fits else None)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,15 @@ from tubemq_spark.protocol.message import (
     encode_content,
     encode_payload,
     encode_target,
-    filter_code,
     format_msg_time,
     parse_msg_time,
     split_payload,
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.testing.java import (
+    filter_code,
+)
 
 RESERVED = ("$msgType$", "$msgTime$")
 plain_text = st.text(st.characters(exclude_characters=",=", exclude_categories=["Cs"]), max_size=12)

@@ -12,21 +12,22 @@ from tubemq_spark.protocol.metadata import (
     Address,
     Broker,
     Partition,
-    SubscribeInfo,
     TopicOnBroker,
-    format_broker,
-    format_consumer_topic,
-    format_held_partitions,
-    format_producer_topic,
     parse_broker,
     parse_brokers,
     parse_consumer_topic,
     parse_failure_info,
-    parse_held_partitions,
     parse_master_addresses,
     parse_producer_topic,
-    parse_subscribe_info,
     partition_info,
+)
+from tubemq_spark.testing.master.text_forms import (
+    SubscribeInfo,
+    format_broker,
+    format_consumer_topic,
+    format_producer_topic,
+    parse_held_partitions,
+    parse_subscribe_info,
 )
 
 names = st.from_regex(r"[a-zA-Z]\w{0,9}", fullmatch=True)
@@ -184,7 +185,8 @@ def test_the_message_size_of_a_topic_for_producers(size: int | None, with_size: 
 @given(names, st.lists(st.tuples(ids, ids), min_size=1, max_size=5))
 def test_held_partitions_round_trip(topic: str, found: list[tuple[int, int]]) -> None:
     partitions = [Partition(broker_id, topic, number) for broker_id, number in found]
-    assert parse_held_partitions(format_held_partitions(partitions)) == partitions
+    text = f"{topic}#" + ",".join(f"{broker_id}:{number}" for broker_id, number in found)
+    assert parse_held_partitions(text) == partitions
 
 
 @pytest.mark.parametrize("text", ["", "a", "a#", "a#1", "a#1:", "a#:1", "a#1:x", "a#1:0,,2:0"])

@@ -27,15 +27,6 @@ def test_a_new_plan_makes_earlier_replies_worthless() -> None:
     assert [queue.answered() for _ in range(5)] == [None, None, Command(Action.ROLL_BACK), SEEK, FETCH]
 
 
-def test_a_repeated_command_belongs_to_the_same_plan() -> None:
-    queue = CommandQueue()
-    queue.plan([SEEK])
-    queue.next_commands(0)
-    queue.repeat(SEEK)
-    assert queue.next_commands(0) == [SEEK]
-    assert [queue.answered(), queue.answered()] == [SEEK, SEEK]
-
-
 def test_a_disconnect_leaves_nothing_unanswered() -> None:
     queue = CommandQueue()
     queue.plan([SEEK])

@@ -165,8 +165,8 @@ def test_a_search_gives_up_before_it_has_read_a_whole_store_without_times(
     probe_all(timed, search)
     assert search.is_hopeless
     assert search.position is None
-    assert not search.has_times
-    assert search.untimed >= 2_000
+    assert not search.times.are_found
+    assert search.times.untimed >= 2_000
     assert timed.fetches <= 2_000 * share / 300 + 33 + 16
 
 

@@ -13,10 +13,11 @@ from tests.without_spark.source import Stream, bodies, fill, options, read, read
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol import time_search
-from tubemq_spark.protocol.message import encode_payload, filter_code
+from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+from tubemq_spark.testing.java import filter_code
 
 # Topics
 

@@ -101,17 +101,9 @@ class ClaimId:
         if found is None:
             return None
         query, run, batch, role, stage, task, attempt, reader, label = found.groups()
-        number = {"driver": DRIVER, "planner": PLANNER}.get(role)
-        return cls(
-            query,
-            int(run),
-            int(batch),
-            int(task) if number is None else number,
-            int(attempt),
-            NO_STAGE if stage is None else int(stage),
-            reader or "",
-            label or "",
-        )
+        number = int(task or {"driver": DRIVER, "planner": PLANNER}[role])
+        at_stage = NO_STAGE if stage is None else int(stage)
+        return cls(query, int(run), int(batch), number, int(attempt), at_stage, reader or "", label or "")
 
 
 def label_of(*names: str) -> str:

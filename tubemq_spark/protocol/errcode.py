@@ -11,27 +11,20 @@ from tubemq_spark.protocol.envelope import Failure
 
 
 class ErrCode(IntEnum):
+    """The codes that servers send. The Java client also has 402, 405 to 408 and 420 to 423, for itself."""
+
     SUCCESS = 200
     NOT_READY = 201
     MOVED = 301
     BAD_REQUEST = 400
     UNAUTHORIZED = 401
-    CONNECT_RETURN_NULL = 402
     FORBIDDEN = 403
     NOT_FOUND = 404
-    ALL_PARTITION_FROZEN = 405
-    NO_PARTITION_ASSIGNED = 406
-    ALL_PARTITION_WAITING = 407
-    ALL_PARTITION_INUSE = 408
     PARTITION_OCCUPIED = 410
     HB_NO_NODE = 411
     DUPLICATE_PARTITION = 412
     CERTIFICATE_FAILURE = 415
     SERVER_RECEIVE_OVERFLOW = 419
-    CLIENT_SHUTDOWN = 420
-    CLIENT_HIGH_FREQUENCY_REQUEST = 421
-    PARTITION_UNSUBSCRIBABLE = 422
-    PARTITION_UNPUBLISHABLE = 423
     CLIENT_INCONSISTENT_CONSUMETYPE = 424
     CLIENT_INCONSISTENT_TOPICSET = 425
     CLIENT_INCONSISTENT_FILTERSET = 426
@@ -57,7 +50,7 @@ class Reaction(Enum):
     CLAIM_LOST = auto()  # the broker knows no claim of this client on the partition: another client may hold it
     FIX_CONFIG = auto()  # the user's options do not fit the cluster or the group
     FIX_CREDENTIALS = auto()
-    FAIL = auto()
+    FAIL = auto()  # any other code, such as 400
 
 
 _CODES: Mapping[Reaction, tuple[ErrCode, ...]] = {
@@ -92,31 +85,15 @@ _CODES: Mapping[Reaction, tuple[ErrCode, ...]] = {
         ErrCode.CONSUME_GROUP_FORBIDDEN,
         ErrCode.CONSUME_CONTENT_FORBIDDEN,
     ),
-    Reaction.FAIL: (
-        ErrCode.BAD_REQUEST,
-        # Servers never send these: the Java client uses them inside.
-        ErrCode.CONNECT_RETURN_NULL,
-        ErrCode.ALL_PARTITION_FROZEN,
-        ErrCode.NO_PARTITION_ASSIGNED,
-        ErrCode.ALL_PARTITION_WAITING,
-        ErrCode.ALL_PARTITION_INUSE,
-        ErrCode.CLIENT_SHUTDOWN,
-        ErrCode.CLIENT_HIGH_FREQUENCY_REQUEST,
-        ErrCode.PARTITION_UNSUBSCRIBABLE,
-        ErrCode.PARTITION_UNPUBLISHABLE,
-    ),
 }
 REACTIONS: Mapping[int, Reaction] = {code: reaction for reaction, codes in _CODES.items() for code in codes}
 
+_GROUP_IN_USE = "the group is in use {}, or use another 'tubemq.group'"
 _ADVICE: Mapping[int, str] = {
-    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: "the group is in use by consumers with server-side balance: "
-    "stop them, or use another 'tubemq.group'",
-    ErrCode.CLIENT_INCONSISTENT_TOPICSET: "the group is in use with other topics: "
-    "stop those consumers, or use another 'tubemq.group'",
-    ErrCode.CLIENT_INCONSISTENT_FILTERSET: "the group is in use with other filters: "
-    "stop those consumers, or use another 'tubemq.group'",
-    ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: "the group is in use by consumers that set a source count: "
-    "stop them, or use another 'tubemq.group'",
+    ErrCode.CLIENT_INCONSISTENT_CONSUMETYPE: _GROUP_IN_USE.format("by consumers with server-side balance: stop them"),
+    ErrCode.CLIENT_INCONSISTENT_TOPICSET: _GROUP_IN_USE.format("with other topics: stop those consumers"),
+    ErrCode.CLIENT_INCONSISTENT_FILTERSET: _GROUP_IN_USE.format("with other filters: stop those consumers"),
+    ErrCode.CLIENT_INCONSISTENT_SOURCECOUNT: _GROUP_IN_USE.format("by consumers that set a source count: stop them"),
     ErrCode.TOPIC_NOT_DEPLOYED: "check the topic's name, or create it on the cluster",
     ErrCode.CERTIFICATE_FAILURE: "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine",
     ErrCode.CONSUME_GROUP_FORBIDDEN: "authorise the group for the topic on the cluster",

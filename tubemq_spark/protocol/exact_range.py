@@ -47,7 +47,6 @@ from tubemq_spark.protocol.range_state import (
     AT_END,
     NOTHING,
     Action,
-    AssumedEnd,
     Command,
     CommandQueue,
     EntryCount,
@@ -128,7 +127,7 @@ class ExactRange:
             self._entries.flushed_end = position
             self._seek(begin, State.OPENING, roll_back=False)
         else:
-            self._queue.repeat(Command(Action.FIND_FLUSHED_END, begin))
+            self._queue.plan([Command(Action.FIND_FLUSHED_END, begin)])
 
     def on_fetch(self, begin: int, max_offset: int, messages: Sequence[StoredMessage]) -> None:
         """A fetch read `messages`, maybe none, from `begin` on."""
@@ -234,7 +233,7 @@ class ExactRange:
         if has_positions and held.bound == counted:
             self._complete(inside, held.begin, self.end)
         elif held.bound == AT_END.begin and held.max_offset == limit == max(counted, self.end):
-            self._outcome.assumed = AssumedEnd(held, limit)
+            self._outcome.assumed = held, limit
             self._complete(inside, held.begin, self.end)
         else:
             self._find_cut(held)
@@ -358,9 +357,9 @@ class ExactRange:
         if self._outcome.error is not None:
             raise self._outcome.error
         assumed, self._outcome.assumed = self._outcome.assumed, None
-        if assumed is not None and assumed.limit != reply.max_offset:
+        if assumed is not None and assumed[1] != reply.max_offset:
             self._outcome.batches = ()
-            self._find_cut(assumed.reply)
+            self._find_cut(assumed[0])
             return
         self._state = State.DONE
         self._deliver_proven()

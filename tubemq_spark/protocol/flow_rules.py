@@ -133,10 +133,6 @@ class Limits:
             raise ValueError(f"there is no type {kind}")
         return self
 
-    def data_limit(self, lag: int, at: int) -> DataLimit | None:
-        """Return the first limit for a lag of so many bytes at the time `at` (see `time_of_day`)."""
-        return next((one for one in self.data if lag > one.lag and one.start <= at <= one.end), None)
-
 
 @dataclass(frozen=True)
 class FlowRule:
@@ -218,8 +214,8 @@ def time_of_day(epoch: float) -> int:
 
 def data_limit(rules: FlowRules, lag: int, at: int) -> tuple[FlowRule, DataLimit] | None:
     """Return the limit for a reader that lags by so many bytes at the time `at`, and its rule."""
-    found = ((rule, rule.limits.data_limit(lag, at)) for rule in rules)
-    return next(((rule, limit) for rule, limit in found if limit is not None), None)
+    found = ((rule, limit) for rule in rules for limit in rule.limits.data)
+    return next((one for one in found if lag > one[1].lag and one[1].start <= at <= one[1].end), None)
 
 
 def empty_wait(rules: FlowRules, answers: int) -> tuple[FlowRule, EmptyWait] | None:

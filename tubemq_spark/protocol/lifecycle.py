@@ -48,18 +48,12 @@ class MemberEvent(Enum):
     CLOSED = auto()
 
 
+_REGISTRABLE = (MemberState.NEW, MemberState.REGISTERED, MemberState.FORGOTTEN)
 MEMBER: Mapping[tuple[MemberState, MemberEvent], MemberState] = {
-    (MemberState.NEW, MemberEvent.REGISTERED): MemberState.REGISTERED,
-    (MemberState.NEW, MemberEvent.FORGOTTEN): MemberState.FORGOTTEN,
-    (MemberState.NEW, MemberEvent.CLOSED): MemberState.CLOSED,
-    (MemberState.REGISTERED, MemberEvent.REGISTERED): MemberState.REGISTERED,
+    **{(state, MemberEvent.CLOSED): MemberState.CLOSED for state in MemberState},
+    **{(state, MemberEvent.REGISTERED): MemberState.REGISTERED for state in _REGISTRABLE},
+    **{(state, MemberEvent.FORGOTTEN): MemberState.FORGOTTEN for state in _REGISTRABLE},
     (MemberState.REGISTERED, MemberEvent.ANSWERED): MemberState.REGISTERED,
-    (MemberState.REGISTERED, MemberEvent.FORGOTTEN): MemberState.FORGOTTEN,
-    (MemberState.REGISTERED, MemberEvent.CLOSED): MemberState.CLOSED,
-    (MemberState.FORGOTTEN, MemberEvent.REGISTERED): MemberState.REGISTERED,
-    (MemberState.FORGOTTEN, MemberEvent.FORGOTTEN): MemberState.FORGOTTEN,
-    (MemberState.FORGOTTEN, MemberEvent.CLOSED): MemberState.CLOSED,
-    (MemberState.CLOSED, MemberEvent.CLOSED): MemberState.CLOSED,
 }
 
 
@@ -80,25 +74,11 @@ class ClaimEvent(Enum):
     UNREGISTERED = auto()
 
 
+_OPEN = (ClaimState.FREE, ClaimState.HELD, ClaimState.LENT, ClaimState.LOST)
 CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
-    (ClaimState.FREE, ClaimEvent.REGISTERED): ClaimState.HELD,
-    (ClaimState.FREE, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
-    (ClaimState.FREE, ClaimEvent.REFUSED): ClaimState.FREE,
-    (
-        ClaimState.FREE,
-        ClaimEvent.LENT,
-    ): ClaimState.LENT,  # tasks read the first batch after a restart
-    (ClaimState.HELD, ClaimEvent.REGISTERED): ClaimState.HELD,
-    (ClaimState.HELD, ClaimEvent.LENT): ClaimState.LENT,
+    **{(state, ClaimEvent.UNREGISTERED): ClaimState.CLOSED for state in ClaimState},
+    **{(state, ClaimEvent.REGISTERED): ClaimState.HELD for state in _OPEN},
+    **{(state, ClaimEvent.LENT): ClaimState.LENT for state in _OPEN},  # FREE: the first batch after a restart
+    **{(state, ClaimEvent.REFUSED): state for state in _OPEN},  # LENT: a task holds it, as planned
     (ClaimState.HELD, ClaimEvent.REFUSED): ClaimState.LOST,
-    (ClaimState.HELD, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
-    (ClaimState.LENT, ClaimEvent.LENT): ClaimState.LENT,
-    (ClaimState.LENT, ClaimEvent.REGISTERED): ClaimState.HELD,
-    (ClaimState.LENT, ClaimEvent.REFUSED): ClaimState.LENT,  # a task holds it, as planned
-    (ClaimState.LENT, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
-    (ClaimState.LOST, ClaimEvent.REGISTERED): ClaimState.HELD,
-    (ClaimState.LOST, ClaimEvent.REFUSED): ClaimState.LOST,
-    (ClaimState.LOST, ClaimEvent.LENT): ClaimState.LENT,
-    (ClaimState.LOST, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
-    (ClaimState.CLOSED, ClaimEvent.UNREGISTERED): ClaimState.CLOSED,
 }

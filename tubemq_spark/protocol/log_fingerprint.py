@@ -107,15 +107,6 @@ def thinned(fingerprints: Iterable[Fingerprint], now: int) -> tuple[Fingerprint,
     """
     kept = sorted(set(fingerprints))
     while len(kept) > MAX_FINGERPRINTS:
-        least = min(range(1, len(kept) - 2), key=lambda i: (_gap(kept[i - 1], kept[i + 1], now), i))
-        del kept[least]
+        ages = [max(0, now - one.time) + 1 for one in kept]  # at least 1: the clock may have been set back
+        del kept[min(range(1, len(kept) - 2), key=lambda i: (ages[i - 1] / ages[i + 1], i))]
     return tuple(kept)
-
-
-def _gap(older: Fingerprint, newer: Fingerprint, now: int) -> float:
-    return (_age(older, now) + 1) / (_age(newer, now) + 1)
-
-
-def _age(fingerprint: Fingerprint, now: int) -> int:
-    """Return seconds; 0 if the clock was set back since the fingerprint was taken."""
-    return max(0, now - fingerprint.time)

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
-from functools import lru_cache
 
 from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.metadata import Partition
@@ -58,16 +57,6 @@ NO_ATTRIBUTES = Attributes()
 def check_sum(payload: bytes) -> int:
     """Return 31 bits of the CRC-32 of the whole payload (wire: CheckSum)."""
     return zlib.crc32(payload) & 0x7FFFFFFF
-
-
-@lru_cache(maxsize=1024)
-def filter_code(msg_type: str) -> int:
-    """Return the code that brokers compare with the filters of a consumer: Java's `String.hashCode` of the type."""
-    units = msg_type.encode("utf-16-le", "surrogatepass")
-    code = 0
-    for (unit,) in struct.iter_unpack("<H", units):
-        code = (31 * code + unit) & 0xFFFFFFFF
-    return code - (1 << 32) if code >> 31 else code
 
 
 def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:

@@ -3,9 +3,7 @@
     broker                      brokerId:host:port            a blank port means 8123 (wire: BrokerInfo)
     topics, for producers       topic#brokerId:partitions:stores,…[#maxMessageSize]
     topics, for consumers (V2)  topic#brokerId:stores:partitions:status,…
-    held partitions (V2)        topic#brokerId:partitionId,…
     claims, in heartbeats       brokerId:host:port#topic:partitionId
-    a member's claim            clientId@group#brokerId:host:port#topic:partitionId     (wire: SubscribeInfo)
 
 The two topic lists differ in the order of partitions and stores (wire: TopicInfo, ConsumeGroupInfo).
 """
@@ -109,7 +107,7 @@ def parse_broker(text: str, default_port: int = BROKER_PORT) -> Broker | None:
     fields = [field.strip() for field in text.split(":")]
     if len(fields) < 3:
         raise ProtocolError(f"'{shown(text)}' is no brokerId:host:port")
-    broker_id = _number(fields[0], text)
+    broker_id = parse_number(fields[0], text)
     if len(fields[1]) > _MAX_HOST or not fields[1].isprintable() or " " in fields[1]:
         raise ProtocolError(f"'{shown(text)}' contains an impossible host name")
     try:
@@ -132,38 +130,19 @@ def check_brokers(count: int, example: str) -> None:
         raise ProtocolError(f"it lists {count} brokers, such as '{shown(example)}'; at most {MAX_BROKERS} are accepted")
 
 
-def format_broker(broker: Broker, default_port: int = BROKER_PORT) -> str:
-    """Return the text form. The port is blank if it is the reader's default."""
-    port = " " if broker.address.port == default_port else str(broker.address.port)
-    return f"{broker.broker_id}:{broker.address.host}:{port}"
-
-
 def parse_producer_topic(text: str) -> list[TopicOnBroker]:
     """Return the layouts in `topic#brokerId:partitions:stores,…[#maxMessageSize]`, one for each broker."""
     topic, layouts, limit = _segments(text)
-    size = _number(limit, text) if limit else None
-    found = []
-    for layout in layouts:
-        broker_id, partitions, stores = _numbers(layout, 3, text)
-        found.append(TopicOnBroker(topic, broker_id, stores, partitions, max_message_size=size))
-    return found
-
-
-def format_producer_topic(layouts: Sequence[TopicOnBroker], *, with_size: bool) -> str:
-    """Return the text form of one topic's `layouts`, at least one. From release 1.4 on it has the size, maybe empty."""
-    parts = ",".join(f"{layout.broker_id}:{layout.partitions}:{layout.stores}" for layout in layouts)
-    size = layouts[0].max_message_size
-    return f"{layouts[0].topic}#{parts}" + (f"#{'' if size is None else size}" if with_size else "")
+    size = parse_number(limit, text) if limit else None
+    numbers = (_numbers(layout, 3, text) for layout in layouts)
+    return [TopicOnBroker(topic, one, stores, partitions, max_message_size=size) for one, partitions, stores in numbers]
 
 
 def parse_consumer_topic(text: str) -> list[TopicOnBroker]:
     """Return the layouts in `topic#brokerId:stores:partitions:status,…`, one for each broker."""
     topic, layouts, _ = _segments(text)
-    found = []
-    for layout in layouts:
-        broker_id, stores, partitions, status = _numbers(layout, 4, text)
-        found.append(TopicOnBroker(topic, broker_id, stores, partitions, available=status == 1))
-    return found
+    numbers = (_numbers(layout, 4, text) for layout in layouts)
+    return [TopicOnBroker(topic, one, stores, partitions, status == 1) for one, stores, partitions, status in numbers]
 
 
 def parse_layouts(texts: Iterable[str], parse: Callable[[str], list[TopicOnBroker]]) -> list[TopicOnBroker]:
@@ -198,53 +177,6 @@ def _check_total(count: int, example: str) -> None:
         )
 
 
-def format_consumer_topic(layouts: Sequence[TopicOnBroker]) -> str:
-    """Return the text form of one topic's `layouts`, at least one."""
-    parts = ",".join(f"{one.broker_id}:{one.stores}:{one.partitions}:{int(one.available)}" for one in layouts)
-    return f"{layouts[0].topic}#{parts}"
-
-
-def parse_held_partitions(text: str) -> list[Partition]:
-    """Return the partitions in `topic#brokerId:partitionId,…` of a V2 report."""
-    topic, hash_, rest = text.partition("#")
-    found = []
-    for item in rest.partition("#")[0].rstrip(",").split(","):
-        broker_id, colon, partition_id = item.partition(":")
-        if not hash_ or not colon:
-            raise ProtocolError(f"'{shown(text)}' is no topic#brokerId:partitionId,…")
-        found.append(Partition(_number(broker_id, text), topic, _number(partition_id.partition(":")[0], text)))
-    return found
-
-
-def format_held_partitions(partitions: Sequence[Partition]) -> str:
-    """Return the text form of `partitions` of one topic, at least one."""
-    return f"{partitions[0].topic}#" + ",".join(f"{one.broker_id}:{one.partition_id}" for one in partitions)
-
-
-class SubscribeInfo(NamedTuple):
-    """A partition of one member of a group, in the assignments of server-side balance (rebalance)."""
-
-    client_id: str
-    group: str
-    broker: Broker
-    partition: Partition
-
-    def __str__(self) -> str:
-        return f"{self.client_id}@{self.group}#{partition_info(self.broker, self.partition)}"
-
-
-def parse_subscribe_info(text: str) -> SubscribeInfo:
-    try:
-        member, at, claim, *_ = text.split("#")
-        client_id, group, *_ = member.split("@")
-        broker_id, host, port, *_ = at.split(":")
-        topic, partition_id, *_ = claim.split(":")
-    except ValueError:
-        raise ProtocolError(f"'{shown(text)}' is no clientId@group#brokerId:host:port#topic:partitionId") from None
-    broker = Broker(_number(broker_id, text), Address(host, _number(port, text)))
-    return SubscribeInfo(client_id, group, broker, Partition(broker.broker_id, topic, _number(partition_id, text)))
-
-
 def partition_info(broker: Broker, partition: Partition) -> str:
     """Return a claim in the form of heartbeats."""
     return f"{broker.broker_id}:{broker.address}#{partition.topic}:{partition.partition_id}"
@@ -256,7 +188,7 @@ def parse_failure_info(text: str) -> tuple[int, str, int]:
     topic, colon, partition_id = tail.rpartition(":")
     if not hash_ or not colon:
         raise ProtocolError(f"'{shown(text)}' is no errCode:brokerId:host:port#topic:partitionId")
-    return _number(head.partition(":")[0], text), topic, _number(partition_id, text)
+    return parse_number(head.partition(":")[0], text), topic, parse_number(partition_id, text)
 
 
 def _segments(text: str) -> tuple[str, list[str], str]:
@@ -271,7 +203,7 @@ def _numbers(layout: str, at_least: int, text: str) -> list[int]:
     fields = layout.split(":", at_least)
     if len(fields) < at_least:
         raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' has {len(fields)} fields, not {at_least}")
-    numbers = [_number(field, text) for field in fields[:at_least]]
+    numbers = [parse_number(field, text) for field in fields[:at_least]]
     one, other = numbers[1:3]
     if not (0 <= one <= STORE_PARTITION_BASE and 0 <= other <= STORE_PARTITION_BASE):
         raise ProtocolError(f"'{shown(layout)}' in '{shown(text)}' has an impossible number of stores or partitions")
@@ -283,7 +215,7 @@ def _numbers(layout: str, at_least: int, text: str) -> list[int]:
     return numbers
 
 
-def _number(field: str, text: str) -> int:
+def parse_number(field: str, text: str) -> int:
     if _NUMBER.fullmatch(field) is None:  # int() also accepts blanks, underscores and digits of all scripts
         raise ProtocolError(f"'{shown(field)}' in '{shown(text)}' is no number")
     return int(field)

@@ -49,19 +49,12 @@ class Reply(NamedTuple):
         return end if self.bound == AT_END.begin else self.bound
 
 
-class AssumedEnd(NamedTuple):
-    """The range was completed as if the store ended at `limit`. If it did not, `reply` must be cut after all."""
-
-    reply: Reply
-    limit: int
-
-
 @dataclass
 class Outcome:
     """The end of the range that still needs a proof."""
 
     batches: tuple[FetchedBatch, ...] = ()  # delivered when the roll-back proves what was read since the last seek
-    assumed: AssumedEnd | None = None
+    assumed: tuple[Reply, int] | None = None  # cut the reply after all if the store does not end at this position
     error: TubeMQError | None = None  # why the range fails, unless the last seek finds a loss
 
 
@@ -96,10 +89,6 @@ class CommandQueue:
         """Send `commands` next, and ignore the replies to all that was sent before."""
         self._generation += 1
         self._to_send = list(commands)
-
-    def repeat(self, command: Command) -> None:
-        """Send `command` again, as a part of the same plan."""
-        self._to_send = [command]
 
     def next_commands(self, fetches: int) -> list[Command]:
         """Return the commands to send now, with as many fetches as are missing to have `fetches` in flight."""

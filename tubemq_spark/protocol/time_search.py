@@ -107,7 +107,7 @@ class _Window(NamedTuple):
     messages: Sequence[StoredMessage]
 
 
-class _Times:
+class Times:
     """The times of the messages that were read."""
 
     def __init__(self, time_of: Callable[[StoredMessage], int | None]) -> None:
@@ -143,7 +143,7 @@ class Search:
     Positions are bytes of the index. `moment` and the results of `time_of` may be any numbers that increase along the
     log, such as times; `time_of` returns None for a message without. `neighbourhood` is in index entries, see above.
 
-    `untimed` counts the messages that were read before one had a time. The search `is_hopeless` if none has.
+    The search `is_hopeless` if no message has a time.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Search:
         self._samples: list[int] | None = None  # positions still to sample, the next one last; None: not needed so far
         self._moment = moment
         self._earliest = earliest
-        self._times = _Times(time_of)
+        self.times = Times(time_of)
         self._neighbourhood = neighbourhood * UNIT
         self._usual_fetches = _ONE  # `_BOUNDED` after a probe that found no time
         self._distances: Mapping[tuple[int, int], int] = {}  # of messages before the wanted one, in entries
@@ -179,14 +179,6 @@ class Search:
     @property
     def is_hopeless(self) -> bool:
         return self._state is State.HOPELESS
-
-    @property
-    def untimed(self) -> int:
-        return self._times.untimed
-
-    @property
-    def has_times(self) -> bool:
-        return self._times.are_found
 
     def found(self, begin: int, outcomes: Sequence[Reply | NotFound], max_offset: int) -> bool:
         """Process a probe: the seek led to `begin`, the fetches to `outcomes`, and the store ended at `max_offset`.
@@ -237,7 +229,7 @@ class Search:
 
     def _read_on(self, windows: Sequence[_Window]) -> None:
         """No message of `windows` decides."""
-        if not self._times.are_found and self._times.untimed >= MOST_UNTIMED and self._samples is None:
+        if not self.times.are_found and self.times.untimed >= MOST_UNTIMED and self._samples is None:
             entries = (self._end - self._earliest) // UNIT
             positions = {self._earliest + entries * number // _SAMPLES * UNIT for number in range(_SAMPLES)}
             self._samples = sorted(positions | {max(self._earliest, self._end - self._neighbourhood)})
@@ -281,7 +273,7 @@ class Search:
         step = -1 if backwards else 1
         for window in windows[::step]:
             for index in range(len(window.messages))[::step]:
-                time = self._times.of(window.messages[index])
+                time = self.times.of(window.messages[index])
                 if time is not None:
                     yield window.begin + index * UNIT, time
 
@@ -294,7 +286,7 @@ class Search:
     def _scan(self, windows: Sequence[_Window], over: bool) -> None:
         for begin, end, messages in windows:
             for index, message in enumerate(messages):
-                time = self._times.of(message)
+                time = self.times.of(message)
                 if time is None or time < self._moment:
                     continue
                 self._distances = {key_of(other): index - number for number, other in enumerate(messages[: index + 1])}

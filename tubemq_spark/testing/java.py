@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TypeVar
-
-from tubemq_spark.protocol.message import filter_code
 
 K = TypeVar("K")
 
@@ -69,3 +69,13 @@ def set_text(items: Iterable[str]) -> str:
 def map_text(lists: Mapping[str, Iterable[str]]) -> str:
     """Return the text of a `HashMap` of lists."""
     return "{" + ", ".join(f"{key}={list_text(lists[key])}" for key in hash_order(lists)) + "}"
+
+
+@lru_cache(maxsize=1024)
+def filter_code(msg_type: str) -> int:
+    """Return the code that brokers compare with the filters of a consumer: Java's `String.hashCode` of the type."""
+    units = msg_type.encode("utf-16-le", "surrogatepass")
+    code = 0
+    for (unit,) in struct.iter_unpack("<H", units):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code - (1 << 32) if code >> 31 else code

@@ -22,10 +22,10 @@ from tests.testing.broker.stores import (
 from tests.testing.master.calls import StoppedClock
 from tubemq_spark.protocol.constants import STORE_DATA_HEADER_LEN as DATA_HEADER
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.message import filter_code
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.broker.store import ENTRY_BYTES, NO_CODE, UNIT, Store
 from tubemq_spark.testing.config import ServerConfig
+from tubemq_spark.testing.java import filter_code
 
 
 def test_a_new_store_is_empty() -> None:

@@ -9,13 +9,13 @@ from google.protobuf.message import Message
 
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response, parse
-from tubemq_spark.protocol.metadata import parse_subscribe_info
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.master.service import MasterService
+from tubemq_spark.testing.master.text_forms import parse_subscribe_info
 
 NOTHING_KNOWN = -2
 

@@ -58,7 +58,7 @@ def find_positions(
         for partition, moment in moments.items()
     }
     found = run_searches(prober, searches, "a time")
-    untimed = [partition for partition, search in searches.items() if search.untimed and not search.has_times]
+    untimed = [one for one, search in searches.items() if search.times.untimed and not search.times.are_found]
     if untimed:
         _log.warning(
             "no message of %s has a $msgTime$, so none is late enough: the end of the store is used as its position",
@@ -97,9 +97,9 @@ def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str
         for partition in batch:
             if searches[partition].is_hopeless:
                 raise NoTimesError(
-                    f"{partition}: the search for {what} has read {searches[partition].untimed} messages from all over "
-                    "the store, and none has a $msgTime$. Let the producers set it, or give positions instead, with "
-                    "'startingOffsets' and 'endingOffsets'"
+                    f"{partition}: the search for {what} has read {searches[partition].times.untimed} messages from "
+                    "all over the store, and none has a $msgTime$. Let the producers set it, or give positions "
+                    "instead, with 'startingOffsets' and 'endingOffsets'"
                 )
         if len(refused) < len(batch):
             retries.progress()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, NO_CHECK_SUM, UNKNOWN_ID, Method, OpType, ServiceType
 from tubemq_spark.protocol.envelope import parse
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.message import check_sum, filter_code
+from tubemq_spark.protocol.message import check_sum
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.broker.flow_control import FlowControl, ReadQuota
 from tubemq_spark.testing.broker.group_offsets import GroupOffsets, Key
@@ -22,7 +22,7 @@ from tubemq_spark.testing.catalog import Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service, bad_shape, on_message
-from tubemq_spark.testing.java import is_blank, trim
+from tubemq_spark.testing.java import filter_code, is_blank, trim
 from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
 from tubemq_spark.testing.request_checks import Field, required_text
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.metadata import Partition, parse_held_partitions
+from tubemq_spark.protocol.metadata import (
+    Partition,
+)
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.clock import Clock
@@ -20,6 +22,9 @@ from tubemq_spark.testing.master.access_check import AccessCheck
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
+from tubemq_spark.testing.master.text_forms import (
+    parse_held_partitions,
+)
 from tubemq_spark.testing.reply_status import DeclinedError, bad_request, filling_status
 from tubemq_spark.testing.request_checks import Field, check_rules, consumer_topics, required_text, topic_filters
 

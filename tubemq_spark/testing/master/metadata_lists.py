@@ -14,14 +14,16 @@ from tubemq_spark.protocol.metadata import (
     Broker,
     Partition,
     TopicOnBroker,
-    format_broker,
-    format_consumer_topic,
-    format_producer_topic,
 )
 from tubemq_spark.testing.catalog import OFFSET_HISTORY, BrokerEntry, Catalog, TopicLayout
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig
 from tubemq_spark.testing.java import hash_order
+from tubemq_spark.testing.master.text_forms import (
+    format_broker,
+    format_consumer_topic,
+    format_producer_topic,
+)
 
 _BROKER_TLS_PORT = 8124  # of brokers that announce none
 

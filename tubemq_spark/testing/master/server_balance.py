@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import UNKNOWN_ID
-from tubemq_spark.protocol.metadata import Partition, SubscribeInfo, parse_subscribe_info
+from tubemq_spark.protocol.metadata import (
+    Partition,
+)
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
 from tubemq_spark.testing.catalog import Catalog
 from tubemq_spark.testing.config import Release, ServerConfig
@@ -21,6 +23,10 @@ from tubemq_spark.testing.master.assignment import Shares, bound_shares, change,
 from tubemq_spark.testing.master.consumer_group import ConsumerGroup, ConsumeType, Member
 from tubemq_spark.testing.master.consumer_groups import ConsumerGroups, Holding
 from tubemq_spark.testing.master.metadata_lists import MetadataLists
+from tubemq_spark.testing.master.text_forms import (
+    SubscribeInfo,
+    parse_subscribe_info,
+)
 from tubemq_spark.testing.reply_status import bad_request, filling_status
 from tubemq_spark.testing.request_checks import (
     Field,
