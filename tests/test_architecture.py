@@ -160,11 +160,11 @@ def test_modules_import_only_what_the_rules_allow(module: str) -> None:
         ("tubemq_spark.source.stream", "from tubemq_spark.sink.commit import A", "tubemq_spark.sink.commit.A"),
         ("tubemq_spark.source.stream", "import socket", "socket"),
         (
-            "tubemq_spark.sink.stream",
+            "tubemq_spark.sink.writers",
             "if TYPE_CHECKING:\n    from ..source import range_planner",
             "tubemq_spark.source.range_planner",
         ),
-        ("tubemq_spark.sink.stream", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
+        ("tubemq_spark.sink.writers", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
         ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
         ("tubemq_spark.options", "import time", "time"),
         ("tubemq_spark.testing.broker", "import time", "time"),
@@ -191,7 +191,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
         ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
         ("tubemq_spark.client.producer.z", "from ..cluster import x\nfrom ..settings import ClientSettings"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),
-        ("tubemq_spark.datasource", "from tubemq_spark.sink import stream"),
+        ("tubemq_spark.datasource", "from tubemq_spark.sink import writers"),
         ("pyspark_tubemq", "from tubemq_spark.datasource import TubeMQDataSource"),
     ],
 )

@@ -49,11 +49,11 @@ class TubeMQDataSource(DataSource):
 
     # Spark passes these parameters by keyword, too, so their names are part of its interface.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tubemq_spark.sink.batch import batch_writer
+        from tubemq_spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from tubemq_spark.sink.stream import stream_writer
+        from tubemq_spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -9,9 +9,8 @@ from pyspark.sql.types import BinaryType, StructType
 
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tubemq_spark.sink.batch import batch_writer
 from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.stream import TubeMQStreamRowWriter
+from tubemq_spark.sink.writers import TubeMQStreamRowWriter, batch_writer
 
 SCHEMA = StructType().add("value", BinaryType())
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructType
 from tubemq_spark import sink
 from tubemq_spark.client import forget_servers
 from tubemq_spark.datasource import TubeMQDataSource
-from tubemq_spark.sink import batch, stream
+from tubemq_spark.sink import writers
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 ARROW = {"writer": "DataSourceArrowWriter", "streamWriter": "DataSourceStreamArrowWriter"}
@@ -46,9 +46,8 @@ def test_without_arrow_writers_rows_are_written_one_by_one(
 ) -> None:
     for name in missing:
         monkeypatch.delattr(datasource, name)
-    for name, module in (("batch", batch), ("stream", stream)):  # they look for it when they are imported
-        monkeypatch.setattr(sink, name, module)
-        monkeypatch.delitem(sys.modules, module.__name__)
+    monkeypatch.setattr(sink, "writers", writers)  # the module looks for them when it is imported
+    monkeypatch.delitem(sys.modules, writers.__name__)
     if ARROW[make] in missing:
         kind = written(tubemq, make)
         assert "Row" in kind.__name__

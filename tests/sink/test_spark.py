@@ -56,14 +56,14 @@ def by_older_spark() -> type[TubeMQDataSource]:
             return "tubemq_by_rows"
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            from tubemq_spark.sink.batch import TubeMQRowWriter
             from tubemq_spark.sink.write_plan import plan_write
+            from tubemq_spark.sink.writers import TubeMQRowWriter
 
             return TubeMQRowWriter(plan_write(self.options, schema, overwrite, write_id="a write"))
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.stream import TubeMQStreamRowWriter
             from tubemq_spark.sink.write_plan import plan_write
+            from tubemq_spark.sink.writers import TubeMQStreamRowWriter
 
             return TubeMQStreamRowWriter(plan_write(self.options, schema, overwrite))
 

@@ -16,10 +16,9 @@ from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ConfigError, TransportError
-from tubemq_spark.sink.batch import batch_writer
-from tubemq_spark.sink.stream import stream_writer
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import plan_write
+from tubemq_spark.sink.writers import batch_writer, stream_writer
 from tubemq_spark.testing import ServerConfig
 
 SCHEMA = StructType().add("value", BinaryType())

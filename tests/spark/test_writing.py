@@ -127,7 +127,7 @@ def by_rows(spark: SparkSession) -> str:
             return "tubemq_of_older_spark"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.stream import TubeMQStreamRowWriter
+            from tubemq_spark.sink.writers import TubeMQStreamRowWriter
 
             return TubeMQStreamRowWriter(plan_write(self.options, schema, overwrite))
 

@@ -32,8 +32,8 @@ from tests.clusters import Cluster
 from tests.stored import Stored, stored_in
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.sink.commit import Written
-from tubemq_spark.sink.stream import TubeMQStreamRowWriter
 from tubemq_spark.sink.write_plan import WritePlan
+from tubemq_spark.sink.writers import TubeMQStreamRowWriter
 
 Cells = Mapping[str, Any]
 """The cells of a row, by column."""

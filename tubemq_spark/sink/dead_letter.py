@@ -1,6 +1,6 @@
-"""Encodes rows that can never be sent as dead letters, messages of a topic of their own.
+"""Handles rows that can never be sent, as option `failedRows` says: fail the task, drop them, or send dead letters.
 
-The body of a dead letter is the row's value. Its attributes have the rest:
+Dead letters go to a topic of their own. The body of a dead letter is the row's value. Its attributes have the rest:
 
     dead_reason                       why the row cannot be sent
     dead_time                         when the sink found that, ISO-8601 in UTC
@@ -26,25 +26,73 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.sink.options import DEAD_LETTER, FAIL, SinkOptions
+from tubemq_spark.sink.schema import Cells
+from tubemq_spark.sink.task_context import WriteTask
 
-if TYPE_CHECKING:
-    from tubemq_spark.sink.schema import Cells
+_log = logging.getLogger(__name__)
+
+_LOGGED = 5  # failed rows of a task that are logged one by one
+
+ADVICE = "; drop or repair such rows in the query, or set option 'failedRows' to drop or deadLetter"
+"""The end of each error about such a row."""
 
 _PREFIX = 4  # bytes before the attributes, which contain their length
 _PIECE = len(",dead_piece=,dead_pieces=") + 2 * len(str(2**31))  # bytes at most
 _REASON = 4000  # bytes at most, and at most a quarter of a message: a reason may quote longer texts
 _LEGIBLE = " '\"()[]{}:/;"  # needs no escape, besides letters and digits; some decoders read `+` as a blank
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class FailedRows:
+    """The rows of one task that can never be sent. `rows_of` is how texts name the task."""
+
+    def __init__(self, options: SinkOptions, task: WriteTask, rows_of: str, *, is_stream: bool) -> None:
+        self._options = options
+        self._origin = task.id, task.batch if is_stream else None, task.partition
+        self._rows_of = rows_of
+        self.dropped = self.dead_letters = 0
+
+    def handle(self, producer: Producer, row: int, cells: Cells, reason: str) -> None:
+        """Drop row number `row`, or send it to the dead letter topic; otherwise raise `ConfigError`."""
+        options = self._options
+        if options.failed_rows == FAIL:
+            separator = ", " if reason.startswith("column '") else ": "
+            raise ConfigError(f"row {row} {self._rows_of}{separator}{reason}{ADVICE}") from None
+        if self.dropped + self.dead_letters < _LOGGED:
+            _log.warning("row %d %s can never be sent: %s", row, self._rows_of, reason)
+        if options.failed_rows != DEAD_LETTER:
+            self.dropped += 1
+            return
+        topic = options.dead_letter_topic
+        assert topic is not None
+        if options.topic is not None:
+            cells = cells._replace(topic=options.topic)
+        dead_letter = DeadLetter(cells, reason, options.client.clock.time(), *self._origin, row)
+        try:
+            messages = dead_letter.messages(producer.limit(topic))
+        except ConfigError as error:
+            raise ConfigError(
+                f"row {row} {self._rows_of} cannot become a dead letter in topic {topic}: {error}"
+            ) from None
+        for body, attributes in messages:
+            producer.send(topic, body, attributes, row=row)
+        self.dead_letters += 1
+
+    def log_dropped(self) -> None:
+        if self.dropped:
+            _log.warning("%d rows %s can never be sent and were dropped (failedRows=drop)", self.dropped, self._rows_of)
 
 
 @dataclass(frozen=True)
@@ -85,13 +133,15 @@ class DeadLetter:
             )
         about["dead_reason"] = _shortened(self.reason, reason)
         about["dead_letter"] = self._name(own, room)
-        pieces = [content[start : start + room] for start in range(0, len(content), room)] or [b""]
-        if len(pieces) == 1:
+        if len(content) <= room:
             return [(content, encode_attributes(about, None, None))]
-        numbers = [{"dead_piece": str(number), "dead_pieces": str(len(pieces))} for number in range(len(pieces))]
+        pieces = [content[start : start + room] for start in range(0, len(content), room)]
         return [
-            (piece, encode_attributes({**about, **number}, None, None))
-            for piece, number in zip(pieces, numbers, strict=True)
+            (
+                piece,
+                encode_attributes({**about, "dead_piece": str(number), "dead_pieces": str(len(pieces))}, None, None),
+            )
+            for number, piece in enumerate(pieces)
         ]
 
     def _about(self) -> dict[str, str]:
@@ -107,7 +157,7 @@ class DeadLetter:
             "dead_value": "null" if self.cells.value is None else None,
             "dead_letter": "0" * 32,
         }
-        return _known(found)
+        return {name: str(value) for name, value in found.items() if value is not None}
 
     def _name(self, own: Mapping[str, str], room: int) -> str:
         """Return a hash of all that is the same when the row fails again.
@@ -152,10 +202,6 @@ def _time_text(moment: str | int | None) -> str | None:
 def _json(attributes: Mapping[str, str | None] | Sequence[tuple[str, str | None]] | None) -> str | None:
     """Return pairs, because Spark's JSON reader limits the length of an object's keys."""
     return None if attributes is None else json.dumps(list(dict(attributes).items()), ensure_ascii=False)
-
-
-def _known(found: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def _size(attributes: Mapping[str, str]) -> int:

@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.bookmarks import read_bookmarks
-from tubemq_spark.client.consumer.partition_scan import scan_partition
 from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import (
     ConfigError,
@@ -36,7 +35,7 @@ from tubemq_spark.protocol.stamp import parse
 from tubemq_spark.sink.earlier_attempts import RUN_CACHE, EarlierAttempts, earlier_attempts
 from tubemq_spark.sink.query_bookmarks import QueryBookmarks
 from tubemq_spark.sink.stored_rows import StoredRowsOfTask
-from tubemq_spark.sink.stored_rows_search import ScanClaims, StoredRowsSearch, metadata_of
+from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
 from tubemq_spark.sink.task_context import WriteTask
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -60,25 +59,17 @@ class Deduplicator:
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
         self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
-        self._claims = ScanClaims(task, plan.made_at)
         self._search = StoredRowsSearch(
-            session, self._options, task, self._bookmarks, self._claims, self._report_uncertain
+            session, self._options, task, self._bookmarks, plan.made_at, self._report_uncertain
         )
         self._stored: dict[str, StoredRowsOfTask] = {}
-        self._earlier_tasks: dict[str, frozenset[int]] = {}
-
-    def __repr__(self) -> str:
-        return f"<Deduplicator {self._task.origin} in {self._options.group}>"
+        self.earlier_tasks: dict[str, frozenset[int]] = {}
+        """By topic, the numbers of the tasks of this batch of which earlier attempts have stored rows."""
 
     @property
     def topics(self) -> frozenset[str]:
         """The topics of the task's rows, also of rows that were stored already."""
         return frozenset(self._stored)
-
-    @property
-    def earlier_tasks(self) -> Mapping[str, frozenset[int]]:
-        """By topic, the numbers of the tasks of this batch of which earlier attempts have stored rows."""
-        return self._earlier_tasks
 
     # Step 1 to 3: which rows are sent
 
@@ -118,7 +109,7 @@ class Deduplicator:
         except TubeMQError as error:
             self._report_uncertain(error)
             return StoredRowsOfTask()
-        self._earlier_tasks[topic] = frozenset(stored.tasks)
+        self.earlier_tasks[topic] = frozenset(stored.tasks)
         return stored.of(self._task.partition)
 
     def finish(self) -> None:
@@ -167,15 +158,13 @@ class Deduplicator:
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:
-            retry_for = self._session.settings.timings.scan_retry
-            claim = self._claims.next()
-            for message in scan_partition(
-                self._session, self._options.group, partition, since, claim=claim, retry_for=retry_for
-            ):
+            for message in self._search.scan(partition, since, retry_for=self._session.settings.timings.scan_retry):
                 stamp = parse(message.attributes)
                 # The id has the digest too, because an earlier attempt may have given the number to another row.
                 if stamp is not None and stamp.origin == origin and (stamp.row, stamp.digest) in record_ids:
-                    found[stamp.row, stamp.digest] = metadata_of(partition, message)
+                    found[stamp.row, stamp.digest] = RecordMetadata(
+                        partition, message.message_id, message.position, None
+                    )
         except DataLossError as loss:
             self._report_uncertain(loss)
         except FencedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.options import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
-from tubemq_spark.sink.checkpoint_path import normal_path
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")
@@ -244,3 +244,39 @@ def _groups_of(checkpoint: str) -> tuple[str, str | None]:
         )
     names = [f"spark_sink_{sha256(text.encode()).hexdigest()[:16]}" for text in (path, former)]
     return names[0], names[1] if former not in ("", path) else None
+
+
+# The brokers know a query by its checkpoint folder. Users may spell a folder in several ways, which Hadoop's `Path` and
+# file systems treat as the same folder.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")  # a single letter is a drive of Windows
+_SAME = {"s3a": "s3", "s3n": "s3", "wasbs": "wasb", "abfss": "abfs", "swebhdfs": "webhdfs"}
+_DEFAULT_PORTS = {"hdfs": ":8020", "webhdfs": ":9870"}
+
+
+def normal_path(text: str) -> str:
+    """Return one spelling for all spellings of a folder.
+
+    - `s3a` and `s3n` become `s3`; schemes that only add encryption become those without it.
+    - Host and bucket become lower case and lose a default port.
+    - Repeated and trailing slashes, `.` and `..` are removed.
+    - A folder without a host loses its scheme: `/x`, `file:/x`, `file:///x`, `dbfs:/x` and `hdfs:///x` all become `/x`,
+      because `/x` can mean any of them, depending on the cluster's default file system.
+    """
+    text = text.strip()
+    scheme, separator, rest = text.partition(":")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        return _clean(text)
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    host = ""
+    if rest.startswith("//") and not rest.startswith("///"):
+        host, slash, rest = rest[2:].partition("/")
+        rest = slash + rest
+        host = host.lower().removesuffix(_DEFAULT_PORTS.get(scheme, "\0"))
+    path = _clean(rest)
+    if not host or (scheme == "file" and host == "localhost"):
+        return path
+    return f"{scheme}://{host}{path.rstrip('/')}"
+
+
+def _clean(path: str) -> str:
+    return re.sub("^//+", "/", posixpath.normpath(path)) if path else ""

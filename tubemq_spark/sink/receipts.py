@@ -47,7 +47,6 @@ class Receipts:
     """The receipts of one task, packed as they come: about 15 bytes a row."""
 
     def __init__(self, spark_partition: int) -> None:
-        """`spark_partition` is the number of the task's partition."""
         self._rows: list[tuple[Any, ...]] = []
         self._schema = _PACKED.with_metadata({_PARTITION: str(spark_partition)})
         self._sink = pa.BufferOutputStream()
@@ -115,10 +114,8 @@ def write_receipts(folder: str, spark_id: str, batch: int | None, parts: Iterabl
 def _tasks(parts: Iterable[bytes], old_tasks: Mapping[int, pa.Table]) -> Iterator[pa.Table]:
     """Yield the sorted rows of one task after the other. `old_tasks` has those of an earlier commit, by partition."""
     packed: dict[int, list[bytes]] = {}
-    for part in parts:
-        number = int(
-            pa.ipc.open_stream(part).schema.metadata[_PARTITION]
-        )  # the rows stay packed until it is their turn
+    for part in parts:  # the rows stay packed until it is their turn
+        number = int(pa.ipc.open_stream(part).schema.metadata[_PARTITION])
         packed.setdefault(number, []).append(part)
     for number in sorted(packed.keys() | old_tasks.keys()):
         tables = [pa.ipc.open_stream(part).read_all() for part in packed.get(number, ())]
@@ -172,9 +169,8 @@ def _tasks_of(file: pa.Buffer, name: str) -> dict[int, pa.Table]:
     rows = table.select(_ROWS.names)
     tasks: dict[int, pa.Table] = {}
     start = 0
-    for task in (
-        rows["spark_partition"].value_counts().to_pylist()
-    ):  # in the order of the file, where the rows of a task are together
+    # In the order of the file, where the rows of a task are together.
+    for task in rows["spark_partition"].value_counts().to_pylist():
         tasks[task["values"]] = rows.slice(start, task["counts"])
         start += task["counts"]
     return tasks

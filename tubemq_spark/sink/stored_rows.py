@@ -55,25 +55,12 @@ def _sorted_run(rows: pa.Table) -> _Run:
     return _Run([memoryview(_bytes_of(column)) for column in [*rows.columns, *numbers.columns]])
 
 
-def _spilled(run: _Run) -> _Run:
-    entries, numbers = run.entries(), zip(run.number_tasks, run.numbers, strict=True)
-    return _in_file(len(run), entries, len(run.numbers), numbers)
-
-
 def _merged(runs: Sequence[_Run]) -> _Run:
+    """Return a run in a temporary file, with all rows of `runs`."""
     entries = merge(*(run.entries() for run in runs))
     numbers = merge(*(zip(run.number_tasks, run.numbers, strict=True) for run in runs))
-    return _in_file(sum(map(len, runs)), entries, sum(len(run.numbers) for run in runs), numbers)
-
-
-def _in_file(
-    most: int, entries: Iterable[tuple[int, ...]], most_numbers: int, numbers: Iterable[tuple[int, ...]]
-) -> _Run:
-    """Return a run of sorted `entries` and `numbers` in a temporary file.
-
-    `most` and `most_numbers` are their counts, repetitions included.
-    """
-    sizes = [8 * most] * len(_CODES) + [8 * most_numbers] * 2
+    # The file has room for repetitions, too.
+    sizes = [8 * sum(map(len, runs))] * len(_CODES) + [8 * sum(len(run.numbers) for run in runs)] * 2
     with tempfile.TemporaryFile(prefix="tubemq-spark-") as file:
         file.truncate(sum(sizes))
         whole = memoryview(mmap.mmap(file.fileno(), sum(sizes)))
@@ -121,7 +108,7 @@ class StoredRows:
             column.append(value)
         self.tasks.add(task)
         if len(self._fresh[0]) >= RUN_LENGTH:
-            self._runs.append(_spilled(self._fresh_run()))
+            self._runs.append(_merged([self._fresh_run()]))
 
     def of(self, task: int) -> StoredRowsOfTask:
         """Return the rows of one task."""

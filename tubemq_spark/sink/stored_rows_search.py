@@ -31,10 +31,6 @@ _log = logging.getLogger(__name__)
 
 _SETTLING_AFTER_FAILURE = 3  # times as long: a broker that hangs is what makes attempts fail
 
-Scan = Callable[[int, int, int], Iterator[ScannedMessage]]
-"""Yields the messages from a position (first) up to another one (second), and a number of index entries before them
-(third)."""
-
 
 class StoredRowsSearch:
     """Searches topics for what earlier attempts of a task's batch have stored."""
@@ -45,15 +41,21 @@ class StoredRowsSearch:
         options: EffectivelyOnceOptions,
         task: WriteTask,
         bookmarks: QueryBookmarks,
-        claims: ScanClaims,
+        planned_at: int,
         report_uncertain: Callable[[TubeMQError], None],
     ) -> None:
-        """`report_uncertain` is called for each partition that has lost messages, if the option allows that."""
+        """`planned_at` is the driver's time of the plan, in milliseconds since the epoch.
+
+        `report_uncertain` is called for each partition that has lost messages, if the option allows that.
+        """
         self._session = session
         self._options = options
         self._task = task
         self._bookmarks = bookmarks
-        self._claims = claims
+        # Newer than the claims of all earlier attempts, by one clock, the driver's.
+        self._claim = ClaimId(
+            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
+        )
         self._report_uncertain = report_uncertain
         self._first_answer: dict[int, float] = {}  # of each broker in this attempt, on the monotonic clock
 
@@ -101,20 +103,15 @@ class StoredRowsSearch:
         return self._bookmarks.read_topic(topic, refresh=True, skip_away=False)
 
     def _collect(self, partition: Partition, since: int, end: int, stored: StoredRows, of_all_tasks: bool) -> None:
-        def scan(start: int, until: int, margin: int) -> Iterator[ScannedMessage]:
-            claim = self._claims.next()
-            return scan_partition(
-                self._session, self._options.group, partition, start, until=until, margin=margin, claim=claim
-            )
-
-        search = PartitionSearch(partition, self._task.origin.id, self._task.batch, scan, self._options.max_offsets)
+        search = _PartitionSearch(partition, self._task, self._options.max_offsets, self.scan)
         try:
             for stamp, message in search.messages(since, end):
                 task, digest = stamp.origin.partition, stamp.digest
                 assert digest is not None
                 stored.tasks.add(task)
                 if of_all_tasks or task == self._task.partition:
-                    stored.add(task, stamp.row, digest, metadata_of(partition, message))
+                    where = RecordMetadata(partition, message.message_id, message.position, None)
+                    stored.add(task, stamp.row, digest, where)
         except DataLossError as loss:
             bookmark = self._bookmarks.known[partition]
             if since >= bookmark.end or not bookmark.is_untried(self._task.batch):
@@ -122,17 +119,37 @@ class StoredRowsSearch:
             _log.info("%s; but no attempt of the batch had begun before this run", loss)
             self._collect(partition, bookmark.end, end, stored, of_all_tasks)
 
+    def scan(
+        self,
+        partition: Partition,
+        since: int,
+        until: int | None = None,
+        margin: int = MARGIN,
+        retry_for: float | None = None,
+    ) -> Iterator[ScannedMessage]:
+        """Yield as `scan_partition` does, with a newer claim than before: a killed attempt leaves its claims behind."""
+        self._claim = claim = replace(self._claim, attempt=self._claim.attempt + 1)
+        group = self._options.group
+        return scan_partition(
+            self._session, group, partition, since, until=until, margin=margin, claim=claim, retry_for=retry_for
+        )
 
-class PartitionSearch:
-    """Searches one partition for the messages of one batch, also where the bookmark is too late."""
 
-    def __init__(self, partition: Partition, query: str, batch: int, scan: Scan, max_offsets: int) -> None:
+class _PartitionSearch:
+    """Searches one partition for the messages of a task's batch, also where the bookmark is too late."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        task: WriteTask,
+        max_offsets: int,
+        scan: Callable[[Partition, int, int, int], Iterator[ScannedMessage]],
+    ) -> None:
         """The search reads at most `max_offsets` index entries before the bookmark."""
         self._partition = partition
-        self._query = query
-        self._batch = batch
-        self._scan = scan
+        self._task = task
         self._max_offsets = max_offsets
+        self._scan = scan
         self._has_met_earlier_batch = False
         self._first: ScannedMessage | None = None
 
@@ -182,13 +199,14 @@ class PartitionSearch:
 
     def _read(self, since: int, end: int, margin: int) -> Iterator[tuple[Stamp, ScannedMessage]]:
         has_met_batch = False
-        for message in self._scan(since, end, margin):
+        batch = self._task.batch
+        for message in self._scan(self._partition, since, end, margin):
             stamp = parse(message.attributes)
-            if stamp is None or stamp.origin.id != self._query:
+            if stamp is None or stamp.origin.id != self._task.id:
                 continue
-            if stamp.origin.batch < self._batch:
+            if stamp.origin.batch < batch:
                 self._has_met_earlier_batch = self._has_met_earlier_batch or not has_met_batch
-            elif stamp.origin.batch == self._batch and stamp.digest is not None:
+            elif stamp.origin.batch == batch and stamp.digest is not None:
                 has_met_batch = True
                 self._first = self._first or message
                 yield stamp, message
@@ -199,27 +217,6 @@ class PartitionSearch:
         if self._first.position is not None:
             return self._first.position < stop
         return any(True for _ in self._read(start, stop, 0))
-
-
-class ScanClaims:
-    """The claims of the scans of one attempt of a task."""
-
-    def __init__(self, task: WriteTask, planned_at: int) -> None:
-        """`planned_at` is the driver's time of the plan, in milliseconds since the epoch."""
-        # Newer than the claims of all earlier attempts, by one clock, the driver's.
-        self._claim = ClaimId(
-            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
-        )
-
-    def next(self) -> ClaimId:
-        """Return a newer claim than before, because a killed attempt leaves its claims behind."""
-        self._claim = replace(self._claim, attempt=self._claim.attempt + 1)
-        return self._claim
-
-
-def metadata_of(partition: Partition, message: ScannedMessage) -> RecordMetadata:
-    """Return where `message` of `partition` is stored."""
-    return RecordMetadata(partition, message.message_id, message.position, None)
 
 
 def _count_messages(ends: Bookmarks, since: Mapping[Partition, int]) -> int:

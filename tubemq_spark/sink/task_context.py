@@ -40,12 +40,8 @@ def this_task(write_id: str | None = None) -> WriteTask:
     context = TaskContext.get()
     if context is None:
         return WriteTask(write_id, 0, 0, 0, None)
+    partition, attempt = context.partitionId(), context.attemptNumber()
     if write_id is not None:  # within foreachBatch, the properties are those of the stream around it
-        return WriteTask(write_id, 0, context.partitionId(), context.attemptNumber(), None)
-    return WriteTask(
-        context.getLocalProperty(_QUERY),
-        int(context.getLocalProperty(_BATCH) or 0),
-        context.partitionId(),
-        context.attemptNumber(),
-        context.getLocalProperty(_RUN),
-    )
+        return WriteTask(write_id, 0, partition, attempt, None)
+    query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
+    return WriteTask(query, int(batch or 0), partition, attempt, run)

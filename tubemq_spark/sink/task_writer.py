@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -14,16 +17,20 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.body_codec import BodyCodec
 from tubemq_spark.sink.commit import Written
+from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
-from tubemq_spark.sink.failed_rows import ADVICE, FailedRows
-from tubemq_spark.sink.gc_pause import rare_collections
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import EncodedRow, RowEncoder, digest_of, with_digest
+from tubemq_spark.sink.row_encoder import RowEncoder, digest_of, with_digest
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row
 from tubemq_spark.sink.task_context import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
 _SLICE = 1000  # rows of a batch that are converted from Arrow at a time
+
+RARE = 10_000  # new objects; fewer messages are usually in flight, so hardly any garbage collection is due
+_lock = threading.Lock()
+_users = 0  # of the process's setting for the collector
+_before: tuple[int, int, int] | None = None  # the thresholds to restore
 
 
 def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written:
@@ -42,6 +49,35 @@ def write_rows(plan: WritePlan, rows: Iterable[Row]) -> Written:
     """Send all rows as `write_batches` does, where Spark has no Arrow writers."""
     topic = plan.options.topic
     return TaskWriter(plan, this_task(plan.write_id)).write(cells_of_row(row, topic) for row in rows)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let the garbage collector run only after `RARE` new objects, and restore its setting at the end.
+
+    Each row makes a few objects that live until its message is acknowledged. The collector runs after each 700 new
+    objects (2000 since Python 3.13), and some runs visit all objects of the process. That took a fifth of a task's
+    processor time. A row's objects form no cycles, so few collections are enough.
+
+    The setting belongs to the process. A higher threshold and a collector that is off stay as they are, and so does a
+    setting that somebody else makes meanwhile. Tasks may overlap in threads of one process.
+    """
+    global _users, _before
+    with _lock:
+        _users += 1
+        young, middle, old = gc.get_threshold()
+        if _users == 1 and 0 < young < RARE:
+            _before = young, middle, old
+            gc.set_threshold(RARE, middle, old)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                if _before is not None and gc.get_threshold() == (RARE, *_before[1:]):
+                    gc.set_threshold(*_before)
+                _before = None
 
 
 class TaskWriter:
@@ -74,7 +110,7 @@ class TaskWriter:
                 rows_of=self._rows_of,
                 max_bytes=options.max_bytes,
                 lookup=self._deduplicator,
-                on_stored=self._add_receipt if self._receipts is not None else None,
+                on_stored=self._on_stored if self._receipts is not None else None,
             ) as producer:
                 if options.topic is not None:
                     producer.prepare(options.topic)
@@ -116,7 +152,8 @@ class TaskWriter:
                     digest = digest_of(cells)
                     number, stored = deduplicator.match(encoded.topic, row, digest)
                     if stored is not None:
-                        self._note_already_stored(number, stored)
+                        self._already_stored += 1
+                        self._add_receipt(number, stored)
                         continue
                     record_id = number, digest
                     attributes += stamp_of_task + with_digest(number, digest)
@@ -125,44 +162,39 @@ class TaskWriter:
             except BadRowError as bad:
                 self._failed_rows.handle(producer, row, cells, str(bad))
                 continue
-            self._send(producer, row, cells, encoded, attributes, record_id)
+            try:
+                producer.send(
+                    encoded.topic,
+                    encoded.body,
+                    attributes,
+                    encoded.msg_type,
+                    encoded.msg_time,
+                    row,
+                    key=encoded.key,
+                    target=encoded.target,
+                    record_id=record_id,
+                )
+            except ConfigError as error:
+                if producer.has_failed:
+                    raise
+                reason = str(error).removeprefix(f"row {row} {self._rows_of}: ")
+                self._failed_rows.handle(producer, row, cells, reason)
 
-    def _send(
-        self,
-        producer: Producer,
-        row: int,
-        cells: Cells,
-        encoded: EncodedRow,
-        attributes: bytes,
-        record_id: RecordId | None,
-    ) -> None:
-        try:
-            producer.send(
-                encoded.topic,
-                encoded.body,
-                attributes,
-                encoded.msg_type,
-                encoded.msg_time,
-                row,
-                key=encoded.key,
-                target=encoded.target,
-                record_id=record_id,
-            )
-        except ConfigError as error:
-            if producer.has_failed:
-                raise
-            self._failed_rows.handle(producer, row, cells, str(error).removeprefix(f"row {row} {self._rows_of}: "))
-
-    def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
-        assert self._receipts is not None
+    def _on_stored(self, record: PendingRecord, stored: RecordMetadata) -> None:
         row = record.record_id[0] if isinstance(record.record_id, tuple) else record.row
         if row is not None and record.topic != self._plan.options.dead_letter_topic:
-            self._receipts.add(row, *_location(stored))
+            self._add_receipt(row, stored)
 
-    def _note_already_stored(self, number: int, stored: RecordMetadata) -> None:
-        self._already_stored += 1
+    def _add_receipt(self, row: int, stored: RecordMetadata) -> None:
         if self._receipts is not None:
-            self._receipts.add(number, *_location(stored))
+            topic, broker_id, partition_id = (
+                stored.partition.topic,
+                stored.partition.broker_id,
+                stored.partition.partition_id,
+            )
+            self._receipts.add(
+                row, topic, broker_id, partition_id, stored.offset, stored.message_id, stored.append_time
+            )
 
 
 def _flush_before(producer: Producer, error: ConfigError) -> None:
@@ -173,19 +205,6 @@ def _flush_before(producer: Producer, error: ConfigError) -> None:
         text = str(error).removesuffix(ADVICE)
         advice = str(error)[len(text) :]
         raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
-
-
-def _location(stored: RecordMetadata) -> tuple[str, int, int, int | None, int, int | None]:
-    """Return the columns of a receipt behind the row number."""
-    partition = stored.partition
-    return (
-        partition.topic,
-        partition.broker_id,
-        partition.partition_id,
-        stored.offset,
-        stored.message_id,
-        stored.append_time,
-    )
 
 
 def _check_topic(producer: Producer, topic: str) -> None:

@@ -11,7 +11,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.without_spark.sink import Writing, schema
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.gc_pause import RARE, rare_collections
+from tubemq_spark.sink.task_writer import RARE, rare_collections
 
 USUAL = (700, 10, 10)
 

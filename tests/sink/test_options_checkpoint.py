@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubemq_spark.sink.checkpoint_path import normal_path
+from tubemq_spark.sink.options import normal_path
 
 ROOTED = ["/x", "/x/", "//x", "///x//", "/./x", "/y/../x", " /x ", "dbfs:/x", "dbfs:///x", "hdfs:/x", "hdfs:///x"]
 SAME = [

@@ -1,0 +1,87 @@
+"""Spark's writers: `df.write.format("tubemq").mode("append")` and `df.writeStream.format("tubemq")`, append mode.
+
+Spark makes a stream writer anew for each micro-batch, in more than one process, so a writer holds only its plan. Rows
+come as Arrow batches. Where Spark has no Arrow writers, rows come one by one: Spark 4.0 has none for streams, and some
+platforms have none at all.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row, datasource
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tubemq_spark.sink.commit import Written, commit, log_abort
+from tubemq_spark.sink.task_writer import write_batches, write_rows
+from tubemq_spark.sink.write_plan import WritePlan, plan_write
+
+
+class _PlannedWriter:
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._plan}>"
+
+    def write(self, iterator: Iterator[Row]) -> Written:
+        return write_rows(self._plan, iterator)
+
+
+class TubeMQRowWriter(_PlannedWriter, DataSourceWriter):
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit(self._plan.options, messages, None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        log_abort(messages, None)
+
+
+class TubeMQStreamRowWriter(_PlannedWriter, DataSourceStreamWriter):
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the bookmarks, because Spark pickles the writer whose copies go to the tasks.
+
+        Spark makes another writer to commit the batch. That one is not pickled and needs no bookmarks, which take
+        several requests for each partition.
+        """
+        self._plan = self._plan.for_tasks()
+        return {"_plan": self._plan}
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        commit(self._plan.options, messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        log_abort(messages, batchId)
+
+
+WRITER: type[TubeMQRowWriter] = TubeMQRowWriter
+STREAM_WRITER: type[TubeMQStreamRowWriter] = TubeMQStreamRowWriter
+
+if hasattr(datasource, "DataSourceArrowWriter"):
+
+    class TubeMQWriter(TubeMQRowWriter, datasource.DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            return write_batches(self._plan, iterator)
+
+    WRITER = TubeMQWriter
+
+if hasattr(datasource, "DataSourceStreamArrowWriter"):
+
+    class TubeMQStreamWriter(TubeMQStreamRowWriter, datasource.DataSourceStreamArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            return write_batches(self._plan, iterator)
+
+    STREAM_WRITER = TubeMQStreamWriter
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TubeMQRowWriter:
+    """Return the best writer that this Spark knows; raise as `plan_write`, on the driver."""
+    return WRITER(plan_write(options, schema, overwrite, write_id=str(uuid.uuid4())))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TubeMQStreamRowWriter:
+    """Return the best writer that this Spark knows; raise as `plan_write`, on the driver."""
+    return STREAM_WRITER(plan_write(options, schema, overwrite))
