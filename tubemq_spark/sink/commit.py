@@ -89,10 +89,13 @@ def _check_tasks(once: EffectivelyOnceOptions, batch: int, written: Sequence[Wri
         without_rows = sorted(number for number in earlier if number not in tasks or topic not in tasks[number].topics)
         if not without_rows:
             continue
-        had_more_tasks = any(number not in tasks for number in without_rows)
+        shown = ", ".join(map(str, without_rows[:5]))
+        if len(without_rows) > 5:
+            shown += f" and {len(without_rows) - 5} more"
+        had_more = "" if tasks.keys() >= set(without_rows) else ", and had more"
         problem = (
-            f"batch {batch}: an earlier attempt has stored rows of task {_some(without_rows)} in topic {topic}, which "
-            f"has no such rows now: the batch has {len(tasks)} tasks{', and had more' if had_more_tasks else ''}. The "
+            f"batch {batch}: an earlier attempt has stored rows of task {shown} in topic {topic}, which has no such "
+            f"rows now: the batch has {len(tasks)} tasks{had_more}. The "
             "rows may belong to another task now and be stored twice, because effectivelyOnce needs a query that gives "
             "the same rows to the task of the same number"
         )
@@ -104,10 +107,6 @@ def _check_tasks(once: EffectivelyOnceOptions, batch: int, written: Sequence[Wri
             "limits, the cores where these count) when a query is started again. To go on with this batch as it is, "
             "set option 'effectivelyOnceUncertain' to sendAgain"
         )
-
-
-def _some(numbers: Sequence[int], most: int = 5) -> str:
-    return ", ".join(map(str, numbers[:most])) + (f" and {len(numbers) - most} more" if len(numbers) > most else "")
 
 
 def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: int, written: Sequence[Written]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.topic_partitions import all_partitions
@@ -87,17 +88,12 @@ class QueryBookmarks:
         them. `begins` is False for a caller that does not send yet.
         """
         within = self._away_after if skip_away else None
-        bookmarks = self._read_group(self._options.group, sorted(partitions), within, begins)
-        former_group = self._options.former_group
-        if former_group is None or not bookmarks:
+        read = partial(read_bookmarks, self._session, within=within, read_plan=True, begin_batch=begins)
+        bookmarks = read(self._options.group, sorted(partitions))
+        if self._options.former_group is None or not bookmarks:
             return bookmarks
-        former = self._read_group(former_group, list(bookmarks), within, begins)
+        former = read(self._options.former_group, list(bookmarks))
         return {one: bookmark.older(former[one]) for one, bookmark in bookmarks.items() if one in former}
-
-    def _read_group(
-        self, group: str, partitions: Sequence[Partition], within: float | None, begins: bool
-    ) -> dict[Partition, Bookmark]:
-        return read_bookmarks(self._session, group, partitions, within=within, read_plan=True, begin_batch=begins)
 
     def _all_partitions(self, topic: str, *, refresh: bool = False) -> frozenset[Partition]:
         return all_partitions(self._session, f"{self._options.group}_look_{topic}", topic, anew=refresh)

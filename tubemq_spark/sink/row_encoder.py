@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
-from tubemq_spark.protocol.stamp import DIGEST_DIGITS, DIGEST_KEY, RESERVED
+from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
 from tubemq_spark.sink.body_codec import BodyCodec
 from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_DIGEST = f",{DIGEST_KEY}=".encode()
 
 
 class EncodedRow(NamedTuple):
@@ -35,8 +34,7 @@ class RowEncoder:
     """Encodes the rows of one task."""
 
     def __init__(self, topic: str | None, body_codec: BodyCodec, *, stamped: bool) -> None:
-        """`topic` is the option, which wins over a row's topic. Rows that are `stamped` must not have attributes of a
-        stamp themselves."""
+        """`topic` is the option, which wins over a row's topic. Rows that are `stamped` cannot have such attributes."""
         self._topic = topic
         self._body_codec = body_codec
         self._is_raw = body_codec == BodyCodec()
@@ -65,7 +63,9 @@ class RowEncoder:
                     raise ConfigError("it is null, but the other half of the target is not; give both, or neither")
                 target = (broker_id, partition)
             column = "msg_time"
-            time_text = msg_time if isinstance(msg_time, str) else _time_text(_now() if msg_time is None else msg_time)
+            if msg_time is None:
+                msg_time = int(time.time() // 60)
+            time_text = msg_time if isinstance(msg_time, str) else _time_text(msg_time)
             encoded = _time_attribute(time_text)
             column = "msg_type"
             if not self._is_raw:
@@ -112,11 +112,6 @@ def _items(
     return None if attributes is None else sorted(dict(attributes).items())
 
 
-def with_digest(row: int, digest: str) -> bytes:
-    """Return what follows the beginning of a stamp."""
-    return b"%d%b%b" % (row, _DIGEST, digest.encode())
-
-
 # Most rows of a task have few different types and times.
 
 
@@ -136,7 +131,3 @@ def _time_text(minutes: int) -> str:
         return format_msg_time(_EPOCH + timedelta(minutes=minutes))
     except OverflowError:
         raise ConfigError(f"{minutes} minutes since 1970 are outside the years 1 to 9999") from None
-
-
-def _now() -> int:
-    return int(time.time() // 60)

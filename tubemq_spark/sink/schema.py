@@ -29,41 +29,38 @@ from pyspark.sql.types import (
 from tubemq_spark.errors import ConfigError
 
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-# Types are compared by class, because Spark's strings have collations, and maps and fields null flags.
-_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
-    "value": ("binary or string", lambda kind: isinstance(kind, (BinaryType, StringType))),
-    "topic": ("string", lambda kind: isinstance(kind, StringType)),
-    "attributes": (
-        "map<string,string>",
-        lambda kind: (
-            isinstance(kind, MapType)
-            and isinstance(kind.keyType, StringType)
-            and isinstance(kind.valueType, StringType)
-        ),
-    ),
-    "msg_type": ("string", lambda kind: isinstance(kind, StringType)),
-    "msg_time": (
-        "timestamp, or string of the form yyyyMMddHHmm",
-        lambda kind: isinstance(kind, (TimestampType, StringType)),
-    ),
-    "key": ("binary or string", lambda kind: isinstance(kind, (BinaryType, StringType))),
-    "broker_id": ("int", lambda kind: isinstance(kind, IntegerType)),
-    "partition": ("int", lambda kind: isinstance(kind, IntegerType)),
+# What each column may be. Types are compared by class, because Spark's strings have collations, and maps null flags.
+_Kinds = tuple[str, tuple[type[DataType], ...]]
+_STRING: _Kinds = ("string", (StringType,))
+_BYTES: _Kinds = ("binary or string", (BinaryType, StringType))
+_TEXTS: _Kinds = ("map<string,string>", (MapType,))
+_INT: _Kinds = ("int", (IntegerType,))
+_LONG: _Kinds = ("bigint", (LongType,))
+_COLUMNS: Mapping[str, _Kinds] = {
+    "value": _BYTES,
+    "topic": _STRING,
+    "attributes": _TEXTS,
+    "msg_type": _STRING,
+    "msg_time": ("timestamp, or string of the form yyyyMMddHHmm", (TimestampType, StringType)),
+    "key": _BYTES,
+    "broker_id": _INT,
+    "partition": _INT,
 }
 # For `messageFormat=inlongmsg`, which makes a pack of InLong of each row.
-_INLONG_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
-    "inlong_group": _COLUMNS["topic"],
-    "inlong_stream": _COLUMNS["topic"],
-    "inlong_time": ("timestamp", lambda kind: isinstance(kind, TimestampType)),
-    "inlong_attributes": _COLUMNS["attributes"],
+_INLONG_COLUMNS: Mapping[str, _Kinds] = {
+    "inlong_group": _STRING,
+    "inlong_stream": _STRING,
+    "inlong_time": ("timestamp", (TimestampType,)),
+    "inlong_attributes": _TEXTS,
 }
 # Further columns of a frame with the source's schema.
-_SOURCE_COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
-    "offset": ("bigint", lambda kind: isinstance(kind, LongType)),
-    "message_id": ("bigint", lambda kind: isinstance(kind, LongType)),
-    "inlong_index": ("int", lambda kind: isinstance(kind, IntegerType)),
-    "corrupt": ("boolean", lambda kind: isinstance(kind, BooleanType)),
+_SOURCE_COLUMNS: Mapping[str, _Kinds] = {
+    "offset": _LONG,
+    "message_id": _LONG,
+    "inlong_index": _INT,
+    "corrupt": ("boolean", (BooleanType,)),
 }
 _ONLY_IN_SOURCE_SCHEMA = frozenset({"offset", "message_id"})
 _READ_POSITION = frozenset({"broker_id", "partition", "offset", "message_id", "inlong_index"})
@@ -141,8 +138,10 @@ def check_columns(schema: StructType, topic: str | None, message_format: str = "
             f"column 'value' (binary or string) is missing; the frame has {', '.join(names) or 'no columns'}"
         )
     for field in schema.fields:
-        expected, fits = columns[field.name]
-        if not fits(field.dataType):
+        expected, kinds = columns[field.name]
+        kind = field.dataType
+        parts = [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+        if not isinstance(kind, kinds) or not all(isinstance(part, StringType) for part in parts):
             raise ConfigError(
                 f"column '{field.name}' has the type {field.dataType.simpleString()}; expected {expected}: cast it"
             )
@@ -176,12 +175,12 @@ def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[
         "value": _bytes,
         "key": _bytes,
         "msg_time": _times,
-        "inlong_time": _milliseconds,
+        "inlong_time": lambda column: _since_epoch(column, _MILLISECOND),
         "attributes": _maps,
         "inlong_attributes": _maps,
-        "broker_id": _plain,
-        "partition": _plain,
-        "corrupt": _plain,
+        "broker_id": pa.Array.to_pylist,
+        "partition": pa.Array.to_pylist,
+        "corrupt": pa.Array.to_pylist,
     }
     cells: list[Iterable[Any]] = [
         readers.get(name, _texts)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
@@ -206,9 +205,6 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
     return Cells(**cells)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
 def _utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(timezone.utc)
@@ -224,33 +220,23 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
-def _plain(column: pa.Array) -> list[Any]:
-    return column.to_pylist()  # type: ignore[no-any-return]
-
-
 def _texts(column: pa.Array) -> list[Any]:
     try:
-        return _plain(column)
+        return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
         return [None if text is None else text.decode("utf-8", "surrogateescape") for text in _bytes(column)]
 
 
 def _maps(column: pa.Array) -> list[Any]:
     try:
-        return _plain(column)
+        return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
         pairs = [scalar.values for scalar in column]  # a struct array each
         return [None if part is None else list(zip(*map(_texts, part.flatten()), strict=True)) for part in pairs]
 
 
 def _times(column: pa.Array) -> list[str | int | None]:
-    if not pa.types.is_timestamp(column.type):
-        return _texts(column)
-    return _since_epoch(column, _MINUTE)
-
-
-def _milliseconds(column: pa.Array) -> list[int | None]:
-    return _since_epoch(column, _MILLISECOND)
+    return _since_epoch(column, _MINUTE) if pa.types.is_timestamp(column.type) else _texts(column)
 
 
 def _since_epoch(column: pa.Array, unit: int) -> list[Any]:

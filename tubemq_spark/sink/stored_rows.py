@@ -49,9 +49,8 @@ class _Run:
 
 
 def _sorted_run(rows: pa.Table) -> _Run:
-    keys = ["task", "digest", "row"]
-    rows = _without_repetitions(_sorted_by(rows, keys), keys)
-    numbers = _without_repetitions(_sorted_by(rows.select(["task", "row"]), ["task", "row"]), ["task", "row"])
+    rows = _sorted_once(rows, ["task", "digest", "row"])
+    numbers = _sorted_once(rows.select(["task", "row"]), ["task", "row"])
     return _Run([memoryview(_bytes_of(column)) for column in [*rows.columns, *numbers.columns]])
 
 
@@ -90,18 +89,14 @@ class StoredRows:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        self._partitions: list[Partition] = []
-        self._partition_numbers: dict[Partition, int] = {}
+        self._partitions: dict[Partition, int] = {}  # and the number that stands for each in the runs
         self._fresh = _new_columns()
         self.tasks: set[int] = set()
         """The numbers of the tasks that have stored rows."""
 
     def add(self, task: int, row: int, digest: str, stored: RecordMetadata) -> None:
         """Add a row with its digest of 16 hex digits; a row that is added again counts once."""
-        number = self._partition_numbers.get(stored.partition)
-        if number is None:
-            number = self._partition_numbers[stored.partition] = len(self._partitions)
-            self._partitions.append(stored.partition)
+        number = self._partitions.setdefault(stored.partition, len(self._partitions))
         position = _NO_POSITION if stored.offset is None else stored.offset
         values = (task, int(digest, 16), row, number, stored.message_id, position)
         for column, value in zip(self._fresh, values, strict=True):
@@ -118,7 +113,7 @@ class StoredRows:
             self._runs.append(self._fresh_run())
         if len(self._runs) > 1:
             self._runs = [_merged(self._runs)]
-        return StoredRowsOfTask(self._runs[0], self._partitions, task) if self._runs else StoredRowsOfTask()
+        return StoredRowsOfTask(self._runs[0], list(self._partitions), task) if self._runs else StoredRowsOfTask()
 
     def _fresh_run(self) -> _Run:
         fresh, self._fresh = self._fresh, _new_columns()
@@ -192,12 +187,9 @@ def _bytes_of(column: Any) -> bytes:
     return values.buffers()[1].to_pybytes()[start : start + 8 * len(values)]  # type: ignore[no-any-return]
 
 
-def _sorted_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    return rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys]))
-
-
-def _without_repetitions(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return sorted `rows` without those whose keys equal those of the row before."""
+def _sorted_once(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return `rows` sorted by `keys`, without those whose keys equal those of the row before."""
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys]))
     if rows.num_rows < 2:
         return rows
     same = None

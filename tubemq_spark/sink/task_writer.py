@@ -20,11 +20,12 @@ from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import RowEncoder, digest_of, with_digest
+from tubemq_spark.sink.row_encoder import RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row
 from tubemq_spark.sink.task_context import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
+_DIGEST = f",{stamp.DIGEST_KEY}=".encode()
 _SLICE = 1000  # rows of a batch that are converted from Arrow at a time
 
 RARE = 10_000  # new objects; fewer messages are usually in flight, so hardly any garbage collection is due
@@ -156,7 +157,7 @@ class TaskWriter:
                         self._add_receipt(number, stored)
                         continue
                     record_id = number, digest
-                    attributes += stamp_of_task + with_digest(number, digest)
+                    attributes += b"%b%d%b%b" % (stamp_of_task, number, _DIGEST, digest.encode())
                 elif stamp_of_task:
                     attributes += b"%b%d" % (stamp_of_task, row)
             except BadRowError as bad:
