@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink import output_dir
 from tubemq_spark.sink import receipts as receipts_module
 from tubemq_spark.sink.options import SinkOptions
@@ -32,8 +34,9 @@ Landed = tuple[int, str, int, int, int | None, int | None, int | None]
 
 def packed(partition: int, rows: Iterable[Landed]) -> bytes:
     receipts = Receipts(partition)
-    for row in rows:
-        receipts.add(*row)
+    for row, topic, broker_id, number, offset, message_id, moment in rows:
+        place = Partition(broker_id, topic, number)
+        receipts.add(row, RecordMetadata(place, message_id, offset, moment))  # type: ignore[arg-type]
     return receipts.packed()
 
 

@@ -26,6 +26,7 @@ from tests.sink_histories.world import DEAD, Message
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
 from tubemq_spark.sink.commit import Written
@@ -267,24 +268,24 @@ def test_failed_rows_are_judged(case: Case, failed_rows: str, letters: list[byte
         (lambda rows: rows, None),
         (lambda rows: rows[1:], "name"),
         (lambda rows: [rows[0], rows[0], *rows[2:]], "name"),
-        (lambda rows: [(*rows[0][:5], 7, None), *rows[1:]], "names what is not there"),
+        (lambda rows: [(0, rows[0][1]._replace(message_id=7)), *rows[1:]], "names what is not there"),
     ],
 )
 def test_wrong_receipts_are_detected(
     case: Case,
     tmp_path: Path,
-    change: Callable[[list[tuple[object, ...]]], list[tuple[object, ...]]],
+    change: Callable[[list[tuple[int, RecordMetadata]]], list[tuple[int, RecordMetadata]]],
     problem: str | None,
 ) -> None:
     case.receipts = tmp_path
     for batch, messages in enumerate([[FREE, RED_1, RED_2, BY_TARGET], [NEXT]]):
-        rows: list[tuple[object, ...]] = [
-            (number, "a", 1, one.partition.partition_id, one.place, one.message_id, None)
+        rows = [
+            (number, RecordMetadata(Partition(1, "a", one.partition.partition_id), one.message_id, one.place, None))
             for number, one in enumerate(messages)
         ]
         receipts = Receipts(0)
         for row in change(rows) if batch == 0 else rows:
-            receipts.add(*row)  # type: ignore[arg-type]
+            receipts.add(*row)
         write_receipts(str(tmp_path), QUERY, batch, [receipts.packed()])
     if problem is None:
         judge(case)

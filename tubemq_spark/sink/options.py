@@ -128,6 +128,11 @@ DEAD_LETTER_TOPIC = Option(
     "deadLetterTopic", not_blank, "the name of a topic", "the topic of such rows with `failedRows=deadLetter`"
 )
 
+_NEED_EFFECTIVELY_ONCE: tuple[Option[Any], ...] = (
+    EFFECTIVELY_ONCE_GROUP,
+    EFFECTIVELY_ONCE_MAX_OFFSETS,
+    EFFECTIVELY_ONCE_UNCERTAIN,
+)
 SINK_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     TOPIC,
@@ -137,9 +142,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     DEAD_LETTER_TOPIC,
     STAMP_ROWS,
     EFFECTIVELY_ONCE,
-    EFFECTIVELY_ONCE_GROUP,
-    EFFECTIVELY_ONCE_MAX_OFFSETS,
-    EFFECTIVELY_ONCE_UNCERTAIN,
+    *_NEED_EFFECTIVELY_ONCE,
     RECEIPTS,
     MESSAGE_FORMAT,
     COMPRESSION,
@@ -209,13 +212,8 @@ def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
 
 
 def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
-    others: tuple[Option[Any], ...] = (
-        EFFECTIVELY_ONCE_GROUP,
-        EFFECTIVELY_ONCE_MAX_OFFSETS,
-        EFFECTIVELY_ONCE_UNCERTAIN,
-    )
     given = {name.lower(): text for name, text in raw.items()}
-    for option in others:
+    for option in _NEED_EFFECTIVELY_ONCE:
         option.read(raw)
         if option.name.lower() in given and not EFFECTIVELY_ONCE.get(raw):
             raise ConfigError(f"option '{option.name}' needs effectivelyOnce=true: set that too, or leave it out")
@@ -226,12 +224,8 @@ def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:
     group, former = EFFECTIVELY_ONCE_GROUP.read(raw), None
     if group is None:
         group, former = _groups_of(given.get("checkpointlocation", ""))
-    return EffectivelyOnceOptions(
-        group,
-        EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw),
-        EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL,
-        former,
-    )
+    fails_when_uncertain = EFFECTIVELY_ONCE_UNCERTAIN.get(raw) == FAIL
+    return EffectivelyOnceOptions(group, EFFECTIVELY_ONCE_MAX_OFFSETS.get(raw), fails_when_uncertain, former)
 
 
 def _groups_of(checkpoint: str) -> tuple[str, str | None]:

@@ -127,17 +127,12 @@ def _remote(scheme: str, rest: str) -> tuple[Any, str]:
     try:
         return pafs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:  # Arrow does not know it, or was built without it
-        return _by_fsspec(scheme, uri, problem)
-
-
-def _by_fsspec(scheme: str, uri: str, problem: Exception) -> tuple[Any, str]:
-    """Return a file system of fsspec; `problem` is why Arrow has none."""
-    try:
-        files, path = importlib.import_module("fsspec.core").url_to_fs(uri)
-    except ImportError:
-        if not str(problem).startswith("Unrecognized filesystem type"):
-            raise problem from None
-        raise ValueError(f"neither pyarrow nor an installed fsspec library knows '{scheme}:'") from None
+        try:
+            files, path = importlib.import_module("fsspec.core").url_to_fs(uri)
+        except ImportError:
+            if not str(problem).startswith("Unrecognized filesystem type"):
+                raise problem from None
+            raise ValueError(f"neither pyarrow nor an installed fsspec library knows '{scheme}:'") from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), path
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.output_dir import OutputDir
 
@@ -52,22 +53,10 @@ class Receipts:
         self._sink = pa.BufferOutputStream()
         self._stream = pa.ipc.new_stream(self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
 
-    def add(
-        self,
-        row: int,
-        topic: str,
-        broker_id: int,
-        partition: int,
-        offset: int | None,
-        message_id: int | None,
-        append_time_ms: int | None,
-    ) -> None:
-        """Add where row number `row` of the task is stored; None for what is unknown.
-
-        `offset` is the index position in bytes that the broker answered (wire: SendMessageResponseB2C.appendOffset).
-        `append_time_ms` is the time by the broker's clock, in milliseconds since 1970.
-        """
-        self._rows.append((row, topic, broker_id, partition, offset, message_id, append_time_ms))
+    def add(self, row: int, stored: RecordMetadata) -> None:
+        """Add where row number `row` of the task is stored."""
+        broker_id, topic, partition = stored.partition.broker_id, stored.partition.topic, stored.partition.partition_id
+        self._rows.append((row, topic, broker_id, partition, stored.offset, stored.message_id, stored.append_time))
         if len(self._rows) >= _SLICE:
             self._pack()
 

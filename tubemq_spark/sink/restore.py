@@ -94,7 +94,6 @@ def _true_or(condition: str, error: Column) -> Column:
 
 
 def _not_a_letter() -> Column:
-    """Raises, naming the message."""
     return _raise(
         "message ", F.col("message_id"), " of broker ", F.col("broker_id"), ", topic ", F.col("topic"), ", partition ",
         F.col("partition"), " is no dead letter. To leave such messages out, filter them before restore(): "
@@ -103,7 +102,6 @@ def _not_a_letter() -> Column:
 
 
 def _incomplete() -> Column:
-    """Raises, naming the dead letter."""
     return _raise(
         "of dead letter ", F.col("letter"), " only ", F.size("pieces"), " of ", F.col("count"), " pieces were read. "
         "Read the topic from earlier and to later positions; or, if the other pieces are gone, leave it out, filtered "
@@ -112,7 +110,6 @@ def _incomplete() -> Column:
 
 
 def _of_inlong() -> Column:
-    """Raises, naming the dead letter."""
     return _raise(
         "dead letter ", F.col("letter"), " is of a write with messageFormat=inlongmsg. Give restore() "
         """message_format="inlongmsg" too; or leave it out, filtered before restore(): """

@@ -15,12 +15,11 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol import stamp
-from tubemq_spark.sink.body_codec import BodyCodec
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.receipts import Receipts
-from tubemq_spark.sink.row_encoder import RowEncoder, digest_of
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row
 from tubemq_spark.sink.task_context import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
@@ -111,7 +110,7 @@ class TaskWriter:
                 rows_of=self._rows_of,
                 max_bytes=options.max_bytes,
                 lookup=self._deduplicator,
-                on_stored=self._on_stored if self._receipts is not None else None,
+                on_stored=self._add_receipt if self._receipts is not None else None,
             ) as producer:
                 if options.topic is not None:
                     producer.prepare(options.topic)
@@ -154,7 +153,8 @@ class TaskWriter:
                     number, stored = deduplicator.match(encoded.topic, row, digest)
                     if stored is not None:
                         self._already_stored += 1
-                        self._add_receipt(number, stored)
+                        if self._receipts is not None:
+                            self._receipts.add(number, stored)
                         continue
                     record_id = number, digest
                     attributes += b"%b%d%b%b" % (stamp_of_task, number, _DIGEST, digest.encode())
@@ -181,21 +181,11 @@ class TaskWriter:
                 reason = str(error).removeprefix(f"row {row} {self._rows_of}: ")
                 self._failed_rows.handle(producer, row, cells, reason)
 
-    def _on_stored(self, record: PendingRecord, stored: RecordMetadata) -> None:
+    def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
+        assert self._receipts is not None
         row = record.record_id[0] if isinstance(record.record_id, tuple) else record.row
         if row is not None and record.topic != self._plan.options.dead_letter_topic:
-            self._add_receipt(row, stored)
-
-    def _add_receipt(self, row: int, stored: RecordMetadata) -> None:
-        if self._receipts is not None:
-            topic, broker_id, partition_id = (
-                stored.partition.topic,
-                stored.partition.broker_id,
-                stored.partition.partition_id,
-            )
-            self._receipts.add(
-                row, topic, broker_id, partition_id, stored.offset, stored.message_id, stored.append_time
-            )
+            self._receipts.add(row, stored)
 
 
 def _flush_before(producer: Producer, error: ConfigError) -> None:

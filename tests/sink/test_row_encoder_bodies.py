@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.source.test_row_maker import HERE, batch_of, message
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.body_codec import BodyCodec
+from tubemq_spark.sink.row_encoder import BodyCodec
 from tubemq_spark.sink.schema import BadRowError, Cells
 from tubemq_spark.source.inlong import Head, unpack
 from tubemq_spark.source.row_maker import RowFormat, RowMaker
