@@ -113,7 +113,7 @@ def homes_of_rows(cluster: EmbeddedCluster) -> list[tuple[bytes, Partition]]:
 def is_listed(cluster: EmbeddedCluster) -> bool:
     with Producer(settings(cluster)) as producer:
         producer.limit("demo")
-        listed = producer.has_partition(Partition(2, "demo", 0))
+        listed = producer._targets.lists(Partition(2, "demo", 0))
     forget_servers()
     return listed
 

@@ -1,4 +1,4 @@
-"""Warnings while brokers are down: one soon, then one a minute, however many tasks there are."""
+"""Failed sends: one warning soon, then one a minute, however many tasks there are; and the delivery timeout."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, settings
 from tests.waiting import wait_until
 from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.producer.failure_handler import DeliveryTimeout
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.producer_lifecycle import SendEvent
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 RETRY_FOR = 30.0  # seconds
+LOOK_UP = 3.0  # seconds that a look-up gets at least
 
 
 @pytest.fixture(autouse=True)
@@ -113,3 +120,67 @@ def test_the_delivery_timeout_starts_without_waiting_for_a_master(
         producer.flush()
     producer.close()
     assert not any("no master answered" in text for text in warnings(caplog))
+
+
+# The delivery timeout starts with the first failure, and runs only while the producer does
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timeout(clock: ManualClock) -> DeliveryTimeout:
+    return DeliveryTimeout(ClientSettings((), retry_for=RETRY_FOR, clock=clock))
+
+
+def failed(timeout: DeliveryTimeout, event: SendEvent = SendEvent.FAILED) -> PendingRecord:
+    """Return a record whose send fails now."""
+    record = PendingRecord("demo", b"", None)
+    record.sent(Partition(1, "demo", 0), 0.0, 0)
+    record.failed(event, TransportError("broke"), timeout.now(), broker_was_silent=False)
+    timeout.watch(record)
+    return record
+
+
+def test_the_first_record_that_failed_expires_first(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    assert len(timeout) == 0
+    first = failed(timeout)
+    clock.advance(4.0)
+    failed(timeout)
+    assert timeout.left == RETRY_FOR - 4.0
+    assert timeout.expired() is None
+    clock.advance(RETRY_FOR - 4.0)
+    timeout.suspend()
+    assert timeout.expired() == (first, RETRY_FOR)
+    timeout.forget(first)
+    assert timeout.expired() is None
+    assert len(timeout) == 1
+
+
+def test_a_pause_of_the_caller_counts_for_a_second_at_most(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    failed(timeout)
+    timeout.suspend()
+    for pause in (0.5, 1000.0):
+        clock.advance(pause)
+        timeout.resume()
+    assert timeout.left == RETRY_FOR - 1.5
+
+
+def test_a_record_in_flight_may_still_arrive(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    record = failed(timeout)
+    record.sent(record.partition, 0.0, 0)
+    clock.advance(RETRY_FOR)
+    timeout.suspend()
+    assert timeout.expired() is None
+
+
+def test_an_unresolved_record_gets_time_for_its_look_up(timeout: DeliveryTimeout, clock: ManualClock) -> None:
+    record = failed(timeout, SendEvent.OUTCOME_UNKNOWN)
+    clock.advance(RETRY_FOR + LOOK_UP - 0.1)
+    timeout.suspend()
+    assert timeout.expired() is None
+    clock.advance(0.1)
+    assert timeout.now() == RETRY_FOR + LOOK_UP
+    assert timeout.expired() == (record, RETRY_FOR + LOOK_UP)

@@ -324,7 +324,7 @@ def test_an_explicit_partition_of_a_broker_that_is_down_is_not_unknown(cluster: 
         ):
             producer.send("demo", b"two 4", row=4, target=(2, 0))
         cluster.start_broker(2)
-        wait_until(lambda: producer._targets.refresh() and producer.has_partition(Partition(2, "demo", 0)))
+        wait_until(lambda: producer._targets.refresh() and producer._targets.lists(Partition(2, "demo", 0)))
         producer.send("demo", b"two 4", row=4, target=(2, 0))
     assert set(bodies_in(cluster)) == {b"two 4"}
 

@@ -22,16 +22,13 @@ NO_FAILURES = Failures({}, {})
 
 
 class BrokerHealth:
-    """The failures that all producers of a session count together. A producer lives for one task only, and so need not
-    repeat what others have tried. Safe to use from several threads."""
+    """The failures that all producers of a session count together, because each lives for one task only. Safe to use
+    from several threads."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.failures = NO_FAILURES  # replaced, never changed
         self._clock = clock
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<BrokerHealth {self.failures}>"
 
     def broker_failed(self, broker_id: int, kind: str) -> None:
         """Count a failure; `kind` is `lost`, `refused` or `full`. A failure during the backoff is the same one still:
@@ -57,8 +54,6 @@ class BrokerHealth:
         if partition.broker_id in brokers or partition in partitions:
             with self._lock:
                 brokers, partitions = self.failures
-                left = Failures(
-                    {one: stats for one, stats in brokers.items() if one != partition.broker_id},
-                    {one: stats for one, stats in partitions.items() if one != partition},
-                )
-                self.failures = left if left.brokers or left.partitions else NO_FAILURES
+                brokers = {one: stats for one, stats in brokers.items() if one != partition.broker_id}
+                partitions = {one: stats for one, stats in partitions.items() if one != partition}
+                self.failures = Failures(brokers, partitions) if brokers or partitions else NO_FAILURES

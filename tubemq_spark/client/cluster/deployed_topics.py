@@ -1,9 +1,8 @@
 """Unknown topics and partitions, as opposed to those whose brokers are down: a producer waits only for the latter.
 
 A master tells producers only about partitions that accept messages now: a topic whose brokers are down looks like a
-topic that nobody created. It tells consumers about all that is deployed, on running brokers and on others, also if the
-master itself has just started (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.5). So this module asks
-as a consumer, in a group of its own.
+topic that nobody created. It tells consumers about all that is deployed, on running brokers and on others, even just
+after its start (wire: TMaster.consumerGetPartMetaInfoC2M; tried on 1.2.0 and 2.5). So this module asks as a consumer.
 """
 
 from __future__ import annotations
@@ -26,19 +25,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_SHOWN = 3  # brokers of a topic in an error
 
-Layouts = Mapping[int, TopicOnBroker]
-"""Where one topic is deployed, by broker id. Empty if the topic does not exist."""
-
 
 class AwayError(TransportError):
     """A deployed topic or partition has accepted no messages for too long."""
 
 
-def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
-    """Return where `topic` is deployed, on running brokers and on others.
-
-    Return None if the master does not tell, for example because consumers need a permission for the topic.
-    """
+def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBroker] | None:
+    """Return where `topic` is deployed, by broker id; nothing if it does not exist. Return None if the master does not
+    tell, for example because consumers need a permission for the topic."""
     retry_for = min(settings.timings.deployed_topic_answer_timeout, settings.retry_for)
     asking = replace(settings, are_proven=True, retry_for=retry_for)
     session = ConsumerSession(asking, f"spark_look_{random.getrandbits(48):012x}", [topic])
@@ -55,8 +49,7 @@ def layouts_of(settings: ClientSettings, topic: str) -> Layouts | None:
 
 def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
     """As `ProducerSession.add_topics`, but wait up to `settings.retry_for` for deployed topics that accept no messages
-    now. Raise `ConfigError` only for topics that are not deployed, `AwayError` when the time is over.
-    """
+    now. Raise `ConfigError` only for topics that are not deployed, `AwayError` when the time is over."""
     wanted = tuple(topics)
 
     def problem() -> NotListedError | None:
@@ -66,8 +59,7 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
             return error
         return None
 
-    error = problem()
-    if error is None:
+    if (error := problem()) is None:
         return
     found = {topic: layouts_of(session.settings, topic) for topic in error.topics}
     if unknown := [topic for topic, layouts in found.items() if layouts is not None and not layouts]:
@@ -78,8 +70,7 @@ def add_topics(session: ProducerSession, topics: Iterable[str]) -> None:
 
 def has_partition(session: ProducerSession, partition: Partition) -> bool:
     """Return True if `partition` of an added topic exists. Wait as `add_topics` does if it is deployed on a broker that
-    accepts no messages now. Raises as `ProducerSession.find_partition` does.
-    """
+    accepts no messages now. Raise as `ProducerSession.find_partition`."""
     if session.find_partition(partition):
         return True
     if not is_away(session, partition):
@@ -102,6 +93,10 @@ def is_away(session: ProducerSession, partition: Partition) -> bool:
 def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, brokers: Iterable[int]) -> None:
     """Wait until `is_there`. `what` is deployed on `brokers`, as far as the master tells."""
     settings = session.settings
+
+    def problem() -> str:
+        return f"{what} accepts no messages now; {_where(session, brokers)}"
+
     deadline = Deadline(settings.retry_for, settings.clock)
     pauses = delays(ceiling=settings.timings.deployed_topic_max_pause)
     while not is_there():
@@ -111,13 +106,7 @@ def _wait(session: ProducerSession, is_there: Callable[[], bool], what: str, bro
                 "brokers, or open the topic for publishing if it is closed, or wait longer with option "
                 "'tubemq.retry.maxElapsedMs'"
             )
-        OUTAGES.failed(
-            _log,
-            what,
-            lambda: f"{what} accepts no messages now; {_where(session, brokers)}",
-            deadline.left,
-            clock=settings.clock,
-        )
+        OUTAGES.failed(_log, what, problem, deadline.left, clock=settings.clock)
         deadline.pause(next(pauses))
     OUTAGES.worked(_log, what)
 

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -19,30 +18,21 @@ from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
 
-MASTER = "the master that producers ask"
-"""Its name in warnings about outages."""
-
+MASTER = "the master that producers ask"  # in warnings about outages
 REFRESH_THREAD = "tubemq-refresh"
 
 
-class Shared:
-    """What the producers of one session share besides the session."""
+class SharedSession:
+    """A session, and what its producers share besides."""
 
-    def __init__(self, session: ProducerSession) -> None:
-        self.health = BrokerHealth(session.settings.clock)
-        self.attempts = ConnectAttempts(
-            session.settings, lambda broker_id: self.health.broker_failed(broker_id, "lost")
-        )
-
-
-@dataclass
-class _Entry:
-    session: ProducerSession
-    shared: Shared
-    users: int = 0
-    idle_since: float = 0.0
-    is_asking: bool = False
-    asked_at: float = float("-inf")
+    def __init__(self, settings: ClientSettings) -> None:
+        self.session = ProducerSession(settings)
+        self.health = BrokerHealth(settings.clock)
+        self.attempts = ConnectAttempts(settings, lambda broker_id: self.health.broker_failed(broker_id, "lost"))
+        self.users = 0
+        self.idle_since = 0.0
+        self.is_asking = False
+        self.asked_at = float("-inf")
 
 
 class ProducerSessions:
@@ -56,19 +46,17 @@ class ProducerSessions:
 
     def forget(self) -> None:
         """Forget all sessions without closing them."""
-        self._entries: dict[ClientSettings, _Entry] = {}
+        self._entries: dict[ClientSettings, SharedSession] = {}
         self._lock = threading.Lock()
         self._stop_watching: Callable[[], None] | None = None
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
         """Yield a session, perhaps a shared one. An unused session is closed after `settings.idle_for`, or when no
-        master answers; at once if `settings.shared_connections` is false.
-        """
+        master answers; at once if `settings.shared_connections` is false."""
         with self._lock:
             if settings not in self._entries:
-                session = ProducerSession(settings)
-                self._entries[settings] = _Entry(session, Shared(session))
+                self._entries[settings] = SharedSession(settings)
             if self._stop_watching is None:
                 self._stop_watching = HEARTBEAT.keep(self.close_idle, settings.timings.heartbeat_period)
             entry = self._entries[settings]
@@ -78,10 +66,10 @@ class ProducerSessions:
         finally:
             self._return(entry)
 
-    def shared(self, settings: ClientSettings) -> Shared:
+    def shared(self, settings: ClientSettings) -> SharedSession:
         """Return what goes with a session that the caller has leased."""
         with self._lock:
-            return self._entries[settings].shared
+            return self._entries[settings]
 
     def refresh_later(self, settings: ClientSettings) -> None:
         """Ask the master in the background what has changed, for a session that the caller has leased. One request at
@@ -94,20 +82,20 @@ class ProducerSessions:
             entry.users += 1  # so that nobody closes the session meanwhile
         threading.Thread(target=self._refresh, args=(entry,), daemon=True, name=REFRESH_THREAD).start()
 
-    def _refresh(self, entry: _Entry) -> None:
+    def _refresh(self, entry: SharedSession) -> None:
+        clock = entry.session.settings.clock
         try:
             entry.session.refresh_once()
             OUTAGES.worked(_log, MASTER)
         except TubeMQError as error:
             problem = str(error)
-            clock = entry.session.settings.clock
             OUTAGES.failed(_log, MASTER, lambda: f"the master does not list partitions: {problem}", clock=clock)
         finally:
-            entry.asked_at = entry.session.settings.clock.monotonic()
+            entry.asked_at = clock.monotonic()
             entry.is_asking = False
             self._return(entry)
 
-    def _return(self, entry: _Entry) -> None:
+    def _return(self, entry: SharedSession) -> None:
         settings = entry.session.settings
         with self._lock:
             entry.users -= 1
@@ -115,21 +103,14 @@ class ProducerSessions:
         if not settings.shared_connections:
             self.close_idle()
 
-    def close(self) -> None:
-        """Close the unused sessions."""
-        self._close_unused(idle=False)
-
     def close_idle(self) -> None:
         """Close the unused sessions that were idle for long, that no master answers to, or that are not shared."""
-        self._close_unused(idle=True)
+        self.close(lambda entry: entry.session.is_forgotten or _is_idle(entry))
 
-    def _close_unused(self, *, idle: bool) -> None:
+    def close(self, chosen: Callable[[SharedSession], bool] = lambda _: True) -> None:
+        """Close the unused sessions that are `chosen`."""
         with self._lock:
-            unused = [
-                settings
-                for settings, entry in self._entries.items()
-                if not entry.users and (not idle or entry.session.is_forgotten or _is_idle(entry))
-            ]
+            unused = [settings for settings, entry in self._entries.items() if not entry.users and chosen(entry)]
             sessions = [self._entries.pop(settings).session for settings in unused]
             if not self._entries and self._stop_watching is not None:
                 self._stop_watching()
@@ -138,14 +119,12 @@ class ProducerSessions:
             session.close()
 
 
-def _is_idle(entry: _Entry) -> bool:
+def _is_idle(entry: SharedSession) -> bool:
     settings = entry.session.settings
     kept_for = settings.idle_for if settings.shared_connections else 0.0
     return settings.clock.monotonic() - entry.idle_since >= kept_for
 
 
-SESSIONS = ProducerSessions()
-"""The producer sessions of this process: Spark's Python workers live across tasks and batches."""
-
+SESSIONS = ProducerSessions()  # of this process: Spark's Python workers live across tasks and batches
 empty_after_fork(SESSIONS.forget)  # the child has neither the parent's heartbeats nor its client id
 close_with_servers(SESSIONS.close)

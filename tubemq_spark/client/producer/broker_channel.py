@@ -30,7 +30,7 @@ class AnswerTimeout:
     def __init__(self, settings: ClientSettings, connection: Connection) -> None:
         self._settings = settings
         self._connection = connection
-        self._polled_at = now = settings.clock.monotonic()
+        self.attended_at = now = settings.clock.monotonic()  # when somebody last polled the connection or waited for it
         self.attended_since = now  # since when nobody paused for long between two polls
         self.turn_began = now
         self._moved_at = now  # when the turn began, or bytes of the send were last seen to leave
@@ -40,10 +40,6 @@ class AnswerTimeout:
     def begin_turn(self, now: float) -> None:
         self.turn_began = self._moved_at = now
 
-    def attended(self, now: float) -> None:
-        """Note that somebody waited for the connection until now."""
-        self._polled_at = now
-
     def polled(self, now: float, oldest: PendingRecord | None, *, is_answered: bool) -> None:
         """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
 
@@ -51,14 +47,14 @@ class AnswerTimeout:
         this process. So a broker counts as silent only after it was polled for a moment.
         """
         grace = self._settings.timings.slow_peer_grace
-        if now - self._polled_at > grace:
+        if now - self.attended_at > grace:
             self.attended_since = now
-            self.turn_began += now - self._polled_at  # nothing was sent in that time
+            self.turn_began += now - self.attended_at  # nothing was sent in that time
         if is_answered:
             self.begin_turn(now)
         if is_answered or self.attended_since == now:
             self._grace_ends = now + grace
-        self._polled_at = now
+        self.attended_at = now
         if self.is_leaving(oldest) and (delivered := self._connection.delivered) > self._delivered:
             self._delivered, self._moved_at = delivered, now
 
@@ -76,7 +72,7 @@ class AnswerTimeout:
 
     def poll_at(self, oldest: PendingRecord | None, ends_at: float) -> float:
         """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
-        soon = self._polled_at + self._settings.timings.bytes_sent_poll
+        soon = self.attended_at + self._settings.timings.bytes_sent_poll
         return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
 
 
@@ -84,8 +80,7 @@ class BrokerChannel:
     """Sends to one broker, for one thread, and returns the outcome of each send.
 
     The channel `is_full` while it takes no further record. It `is_broken` when the connection is lost, or given up
-    because the broker `is_silent`; `poll` has then returned all its sends.
-    """
+    because the broker `is_silent`; `poll` has then returned all its sends."""
 
     def __init__(
         self, broker: Broker, connection: Connection, lease: ExitStack, settings: ClientSettings, max_in_flight: int
@@ -97,12 +92,12 @@ class BrokerChannel:
         self.is_broken = False
         self.is_silent = False
         self._lease = lease
-        self._settings = settings
+        self.settings = settings
         self._max_in_flight = max_in_flight
         self._sends: dict[int, PendingRecord] = {}  # in flight, by serial number
         self._bytes = 0  # in flight
         self._error: TransportError | ProtocolError | None = None  # that ended the connection
-        self._timeout = AnswerTimeout(settings, connection)
+        self.timeout = AnswerTimeout(settings, connection)
 
     def __repr__(self) -> str:
         return f"<BrokerChannel to {self.broker}, {self.in_flight} in flight>"
@@ -115,21 +110,21 @@ class BrokerChannel:
     def oldest_in_flight_since(self) -> float | None:
         """The time since which the oldest send waits for its answer, as far as somebody polled; None if none does."""
         oldest = self._oldest
-        return None if oldest is None else max(oldest.sent_at, self._timeout.attended_since)
+        return None if oldest is None else max(oldest.sent_at, self.timeout.attended_since)
 
     @property
     def silent_since(self) -> float | None:
         """The time since which a broker that `is_silent` did not answer, else None."""
-        return self._timeout.turn_began if self.is_silent else None
+        return self.timeout.turn_began if self.is_silent else None
 
     def submit(self, record: PendingRecord, partition: Partition, target: bytes) -> None:
         """Queue `record` for the next `flush`. Raise `ProtocolError` if it is too long for a frame."""
         content = record.content
-        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + content, self._settings.rpc_timeout)
-        now = self._settings.clock.monotonic()
+        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + content, self.settings.rpc_timeout)
+        now = self.settings.clock.monotonic()
         record.sent(partition, now, self.connection.queued)
         if not self._sends:
-            self._timeout.begin_turn(now)
+            self.timeout.begin_turn(now)
         self._sends[serial_no] = record
         self._bytes += len(content)
         self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
@@ -147,9 +142,11 @@ class BrokerChannel:
             self.flush()
         error = self._error
         outcomes = [(self._pop(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
-        if error is None and self._is_timed_out(is_answered=bool(outcomes)):
+        now = self.settings.clock.monotonic()
+        self.timeout.polled(now, self._oldest, is_answered=bool(outcomes))
+        if error is None and now >= self.gives_up_at():
             self.is_silent = True
-            error = TransportError(self._timeout_text())
+            error = TransportError(self._timeout_text(now))
         if error is not None:
             outcomes += [(record, error) for record in self._sends.values()]
             self._sends.clear()
@@ -164,30 +161,20 @@ class BrokerChannel:
 
     def poll_at(self) -> float:
         """Return the time of the next `poll`, even if nothing arrives; infinite if no send is in flight."""
-        return self._timeout.poll_at(self._oldest, self.gives_up_at())
+        return self.timeout.poll_at(self._oldest, self.gives_up_at())
 
     def gives_up_at(self) -> float:
         """Return the time at which the broker counts as silent; infinite if no send is in flight."""
-        return self._timeout.ends_at(self._oldest)
-
-    def attended(self) -> None:
-        """Note that somebody waited for this channel until now."""
-        self._timeout.attended(self._settings.clock.monotonic())
+        return self.timeout.ends_at(self._oldest)
 
     @property
     def _oldest(self) -> PendingRecord | None:
         return next(iter(self._sends.values()), None)
 
-    def _is_timed_out(self, *, is_answered: bool) -> bool:
-        now = self._settings.clock.monotonic()
-        self._timeout.polled(now, self._oldest, is_answered=is_answered)
-        return now >= self.gives_up_at()
-
-    def _timeout_text(self) -> str:
-        if self._timeout.is_leaving(self._oldest):
-            seconds = self._settings.clock.monotonic() - self._timeout.turn_began
-            return f"{self.broker} did not take all of a message within {seconds:.1f} s"
-        return f"{self.broker} did not answer within {self._settings.rpc_timeout:g} s"
+    def _timeout_text(self, now: float) -> str:
+        if self.timeout.is_leaving(self._oldest):
+            return f"{self.broker} did not take all of a message within {now - self.timeout.turn_began:.1f} s"
+        return f"{self.broker} did not answer within {self.settings.rpc_timeout:g} s"
 
     def _pop(self, serial_no: int) -> PendingRecord:
         record = self._sends.pop(serial_no)
@@ -199,7 +186,7 @@ def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
     """Wait up to `seconds` until `poll` has something to do for one of `channels`."""
     wait_for_any([channel.connection for channel in channels], seconds)
     for channel in channels:
-        channel.attended()
+        channel.timeout.attended_at = channel.settings.clock.monotonic()
 
 
 def _outcome(reply: Response | Failure) -> Outcome:

@@ -1,4 +1,4 @@
-"""Failed sends: what a failure means for record, broker and partition, and when retries end."""
+"""Failed sends: what a failure means for record, broker and partition, and when retries end (delivery timeout)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.broker_channel import BrokerChannel
-from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.send_targets import SendTargets
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import error_for_code, error_for_failure, is_about_visit_token
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.producer_lifecycle import Answer, FailureCause, Outcome, SendEvent, classify_failure
+from tubemq_spark.protocol.producer_lifecycle import (
+    Answer,
+    FailureCause,
+    Outcome,
+    SendEvent,
+    SendState,
+    classify_failure,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +38,6 @@ class SendErrors:
         self.records = f"rows {rows_of}" if rows_of else "messages"
         self._rows_of = rows_of
         self._counts = counts
-
-    def __repr__(self) -> str:
-        return f"<SendErrors for {self.records}>"
 
     def name(self, row: int | None) -> str:
         return "a message" if row is None else f"row {row} {self._rows_of}".rstrip()
@@ -61,7 +65,6 @@ class SendErrors:
         return ConfigError(f"{self.name(row)}: {text}")
 
     def failed(self, record: PendingRecord, outcome: Outcome, broker: object) -> TubeMQError:
-        """Return the error of one send that failed."""
         what = f"sending {self.name(record.row)} to {broker}, partition {record.partition},"
         if isinstance(outcome, Answer):
             return error_for_code(outcome.errCode, outcome.errMsg, what)
@@ -80,13 +83,72 @@ class SendErrors:
         )
 
     def refused(self, problem: TubeMQError) -> TubeMQError:
-        """Return `problem` with the number of acknowledged records."""
         return _with_text(problem, f"{problem}; {self._count()}")
 
     def _count(self) -> str:
         acknowledged, accepted = self._counts()
         records = "rows" if self._rows_of else "messages"
         return f"{acknowledged} of {accepted} {records} {self._rows_of or 'so far'} are acknowledged"
+
+
+class DeliveryTimeout:
+    """The records of one producer that failed and are not stored yet, on a clock that runs only while the producer
+    does: the caller may pause for longer than `retry_for`, and meanwhile nothing is retried."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._failing: dict[PendingRecord, None] = {}  # the one that failed first comes first
+        self._now = 0.0
+        self._seen_at = settings.clock.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._failing)
+
+    def resume(self) -> None:
+        """Run the clock again. A short pause of the caller counts, and as much of a longer one."""
+        self._advance(self._settings.timings.idle_producer_counts)
+
+    def suspend(self) -> None:
+        """Stop the clock, because the caller takes over."""
+        self._advance(float("inf"))
+
+    def now(self) -> float:
+        return self._advance(float("inf"))
+
+    def watch(self, record: PendingRecord) -> None:
+        """Start the timeout of a record that failed for the first time."""
+        self._failing[record] = None
+
+    def forget(self, record: PendingRecord) -> None:
+        self._failing.pop(record, None)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the first record is given up; None if none failed."""
+        for record in self._failing:
+            return max(0.0, self._settings.retry_for - self._elapsed(record))
+        return None
+
+    def expired(self) -> tuple[PendingRecord, float] | None:
+        """Return a record that has failed for too long, and for how many seconds. One in flight may still arrive."""
+        for record in self._failing:
+            elapsed = self._elapsed(record)
+            if elapsed < self._settings.retry_for:
+                return None
+            more = self._settings.timings.min_lookup_time if record.state is SendState.UNRESOLVED else 0.0
+            if record.state is not SendState.IN_FLIGHT and elapsed >= self._settings.retry_for + more:
+                return record, elapsed
+        return None
+
+    def _elapsed(self, record: PendingRecord) -> float:
+        assert record.failing_since is not None
+        return self._now - record.failing_since
+
+    def _advance(self, at_most: float) -> float:
+        now = self._settings.clock.monotonic()
+        self._now += min(now - self._seen_at, at_most)
+        self._seen_at = now
+        return self._now
 
 
 class FailureHandler:
@@ -105,9 +167,6 @@ class FailureHandler:
         self._targets = targets
         self._errors = errors
 
-    def __repr__(self) -> str:
-        return f"<FailureHandler, {self.timeout}>"
-
     def handle(self, record: PendingRecord, channel: BrokerChannel, outcome: Outcome, *, store_once: bool) -> None:
         """Prepare another try of `record`, or a look-up if it must be stored only once. Raise if no broker will ever
         take it."""
@@ -119,9 +178,9 @@ class FailureHandler:
         self.timeout.watch(record)
         broker_id = record.partition.broker_id
         concerned: Broker | Partition = channel.broker
+        if cause is FailureCause.AUTHORIZATION:
+            self._renew_token(record, problem, outcome)
         if cause in (FailureCause.AUTHORIZATION, FailureCause.BROKER_REFUSES):
-            if cause is FailureCause.AUTHORIZATION:
-                self._renew_token(record, problem, outcome)
             self._partitioner.broker_failed(broker_id, "refused")
         elif cause is FailureCause.BROKER_FULL:
             self._partitioner.broker_failed(broker_id, "full")
@@ -130,26 +189,20 @@ class FailureHandler:
             self._partitioner.partition_failed(record.partition)
             if cause is FailureCause.PARTITION_CLOSED:
                 SESSIONS.refresh_later(self._session.settings)  # it may be closed for good
-        OUTAGES.failed(
-            _log,
-            concerned,
-            lambda: f"{self._errors.records} for {concerned} are not acknowledged: {problem}",
-            self.timeout.left,
-            channel.silent_since,
-        )
+        text = f"{self._errors.records} for {concerned} are not acknowledged: {problem}"
+        OUTAGES.failed(_log, concerned, lambda: text, self.timeout.left, channel.silent_since)
 
     def unreachable(
         self, broker: Broker, error: TransportError | ProtocolError, waiting: Sequence[tuple[PendingRecord, Partition]]
     ) -> None:
         """Note that no connection could be opened; `waiting` are records that can be sent to no other broker."""
         for record, partition in waiting:
-            record.not_sendable(partition, error, self.timeout.now())
+            record.partition = partition
+            record.count_failure(error, self.timeout.now())
             self.timeout.watch(record)
         fate = "wait for it" if waiting else "go to other brokers meanwhile"
-        left = self.timeout.left if waiting else None
-        OUTAGES.failed(
-            _log, broker, lambda: f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}", left
-        )
+        text = f"{broker} cannot be reached, and {self._errors.records} {fate}: {error}"
+        OUTAGES.failed(_log, broker, lambda: text, self.timeout.left if waiting else None)
 
     def stored(self, record: PendingRecord) -> None:
         """Note that a record is stored that had failed."""
@@ -159,9 +212,8 @@ class FailureHandler:
     def check_timeout(self) -> None:
         """Raise if a record has failed for too long."""
         if (expired := self.timeout.expired()) is not None:
-            record, elapsed = expired
-            record.on(SendEvent.REFUSED)
-            raise self._errors.timed_out(record, elapsed)
+            expired[0].on(SendEvent.REFUSED)
+            raise self._errors.timed_out(*expired)
 
     def _renew_token(self, record: PendingRecord, problem: TubeMQError, outcome: Outcome) -> None:
         """Fetch a new visit token. Raise `problem` if the brokers reject the record with a new token, too.

@@ -24,7 +24,7 @@ from tubemq_spark.protocol.circuit_breaker import (
     partition_breaker_state,
 )
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
-from tubemq_spark.protocol.metadata import Broker, Partition
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.producer_lifecycle import SendState
 
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
@@ -39,13 +39,10 @@ class Breakers:
         self.now = 0.0
         self.any_open = False  # whether any broker or partition gets fewer records; no socket signals the end of that
         self._clock = clock
-        self._failures = NO_FAILURES  # those that the states were made from
+        self.failures = NO_FAILURES  # those that the states were made from
         self._states: dict[int, BreakerState] = {}
         self._channels: Mapping[int, BrokerChannel] = {}
         self._known = 0
-
-    def __repr__(self) -> str:
-        return f"<Breakers {self._failures}>"
 
     def update(self, channels: Mapping[int, BrokerChannel], known: int) -> bool:
         """Take the time, and see what is in flight. `known` is the number of brokers in the cluster. Return as
@@ -59,22 +56,11 @@ class Breakers:
 
     def refresh(self) -> bool:
         """Take over failures and successes, also of other producers. Return True if there were any."""
-        if self._failures is self.health.failures:
+        if self.failures is self.health.failures:
             return False
-        self._failures = self.health.failures
+        self.failures = self.health.failures
         self._judge()
         return True
-
-    def has_failed(self, partition: Partition) -> bool:
-        """Whether the partition or its broker has failed, and stored nothing since."""
-        return partition in self._failures.partitions or partition.broker_id in self._failures.brokers
-
-    def partition_has_failed(self, partition: Partition) -> bool:
-        return partition in self._failures.partitions
-
-    @property
-    def any_failed(self) -> bool:
-        return self._failures is not NO_FAILURES
 
     def is_half_open(self, broker_id: int) -> bool:
         state = self._states.get(broker_id)
@@ -95,17 +81,17 @@ class Breakers:
     def _states_of(self, partition: Partition) -> Iterator[BreakerState]:
         if (state := self._states.get(partition.broker_id)) is not None:
             yield state
-        if (stats := self._failures.partitions.get(partition)) is not None:
+        if (stats := self.failures.partitions.get(partition)) is not None:
             yield partition_breaker_state(stats)
 
     def _judge(self) -> None:
-        counted = dict(self._failures.brokers)
+        counted = dict(self.failures.brokers)
         for broker_id, channel in self._channels.items():
             since = channel.oldest_in_flight_since
             if since is not None and (broker_id in counted or self.now - since > SLOW_AFTER):
                 counted[broker_id] = counted.get(broker_id, FailureStats())._replace(in_flight_since=since)
         self._states = breaker_states(counted, self._known, self.now) if counted else {}
-        self.any_open = bool(self._states or self._failures.partitions)
+        self.any_open = bool(self._states or self.failures.partitions)
 
 
 class Partitioner:
@@ -124,9 +110,6 @@ class Partitioner:
         self._open: dict[str, Sequence[Partition]] = {}  # those that take records without key now
         self._probes: dict[Partition, PendingRecord] = {}  # the last record that was sent to one that had failed
 
-    def __repr__(self) -> str:
-        return f"<Partitioner, {self.breakers}>"
-
     def update(self, channels: Mapping[int, BrokerChannel]) -> bool:
         """Look at the time, the cluster and the `channels` again. Return True if the cluster has changed."""
         self._channels = channels
@@ -139,8 +122,6 @@ class Partitioner:
         self._partitions.clear()
         self._keys.clear()
         return True
-
-    # The topic's partitions and brokers
 
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
@@ -158,13 +139,8 @@ class Partitioner:
 
     def brokers(self, topic: str) -> set[int]:
         """Return the brokers that have partitions of `topic`, without those that are gone."""
-        partitions = self._present(topic) if self.breakers.any_failed else self.partitions(topic)
-        return {one.broker_id for one in partitions}
-
-    def broker(self, broker_id: int) -> Broker:
-        return self._session.cluster.brokers[broker_id]
-
-    # Choices
+        no_failures = self.breakers.failures is NO_FAILURES
+        return {one.broker_id for one in (self.partitions(topic) if no_failures else self._present(topic))}
 
     def choose(self, topic: str) -> Partition | None:
         """Return the partition for a record of `topic` without a key, or None if it must wait."""
@@ -193,47 +169,38 @@ class Partitioner:
         breakers = self.breakers
         return self._has_room(partition) and not (breakers.any_open and breakers.is_in_backoff(partition))
 
-    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
-        """Return as `Breakers.may_connect`."""
-        self._refresh()
-        return self.breakers.may_connect(broker_id, needed=needed)
-
     def sent(self, record: PendingRecord) -> None:
         """Note a send that filled its channel, or that may probe a broker or partition that failed."""
         partition = record.partition
-        if self.breakers.partition_has_failed(partition):
+        if partition in self.breakers.failures.partitions:
             self._probes[partition] = record
         elif not (self._channels[partition.broker_id].is_full or self.breakers.is_half_open(partition.broker_id)):
             return
         self._open.clear()  # there may be room for no further record
 
-    # Outcomes
-
     def broker_failed(self, broker_id: int, kind: str) -> None:
-        """Count as `BrokerHealth.broker_failed`."""
         self.breakers.health.broker_failed(broker_id, kind)
-        self._refresh()
+        self.refresh()
 
     def partition_failed(self, partition: Partition) -> None:
         self.breakers.health.partition_failed(partition)
-        self._refresh()
+        self.refresh()
 
     def succeeded(self, partition: Partition) -> None:
         self.breakers.health.succeeded(partition)
-        self._refresh()
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Take over failures and successes, also of other producers."""
         if self.breakers.refresh():
             self._keys.clear()  # a partition that failed may be removed
             self._open.clear()
 
-    # Which are open
-
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
         master lists none at all, it has just taken over or the topic is closed; then none is gone."""
-        partitions = self.partitions(topic)
-        failed = [one for one in partitions if self.breakers.has_failed(one)]
+        partitions, failures = self.partitions(topic), self.breakers.failures
+        failed = [one for one in partitions if one in failures.partitions or one.broker_id in failures.brokers]
         gone = {one for one in failed if not self._session.lists(one)}
         present = [one for one in partitions if one not in gone]
         return present if any(map(self._session.lists, present)) else partitions
@@ -267,7 +234,7 @@ class Partitioner:
             return True
         if channel.in_flight and self.breakers.is_half_open(partition.broker_id):
             return False
-        if not self.breakers.partition_has_failed(partition) or (probe := self._probes.get(partition)) is None:
+        if partition not in self.breakers.failures.partitions or (probe := self._probes.get(partition)) is None:
             return True
         if probe.state is SendState.IN_FLIGHT and probe.partition == partition:
             return False

@@ -1,16 +1,11 @@
 """Producer: sends records to TubeMQ and returns when all of them are stored (batching, retries, delivery guarantees).
 
-Sends are pipelined over one connection to each broker. A record whose send fails (no answer, a broken connection, an
-answer that another partition or a later moment may not give) is sent again, to another partition if that is allowed,
-until `settings.retry_for` seconds have passed since its first failure. So a record may be stored twice, but it counts
-as acknowledged only after a broker has acknowledged it.
-
-With a `RecordLookup` no record is stored twice: one that a broker may have received is looked up in its partition
-before it is sent again.
+Sends are pipelined over one connection to each broker. A record whose send fails is sent again, to another partition if
+that is allowed, until `settings.retry_for` seconds have passed since its first failure. So a record may be stored
+twice. With a `RecordLookup` no record is: one that a broker may have received is looked up in its partition first.
 
 How a record travels: `SendQueue` → `Partitioner` (which partition) → `Sender` and `BrokerChannel` (the connection) →
-outcome → stored, or back to the queue, or `UnresolvedSends`. `Producer.step` joins these parts; they do not know one
-another.
+outcome → stored, or back to the queue, or `UnresolvedSends`. `Producer.step` joins these parts.
 """
 
 from __future__ import annotations
@@ -27,15 +22,7 @@ from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.send_queue import (
-    MAX_BYTES,
-    OrderedQueue,
-    PendingRecord,
-    QueueId,
-    RecordId,
-    RecordMetadata,
-    SendQueue,
-)
+from tubemq_spark.client.producer.send_queue import MAX_BYTES, PendingRecord, RecordId, RecordMetadata, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
@@ -91,7 +78,7 @@ class Producer:
         self._stored: Counter[Partition] = Counter()
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
-        self._unresolved = UnresolvedSends(lookup, settings, self._failures.timeout) if lookup is not None else None
+        self._unresolved = UnresolvedSends(lookup, settings) if lookup is not None else None
         self._on_stored = on_stored
         self._error: BaseException | None = None
 
@@ -131,10 +118,6 @@ class Producer:
         known = self._targets.limits.get(topic)
         return self._learn_topic(topic, None) if known is None else known
 
-    def has_partition(self, partition: Partition) -> bool:
-        """Return True if the topic, which must be known, has this partition."""
-        return self._targets.lists(partition)
-
     def send(
         self,
         topic: str,
@@ -164,7 +147,10 @@ class Producer:
             raise self._errors.wrong_size(row, topic, body, attributes, limit)
         content = encode_content(payload, flag, msg_type, msg_time)
         record = PendingRecord(topic, content, row, self._queue.accepted, record_id)
-        queue = None if key is None and target is None else self._ordered_queue(record, key, target)
+        queue = None
+        if key is not None or target is not None:
+            partition = None if target is None else self._verified(row, Partition(target[0], topic, target[1]))
+            queue = self._queue.ordered(topic, key, partition, self._partitioner.for_key)
         if self._queue.put(record, queue):
             self.step()
             while self._queue.is_full:
@@ -211,8 +197,6 @@ class Producer:
         self._sender.wait(self._session.settings.timings.producer_poll if must_poll else None)
         self._failures.timeout.suspend()
 
-    # Accepting
-
     def _learn_topic(self, topic: str, row: int | None) -> int:
         try:
             problem = self._targets.learn_topic(topic)
@@ -223,15 +207,10 @@ class Producer:
         self._update_partitioner()
         return self._targets.limits[topic]
 
-    def _ordered_queue(self, record: PendingRecord, key: bytes | None, target: tuple[int, int] | None) -> OrderedQueue:
-        partition = None
-        if target is not None:
-            partition = Partition(target[0], record.topic, target[1])
-            if partition not in self._targets.verified:
-                self._verify_target(record.row, partition)
-        return self._queue.ordered(QueueId(record.topic, key, partition), self._partitioner.for_key)
-
-    def _verify_target(self, row: int | None, partition: Partition) -> None:
+    def _verified(self, row: int | None, partition: Partition) -> Partition:
+        """Return an explicit partition that is usable."""
+        if partition in self._targets.verified:
+            return partition
         try:
             exists = self._targets.exists(partition)
         except TransportError as error:
@@ -241,8 +220,7 @@ class Producer:
             raise self._errors.unknown_target(row, partition)
         self._partitioner.require(partition)
         self._targets.verified.add(partition)
-
-    # Sending
+        return partition
 
     def _dispatch(self) -> bool:
         """Give records to the channels as far as these take them. Return True if there were any."""
@@ -287,12 +265,10 @@ class Producer:
         if self._partitioner.update(self._sender.connected):
             self._queue.reroute(self._partitioner.for_key)
 
-    # Connections
-
     def _connect(self) -> None:
         """Open the connections that waiting records need."""
         self._sender.open_channels()
-        self._connect_to(self._queue.brokers(), needed=True)
+        self._connect_to({one.broker_id for one in self._queue.partitions()}, needed=True)
         for topic, _ in self._queue.unordered():
             brokers = self._partitioner.brokers(topic)
             self._connect_to(brokers, needed=False)
@@ -302,11 +278,12 @@ class Producer:
             self._failures.unreachable(broker, error, list(self._waiting_for(broker.broker_id)))
 
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
-        partitioner, sender = self._partitioner, self._sender
+        breakers, sender = self._partitioner.breakers, self._sender
         for broker_id in broker_ids:
-            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, needed=needed):
-                is_awaited = not partitioner.breakers.is_half_open(broker_id)
-                sender.connect(partitioner.broker(broker_id), is_awaited=is_awaited)
+            self._partitioner.refresh()
+            if not sender.has_channel(broker_id) and breakers.may_connect(broker_id, needed=needed):
+                broker = self._session.cluster.brokers[broker_id]
+                sender.connect(broker, is_awaited=not breakers.is_half_open(broker_id))
 
     def _waiting_for(self, broker_id: int) -> Iterable[tuple[PendingRecord, Partition]]:
         """Yield the first record for each partition, and for each topic, that can be sent to no other broker."""
@@ -317,8 +294,6 @@ class Producer:
             partitions = [one for one in self._partitioner.partitions(topic) if one.broker_id == broker_id]
             if partitions and not self._partitioner.brokers(topic) & self._sender.connected.keys():
                 yield records[0], partitions[0]
-
-    # Outcomes
 
     def _receive(self) -> bool:
         """Handle the outcomes of sends. Return True if there were any."""
@@ -378,7 +353,8 @@ class Producer:
     def _resolve(self, unresolved: UnresolvedSends) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
         self._update_partitioner()  # `_dispatch` does not, if no record waits
-        found, missing = unresolved.resolve(lambda one: self._partitioner.may_connect(one.broker_id, needed=True))
+        breakers, left = self._partitioner.breakers, self._failures.timeout.left
+        found, missing = unresolved.resolve(lambda one: breakers.may_connect(one.broker_id, needed=True), left)
         for record, stored in found:
             record.on(SendEvent.FOUND)
             self._stored[record.partition] += 1

@@ -27,8 +27,7 @@ _BATCH_BYTES = 1 << 20
 
 _WAITING, _IN_FLIGHT, _STORED = SendState.WAITING, SendState.IN_FLIGHT, SendState.STORED  # looked up for each record
 
-RecordId = Hashable
-"""What distinguishes a record from all others of its producer when it is looked up."""
+RecordId = Hashable  # distinguishes a record from all others of its producer when it is looked up
 
 
 class RecordMetadata(NamedTuple):
@@ -87,26 +86,16 @@ class PendingRecord(Lifecycle[SendState, SendEvent]):
         """Note that a send failed. `now` is on the clock of the delivery timeout."""
         self.on(event)
         self.broker_was_silent = broker_was_silent
-        self._count_failure(problem, now)
+        self.count_failure(problem, now)
 
-    def not_sendable(self, partition: Partition, problem: TubeMQError, now: float) -> None:
-        """Note that no connection for a send could be opened."""
-        self.partition = partition
-        self._count_failure(problem, now)
-
-    def not_resolvable(self, problem: TubeMQError) -> None:
-        """Note that it could not be looked up."""
-        self.problem = problem
-
-    def _count_failure(self, problem: TubeMQError, now: float) -> None:
+    def count_failure(self, problem: TubeMQError, now: float) -> None:
         self.failures += 1
         self.problem = problem
         if self.failing_since is None:
             self.failing_since = now
 
 
-PartitionForKey = Callable[[str, bytes], Partition]
-"""Returns the partition of a topic and a key."""
+PartitionForKey = Callable[[str, bytes], Partition]  # returns the partition of a topic and a key
 
 
 class QueueId(NamedTuple):
@@ -120,7 +109,7 @@ class QueueId(NamedTuple):
 class OrderedQueue:
     """Records that keep their order. `partition` is where they go, or None while that is not known."""
 
-    __slots__ = ("_blocking", "id", "in_flight", "is_listed", "partition", "waiting")  # many are created
+    __slots__ = ("blocking", "id", "in_flight", "is_listed", "partition", "waiting")  # many are created
 
     def __init__(self, queue_id: QueueId) -> None:
         self.id = queue_id
@@ -128,10 +117,7 @@ class OrderedQueue:
         self.waiting: deque[PendingRecord] = deque()
         self.in_flight = 0
         self.is_listed = False  # as one whose next record may be sent
-        self._blocking: set[PendingRecord] = set()  # records that failed, and are in flight again or unresolved
-
-    def __repr__(self) -> str:
-        return f"<OrderedQueue {self.id}: {len(self.waiting)} waiting, {self.in_flight} in flight>"
+        self.blocking: set[PendingRecord] = set()  # those that failed, and are in flight again or unresolved
 
     def route(self, partition_for_key: PartitionForKey) -> None:
         """Find the partition, if the key decides about it."""
@@ -141,7 +127,7 @@ class OrderedQueue:
     @property
     def is_ready(self) -> bool:
         """Whether its next record may be sent."""
-        if not self.waiting or self._blocking:
+        if not self.waiting or self.blocking:
             return False
         return not self.in_flight or self.id.key is None
 
@@ -150,17 +136,13 @@ class OrderedQueue:
         record = self.waiting.popleft()
         self.in_flight += 1
         if record.failures:
-            self._blocking.add(record)
+            self.blocking.add(record)
         return record
-
-    def block(self, record: PendingRecord) -> None:
-        """Send nothing more before `record`, which counts as in flight, is stored or requeued."""
-        self._blocking.add(record)
 
     def finish(self, record: PendingRecord) -> None:
         """Note that `record` is no longer in flight."""
         self.in_flight -= 1
-        self._blocking.discard(record)
+        self.blocking.discard(record)
 
     def requeue(self, record: PendingRecord) -> None:
         """Put a record that failed back in its place."""
@@ -186,12 +168,10 @@ class SendQueue:
         self._ordered: dict[QueueId, OrderedQueue] = {}
         self._ready: dict[Partition, deque[OrderedQueue]] = {}  # the partition that was served longest ago comes first
 
-    def __repr__(self) -> str:
-        return f"<SendQueue {self.waiting} waiting, {len(self._ordered)} ordered queues>"
-
-    # Filling
-
-    def ordered(self, queue_id: QueueId, partition_for_key: PartitionForKey) -> OrderedQueue:
+    def ordered(
+        self, topic: str, key: bytes | None, target: Partition | None, partition_for_key: PartitionForKey
+    ) -> OrderedQueue:
+        queue_id = QueueId(topic, key, target)
         queue = self._ordered.get(queue_id)
         if queue is None:
             queue = OrderedQueue(queue_id)
@@ -223,8 +203,6 @@ class SendQueue:
         """Whether the caller must wait before it adds more (back-pressure)."""
         return self.bytes > self._max_bytes
 
-    # Sending
-
     def unordered(self) -> Iterator[tuple[str, deque[PendingRecord]]]:
         """Yield each topic that has records for any partition, and these records; `pop_unordered` removes them."""
         return ((topic, records) for topic, records in self._unordered.items() if records)
@@ -236,10 +214,6 @@ class SendQueue:
     def partitions(self) -> list[Partition]:
         """Return the partitions to which ordered records may be sent, the one that was served longest ago first."""
         return list(self._ready)
-
-    def brokers(self) -> set[int]:
-        """Return the brokers of `partitions`."""
-        return {partition.broker_id for partition in self._ready}
 
     def first(self, partition: Partition) -> PendingRecord:
         """Return the next ordered record for one of `partitions`."""

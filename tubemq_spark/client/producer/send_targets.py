@@ -37,8 +37,6 @@ class SendTargets(dict[Partition, bytes]):
         target = self[partition] = encode_target(self._session.client_id, partition, self._authorization)
         return target
 
-    # Authorisation
-
     def renew(self) -> None:
         """Drop targets whose authorisation is too old."""
         signed = self._authorization.HasField("authAuthorizedToken")
@@ -63,8 +61,6 @@ class SendTargets(dict[Partition, bytes]):
                 self._is_refreshed = True
             self._refreshed_at = self._now()
         return self._is_refreshed
-
-    # What exists
 
     def learn_topic(self, topic: str) -> str | None:
         """Add `topic` to `limits`, or return the master's answer if it is unknown; that answer is reused for a while.

@@ -14,8 +14,6 @@ from tubemq_spark.protocol.producer_lifecycle import Outcome
 
 _log = logging.getLogger(__name__)
 
-ConnectFailure = tuple[Broker, TransportError | ProtocolError]
-
 
 class Sender:
     """At most one connection to each broker. `connected` has the channels that take records, by broker."""
@@ -28,7 +26,7 @@ class Sender:
         self._max_in_flight = max_in_flight  # of each connection
         self._connecting: dict[int, ConnectAttempt] = {}
         self._last_attempt_at = float("-inf")
-        self._failures: list[ConnectFailure] = []
+        self._failures: list[tuple[Broker, TransportError | ProtocolError]] = []
 
     def __repr__(self) -> str:
         return f"<Sender {[*self.connected.values()]}, {len(self._connecting)} connecting>"
@@ -36,8 +34,6 @@ class Sender:
     @property
     def any_in_flight(self) -> bool:
         return any(channel.in_flight for channel in self.connected.values())
-
-    # Connections
 
     @property
     def is_connecting(self) -> bool:
@@ -54,29 +50,32 @@ class Sender:
         return broker_id in self.connected or broker_id in self._connecting
 
     def connect(self, broker: Broker, *, is_awaited: bool) -> None:
-        """Start to connect to a broker; use an idle connection at once. Only an attempt that `is_awaited` counts for
-        `recently_connecting`."""
-        attempt = self._attempts.to(broker)
-        if attempt.done:
-            self._open_channel(attempt)
-        else:
-            self._connecting[broker.broker_id] = attempt
-            if is_awaited:
-                self._last_attempt_at = max(self._last_attempt_at, attempt.begun_at)
+        """Start to connect to a broker. Only an attempt that `is_awaited` counts for `recently_connecting`."""
+        attempt = self._connecting[broker.broker_id] = self._attempts.to(broker)
+        if attempt.done:  # it has found an idle connection
+            self.open_channels()
+        elif is_awaited:
+            self._last_attempt_at = max(self._last_attempt_at, attempt.begun_at)
 
     def open_channels(self) -> None:
         """Open channels on connections that have been opened meanwhile."""
         for broker_id, attempt in list(self._connecting.items()):
             if attempt.done:
                 del self._connecting[broker_id]
-                self._open_channel(attempt)
+                try:
+                    taken = attempt.take()
+                except (TransportError, ProtocolError) as error:
+                    _log.info("%s cannot be reached: %s", attempt.broker, error)
+                    self._failures.append((attempt.broker, error))
+                    continue
+                if taken is not None:
+                    channel = BrokerChannel(attempt.broker, *taken, self._settings, self._max_in_flight)
+                    self.connected[broker_id] = channel
 
-    def take_failures(self) -> list[ConnectFailure]:
+    def take_failures(self) -> list[tuple[Broker, TransportError | ProtocolError]]:
         """Return the attempts that failed since the last call."""
         failures, self._failures = self._failures, []
         return failures
-
-    # Sends
 
     def flush(self) -> None:
         """Write what the channels have queued, as far as possible without waiting."""
@@ -106,20 +105,7 @@ class Sender:
 
     def close(self) -> None:
         """Return connections to the pool, and give up attempts."""
-        channels, self.connected = self.connected, {}
-        attempts, self._connecting = self._connecting, {}
-        for channel in channels.values():
-            channel.close()
-        for attempt in attempts.values():
-            attempt.close()
-
-    def _open_channel(self, attempt: ConnectAttempt) -> None:
-        broker = attempt.broker
-        try:
-            taken = attempt.take()
-        except (TransportError, ProtocolError) as error:
-            _log.info("%s cannot be reached: %s", broker, error)
-            self._failures.append((broker, error))
-            return
-        if taken is not None:
-            self.connected[broker.broker_id] = BrokerChannel(broker, *taken, self._settings, self._max_in_flight)
+        while self.connected:
+            self.connected.popitem()[1].close()
+        while self._connecting:
+            self._connecting.popitem()[1].close()

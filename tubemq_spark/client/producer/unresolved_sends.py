@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tubemq_spark.client.outage_log import OUTAGES
-from tubemq_spark.client.producer.delivery_timeout import DeliveryTimeout
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
@@ -60,15 +59,11 @@ class _Unresolved:
 class UnresolvedSends:
     """The unresolved records of one producer."""
 
-    def __init__(self, lookup: RecordLookup, settings: ClientSettings, timeout: DeliveryTimeout) -> None:
+    def __init__(self, lookup: RecordLookup, settings: ClientSettings) -> None:
         self._lookup = lookup
         self._settings = settings
-        self._timeout = timeout
         self._unresolved: dict[Partition, _Unresolved] = {}
         self._ends: dict[Partition, int] = {}  # behind the last acknowledged record
-
-    def __repr__(self) -> str:
-        return f"<UnresolvedSends {len(self)}>"
 
     def __len__(self) -> int:
         return sum(len(unresolved.records) for unresolved in self._unresolved.values())
@@ -89,69 +84,60 @@ class UnresolvedSends:
         """Take over a record whose send has an unknown outcome."""
         assert record.state is SendState.UNRESOLVED
         if record.queue is not None:
-            record.queue.block(record)
+            record.queue.blocking.add(record)
         unresolved = self._unresolved.setdefault(record.partition, _Unresolved())
         unresolved.records.append(record)
         unresolved.due, unresolved.pinged = self._settings.clock.monotonic(), False
 
-    def resolve(self, may_ask: Callable[[Partition], bool]) -> Resolved:
+    def resolve(self, may_ask: Callable[[Partition], bool], left: float | None) -> Resolved:
         """Ping brokers, or look up the records of one partition, where that is due and `may_ask` allows it. Only one,
-        because a look-up takes time and other records wait."""
+        because a look-up takes time and other records wait. The delivery timeout has `left` seconds."""
         now = self._settings.clock.monotonic()
         due = [one for one, unresolved in self._unresolved.items() if unresolved.due <= now and may_ask(one)]
         for partition in due:
             if self._unresolved[partition].pinged:
-                return self._look_up(partition)
+                return self._look_up(partition, left)
         for broker_id in {partition.broker_id for partition in due}:
-            self._ping([partition for partition in due if partition.broker_id == broker_id])
+            self._ping([partition for partition in due if partition.broker_id == broker_id], left)
         return [], []
 
-    def _ping(self, partitions: Sequence[Partition]) -> None:
+    def _ping(self, partitions: Sequence[Partition], left: float | None) -> None:
         try:
             self._lookup.ping(partitions)
         except TransportError as error:
-            self._postpone(partitions[0].broker_id, error)
+            self._postpone(partitions[0].broker_id, error, left)
             return
         for unresolved in (self._unresolved[partition] for partition in partitions):
             unresolved.pinged = True
             was_silent = any(record.broker_was_silent for record in unresolved.records)
             unresolved.due = self._settled_at(_SETTLING_IF_SILENT if was_silent else 1)
 
-    def _look_up(self, partition: Partition) -> Resolved:
+    def _look_up(self, partition: Partition, left: float | None) -> Resolved:
         records = sorted(self._unresolved[partition].records, key=lambda one: one.number)
         offsets = [record.earliest_offset for record in records]
         start = None if None in offsets else min(one for one in offsets if one is not None)
         try:
             stored = self._lookup.find_stored(partition, start, [one.record_id for one in records])
         except TransportError as error:
-            self._postpone(partition.broker_id, error)
+            self._postpone(partition.broker_id, error, left)
             return [], []
-        OUTAGES.worked(_log, _what(partition.broker_id))
+        OUTAGES.worked(_log, f"the look-up of messages on broker {partition.broker_id}")
         del self._unresolved[partition]
         return (
             [(record, stored[record.record_id]) for record in records if record.record_id in stored],
             [record for record in records if record.record_id not in stored],
         )
 
-    def _postpone(self, broker_id: int, error: TransportError) -> None:
+    def _postpone(self, broker_id: int, error: TransportError, left: float | None) -> None:
         """Ask a broker that does not answer again later."""
         waiting = [one for partition, one in self._unresolved.items() if partition.broker_id == broker_id]
         count = sum(len(unresolved.records) for unresolved in waiting)
-        OUTAGES.failed(
-            _log,
-            _what(broker_id),
-            lambda: f"whether {count} messages are stored on broker {broker_id} is not known: {error}",
-            self._timeout.left,
-        )
+        text = f"whether {count} messages are stored on broker {broker_id} is not known: {error}"
+        OUTAGES.failed(_log, f"the look-up of messages on broker {broker_id}", lambda: text, left)
         for unresolved in waiting:
             unresolved.due, unresolved.pinged = self._settled_at(), False
             for record in unresolved.records:
-                record.not_resolvable(error)
+                record.problem = error
 
     def _settled_at(self, times: int = 1) -> float:
-        settings = self._settings
-        return settings.clock.monotonic() + settings.timings.closed_connection_settling * times
-
-
-def _what(broker_id: int) -> str:
-    return f"the look-up of messages on broker {broker_id}"
+        return self._settings.clock.monotonic() + self._settings.timings.closed_connection_settling * times
