@@ -169,6 +169,10 @@ class Partitioner:
         breakers = self.breakers
         return self._has_room(partition) and not (breakers.any_open and breakers.is_in_backoff(partition))
 
+    def may_connect(self, broker_id: int, *, needed: bool) -> bool:
+        self._refresh()
+        return self.breakers.may_connect(broker_id, needed=needed)
+
     def sent(self, record: PendingRecord) -> None:
         """Note a send that filled its channel, or that may probe a broker or partition that failed."""
         partition = record.partition
@@ -180,18 +184,17 @@ class Partitioner:
 
     def broker_failed(self, broker_id: int, kind: str) -> None:
         self.breakers.health.broker_failed(broker_id, kind)
-        self.refresh()
+        self._refresh()
 
     def partition_failed(self, partition: Partition) -> None:
         self.breakers.health.partition_failed(partition)
-        self.refresh()
+        self._refresh()
 
     def succeeded(self, partition: Partition) -> None:
         self.breakers.health.succeeded(partition)
-        self.refresh()
+        self._refresh()
 
-    def refresh(self) -> None:
-        """Take over failures and successes, also of other producers."""
+    def _refresh(self) -> None:
         if self.breakers.refresh():
             self._keys.clear()  # a partition that failed may be removed
             self._open.clear()

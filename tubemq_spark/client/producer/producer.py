@@ -278,12 +278,11 @@ class Producer:
             self._failures.unreachable(broker, error, list(self._waiting_for(broker.broker_id)))
 
     def _connect_to(self, broker_ids: Iterable[int], *, needed: bool) -> None:
-        breakers, sender = self._partitioner.breakers, self._sender
+        partitioner, sender = self._partitioner, self._sender
         for broker_id in broker_ids:
-            self._partitioner.refresh()
-            if not sender.has_channel(broker_id) and breakers.may_connect(broker_id, needed=needed):
+            if not sender.has_channel(broker_id) and partitioner.may_connect(broker_id, needed=needed):
                 broker = self._session.cluster.brokers[broker_id]
-                sender.connect(broker, is_awaited=not breakers.is_half_open(broker_id))
+                sender.connect(broker, is_awaited=not partitioner.breakers.is_half_open(broker_id))
 
     def _waiting_for(self, broker_id: int) -> Iterable[tuple[PendingRecord, Partition]]:
         """Yield the first record for each partition, and for each topic, that can be sent to no other broker."""
@@ -353,8 +352,8 @@ class Producer:
     def _resolve(self, unresolved: UnresolvedSends) -> bool:
         """Find out whether unresolved records are stored. Return True if that is known of any now."""
         self._update_partitioner()  # `_dispatch` does not, if no record waits
-        breakers, left = self._partitioner.breakers, self._failures.timeout.left
-        found, missing = unresolved.resolve(lambda one: breakers.may_connect(one.broker_id, needed=True), left)
+        may_connect, left = self._partitioner.may_connect, self._failures.timeout.left
+        found, missing = unresolved.resolve(lambda one: may_connect(one.broker_id, needed=True), left)
         for record, stored in found:
             record.on(SendEvent.FOUND)
             self._stored[record.partition] += 1
