@@ -13,7 +13,7 @@ from tests import messages, reading
 from tests.clusters import Cluster
 from tests.reader_process import RemoteReader
 from tests.reading import UNIT, Row
-from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
 from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, PositionMovedError
 from tubemq_spark.protocol.claim_id import ClaimId
@@ -95,8 +95,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     actions: list[Callable[[], object]] = []
 
     def pause(conflict: ClaimConflict) -> None:
-        if conflict._longest_pause:
-            conflict._longest_pause = 0.0
+        if conflict._waits:
+            conflict._waits = []
             assert actions, "the reader waits"
             actions.pop(0)()
 

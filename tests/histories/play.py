@@ -20,7 +20,7 @@ from tests.histories.script import TYPES, Event, History
 from tests.histories.world import RIVAL, World
 from tests.without_spark.source import GIVEN
 from tubemq_spark.client.clock import SystemClock
-from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.errors import (
     ConfigError,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
@@ -51,8 +52,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
     claims = DriverClaims(session, claim, options.claim_timeout)
     acquirer = claims.new_acquirer()
     to_read: dict[Partition, tuple[int, int]] = {}
-    group_positions: dict[Partition, int] = {}
-    doubtful: set[Partition] = set()
+    snapshots: dict[Partition, PartitionSnapshot] = {}
     try:
         partitions = partitions_to_read(options, session)
         _check_bounds(options, partitions)
@@ -60,8 +60,13 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
         while left:
             taken = claims.take_some(left, acquirer, read_status(options))
             to_read |= _ranges_of(taken, options, session, claims, narrowing)
-            group_positions |= {partition: claims.position(partition).group for partition in taken}
-            doubtful |= {partition for partition in taken if claims.is_doubtful(partition)}
+            for partition in taken:
+                snapshots[partition] = PartitionSnapshot(
+                    session.broker(partition),
+                    verify=claims.is_doubtful(partition),
+                    group_position=claims.position(partition).group,
+                    flow_rules=session.flow_rules,
+                )
             claims.release()
             left -= taken
         return input_partitions(
@@ -69,8 +74,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             session,
             claim,
             {partition: to_read[partition] for partition in partitions if partition in to_read},
-            doubtful=doubtful,
-            group_positions=group_positions,
+            snapshots,
             only_types=None if narrowing is None else narrowing.msg_types,
         )
     finally:

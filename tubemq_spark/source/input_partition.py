@@ -6,7 +6,7 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -60,6 +60,7 @@ class TubeMQInputPartition(InputPartition):
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker
     ) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
         member = GroupMember(self.group, self.topics, self.filters)
         reader = PartitionReader(
             self.settings,
@@ -69,7 +70,7 @@ class TubeMQInputPartition(InputPartition):
             snapshot,
             token=planned_token(self.settings, member, self.visit_token),
             claim_timeout=self.claim_timeout,
-            is_first=_is_first_attempt(),
+            is_first=context is None or context.attemptNumber() == 0,
             loss_policy=self.loss_policy,
             find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
         )
@@ -102,29 +103,19 @@ class TubeMQInputPartition(InputPartition):
 
 
 def _query_name(context: TaskContext) -> str:
-    """Return the name of the streaming query, empty without one.
-
-    Spark puts the name, if any, and then lines with ids into the job description.
-    """
+    """Return the streaming query's name or "". Spark's job description has the name, if any, then lines with ids."""
     first, *others = re.split("\n|<br/>", context.getLocalProperty("spark.job.description") or "")
     return first if others and not first.startswith("id = ") else ""
-
-
-def _is_first_attempt() -> bool:
-    context = TaskContext.get()
-    return context is None or context.attemptNumber() == 0
 
 
 def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
     messages = [message for batch in fetched for message in _wire_messages(batch)]
     positions: list[int | None] | None = None
     if any(batch.positions is not None for batch in fetched):
-        positions = [position for batch in fetched for position in _positions(batch)]
+        positions = []
+        for batch in fetched:
+            positions += [None] * len(batch.messages) if batch.positions is None else batch.positions
     return maker.batches(partition, messages, positions)
-
-
-def _positions(batch: FetchedBatch) -> Iterable[int | None]:
-    return [None] * len(batch.messages) if batch.positions is None else batch.positions
 
 
 def _wire_messages(batch: FetchedBatch) -> Sequence[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -23,20 +23,14 @@ def input_partitions(
     session: ConsumerSession,
     claim: ClaimId,
     to_read: Ranges,
+    snapshots: Mapping[Partition, PartitionSnapshot],
     *,
-    previous_client_ids: Mapping[Partition, str | None] = MappingProxyType({}),
-    doubtful: Collection[Partition] = (),
-    group_positions: Mapping[Partition, int] = MappingProxyType({}),
     ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
     only_types: frozenset[str] | None = None,
     counted: Counted | None = None,
 ) -> list[TubeMQInputPartition]:
-    """Return the input partitions that read `to_read`, each task with a claim derived from `claim`.
-
-    Tasks take partitions over from the driver's claims, `previous_client_ids`, and verify what they read of `doubtful`
-    partitions. A group with a position in `group_positions` stays where a task finds it. `ids` are the known message
-    ids of some ranges. Only messages of `only_types` are needed, None for all. `counted` is as for `knows_offsets`.
-    """
+    """Return the input partitions that read `to_read`; tasks derive their claims from `claim`. `ids` are the known
+    message ids of some ranges. `only_types` is None if all types are needed. `counted` is as for `knows_offsets`."""
     planned = []
     for partition, (start, end) in to_read.items():
         filters = options.filters.get(partition.topic, ())
@@ -48,14 +42,7 @@ def input_partitions(
         known = ids.get(partition, UNKNOWN_IDS)
         if filters:
             known = known._replace(last=None)  # the broker may leave that one out
-        snapshot = PartitionSnapshot(
-            session.broker(partition),
-            previous_client_id=previous_client_ids.get(partition),
-            verify=partition in doubtful,
-            group_position=group_positions.get(partition),
-            flow_rules=session.flow_rules,
-        )
-        planned.append((RangeToRead(partition, start, end, owns_store, filters, known), snapshot))
+        planned.append((RangeToRead(partition, start, end, owns_store, filters, known), snapshots[partition]))
     rows = RowFormat(
         options.msg_time_zone,
         options.corrupt_messages,
@@ -84,10 +71,8 @@ def input_partitions(
 def knows_offsets(
     options: SourceOptions, session: ConsumerSession, partition: Partition, counted: Counted | None = None
 ) -> bool:
-    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set.
-
-    `counted` are the stores that were found to have one partition before, None to look at the cluster as it is now.
-    """
+    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set. `counted` are
+    the stores that were found to have one partition before, None to look at the cluster as it is now."""
     if counted is None:
         counted = counted_stores(session, [partition])
     return partition.broker_id in counted.get(partition.topic, ()) and partition.topic not in options.filters

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
@@ -224,7 +225,16 @@ class MicroBatchPlanner:
         if self._verified is not None and self._verified.end == end:
             to_read = {p: positions for p, positions in to_read.items() if p not in self._verified.empty}
         claims = self._claims_of(end.query)
-        previous_client_ids = {partition: claims.client_id(partition) for partition in to_read}
+        snapshots = {
+            partition: PartitionSnapshot(
+                self._session.broker(partition),
+                claims.client_id(partition),
+                verify=claims.is_doubtful(partition),
+                group_position=group_positions.get(partition),
+                flow_rules=self._session.flow_rules,
+            )
+            for partition in to_read
+        }
         claims.lend(to_read)
         self._partitions.lend({partition: begin for partition, (begin, _) in to_read.items()}, group_positions)
         self._answer = None
@@ -233,9 +243,7 @@ class MicroBatchPlanner:
             self._session,
             claims.next_batch(),
             to_read,
-            previous_client_ids=previous_client_ids,
-            doubtful=[partition for partition in to_read if claims.is_doubtful(partition)],
-            group_positions=group_positions,
+            snapshots,
             ids=ids,
             counted=end.counted,
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.clocks import ManualClock
-from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
+from tubemq_spark.client.consumer.claim_acquirer import ClaimConflict
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of

@@ -1,27 +1,42 @@
 """Claim acquisition: the one way in which the client gets a partition of a consumer group from its broker.
 
-`send_claims` sends one attempt for many partitions and says what each broker answered. `ClaimAcquirer` also deals with
-the holders that it meets: it fences predecessors and waits for others, as `ClaimConflict` decides.
+`send_claims` sends one attempt for many partitions. A broker's reply 410 names the client that holds a partition.
+`ClaimConflict` decides, for tasks and drivers alike, by what `ClaimId.relation` says about the holder:
+
+* A predecessor is fenced: its claim is released. This does not cancel a fetch that the broker is already running. Such
+  a fetch advances the next owner's cursor, and that owner skips messages without notice (wire:
+  DefaultOffsetManager.bookOffset). So the reader that follows reads twice and compares, see `PartitionSnapshot.verify`.
+* A sibling is another scan of the same micro-batch or application. It releases the partition when it has read its
+  range. The wait for it has no limit; a dead sibling's claim expires at the broker. A client that waits for a sibling
+  must hold nothing that a sibling may wait for.
+* Any other holder is waited for up to option `tubemq.claim.timeoutMs`.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import random
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from tubemq_spark.client.backoff import Deadline, delays
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_conflict import ClaimConflict
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import TransportError, TubeMQError
-from tubemq_spark.protocol.claim_id import ClaimId, holder_in
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError, TubeMQError
+from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
 from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
+_log = logging.getLogger(__name__)
+
+_SHORTEST_PAUSE = 0.01  # seconds
 _NOT_HELD = (ErrCode.HB_NO_NODE, ErrCode.DUPLICATE_PARTITION)  # to a release: the client had no claim
 
 
@@ -77,11 +92,8 @@ class ClaimAnswer(NamedTuple):
 
 
 def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) -> list[ClaimAnswer]:
-    """Send one claim for each target, in one write for each broker, and return the answers in the targets' order.
-
-    Brokers handle the requests in this order, too. `timeout` is in seconds, by default that of the settings. Errors are
-    in the answers.
-    """
+    """Send one claim for each target, in one write for each broker, and return the answers, also errors, in the
+    targets' order, which is the brokers', too. `timeout` is in seconds, by default that of the settings."""
     if not targets:
         return []
     requests: list[ServerRequest] = []
@@ -96,20 +108,18 @@ def send_claims(targets: Sequence[ClaimTarget], timeout: float | None = None) ->
 
 
 def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome]]) -> ClaimAnswer:
-    was_released = False
-    if target.release_first is not None:
-        release = next(outcomes)
-        was_released = _release_error(*release, accepted=()) is None
+    release = None if target.release_first is None else next(outcomes)
     request, outcome = next(outcomes)
     if target.release_after:
         next(outcomes)
-    if target.release_first is not None and isinstance(release[1], TransportError):
+    if release is not None and isinstance(release[1], TransportError):
         outcome = release[1]  # the connection broke, whatever came before
     try:
         reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     except TubeMQError as error:
         return ClaimAnswer(error=error, is_answered=False)
     if reply.errCode == ErrCode.SUCCESS:
+        was_released = release is not None and _release_error(*release, accepted=()) is None
         return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset), first_was_released=was_released)
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:
         return ClaimAnswer(holder=holder_in(reply.errMsg))
@@ -133,73 +143,178 @@ def _release_error(
     return TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
 
 
-class ClaimAcquirer:
-    """Acquires partitions of one group for `claim`: the caller calls `attempt` and `pause` until it has them.
+class ClaimConflict:
+    """The wait of `claim` for one or more partitions. It starts when the object is created."""
 
-    A wait ends when all partitions of an attempt are acquired; the next attempt starts another wait.
+    def __init__(self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float) -> None:
+        """`claim_timeout` limits the wait for holders that are no siblings, in seconds. A broker may name fenced
+        predecessors again for the settings' `retry_for`."""
+        self._settings = settings
+        self._group = group
+        self._claim = claim
+        self._claim_timeout = claim_timeout
+        self._started = settings.clock.monotonic()
+        self._wait_ends: Deadline | None = None  # set by the first holder that is neither sibling nor predecessor
+        self._fencing_ends: Deadline | None = None  # set by the first predecessor
+        self._fenced: Counter[str] = Counter()  # how many holders were fenced, by `where`
+        self._doubtful: set[str] = set()
+        self._delays = delays(settings.timings.claim_first_pause, settings.timings.claim_max_pause)
+        self._waits: list[float] = []  # seconds, for each holder of this attempt that must be waited for
+        self._next_log: dict[str, float] = {}  # by holder, on the monotonic clock
+
+    def must_fence(self, where: str, holder: str, *, was_ours: bool = False) -> bool:
+        """Return True if the caller must release the claim of `holder` on the partition at `where` now, False to wait.
+
+        Either way the caller calls `pause` and tries again. With `was_ours` this run held the partition before, so a
+        run that looks newer cannot be a dead one. Raise `FencedError` if the holder replaces the caller, or a run that
+        looks newer holds the partition for too long, `PartitionOccupiedError` if any other holder but a sibling does.
+        """
+        holder_id = ClaimId.parse(holder)
+        relation = Relation.FOREIGN if holder_id is None else self._claim.relation(holder_id)
+        if relation is not Relation.SIBLING:
+            self._doubtful.add(where)
+        if relation is Relation.PREDECESSOR:
+            self._on_predecessor(where, holder)
+            return True
+        if relation is Relation.UNCLEAR and was_ours:
+            raise FencedError(
+                f"{where}: a newer run of this query, {holder}, has taken the partition over. Check that the query "
+                "does not run twice",
+                holder=holder,
+            )
+        if relation is Relation.SUCCESSOR:
+            problem = f"{where}: {self._claim} is too late, the newer attempt {holder} holds the partition"
+            raise FencedError(problem, holder=holder)
+        if relation is Relation.SIBLING:
+            self._waits.append(math.inf)
+        else:
+            self._wait_ends = self._wait_ends or Deadline(self._claim_timeout, self._settings.clock)
+            if self._wait_ends.passed:
+                raise self._timeout_error(where, holder, relation)
+            self._waits.append(self._wait_ends.left)
+        self._log_wait(where, holder, relation)
+        return False
+
+    def is_doubtful(self, where: str) -> bool:
+        """Return True if a holder at `where` may have left while one of its fetches was running. Siblings do not: they
+        release a partition only after all their fetches were answered."""
+        return where in self._doubtful
+
+    def pause(self) -> None:
+        """Sleep before the next attempt, if a holder must be waited for. The length is random, so that each of two
+        waiting clients gets its turn."""
+        if self._waits:
+            seconds = min(next(self._delays) * random.uniform(0.5, 1.0), *self._waits)
+            self._waits = []
+            self._settings.clock.sleep(max(seconds, _SHORTEST_PAUSE))
+
+    def _on_predecessor(self, where: str, holder: str) -> None:
+        count = self._fenced[where]
+        self._fencing_ends = self._fencing_ends or Deadline(self._settings.retry_for, self._settings.clock)
+        if count == 0:
+            _log.info("%s: taking over from the earlier attempt %s", where, holder)
+        elif self._fencing_ends.passed:
+            raise PartitionOccupiedError(
+                f"{where}: an earlier attempt holds the partition, although the broker was told {count} times in "
+                f"{self._settings.retry_for:g} s to end such claims: {holder}. Check the broker's log for what it "
+                "refuses",
+                holder=holder,
+            )
+        else:
+            self._waits.append(math.inf)
+        self._fenced[where] += 1
+
+    def _timeout_error(self, where: str, holder: str, relation: Relation) -> TubeMQError:
+        timeout = f"for more than {self._claim_timeout:g} s"
+        if relation is Relation.UNCLEAR:
+            return FencedError(
+                f"{where}: a run of this query that began later, {holder}, holds the partition {timeout}. Check that "
+                "the query does not run twice",
+                holder=holder,
+            )
+        if relation is Relation.ITSELF:
+            problem = (
+                f"this very task reads the partition already, {timeout}: {holder}. A task that reads the same rows "
+                "twice at once (rdd.zip, rdd.cartesian) waits for itself; call cache() on one side"
+            )
+        else:
+            problem = (
+                f"another consumer of group {self._group} holds the partition {timeout}: {_described(holder)}. Stop "
+                "it, or use another tubemq.group"
+            )
+        return PartitionOccupiedError(f"{where}: {problem}", holder=holder)
+
+    def _log_wait(self, where: str, holder: str, relation: Relation) -> None:
+        """Log at times what the client waits for. Siblings take turns all the time, so only a long turn is logged."""
+        timings, now = self._settings.timings, self._settings.clock.monotonic()
+        first = self._started + timings.claim_wait_first_log if relation is Relation.SIBLING else now
+        if now < self._next_log.get(holder, first):
+            return
+        self._next_log[holder] = now + timings.claim_wait_next_log
+        if relation is Relation.SIBLING:
+            problem = "another scan of the same data reads the partition"
+            wait = f"this one has waited for it for {now - self._started:.0f} s"
+        else:
+            problem = f"another consumer of group {self._group} holds the partition"
+            wait = f"waiting for it up to {self._claim_timeout:g} s"
+        _log.warning("%s: %s, %s; %s", where, problem, _described(holder), wait)
+
+
+def _described(holder: str) -> str:
+    """Return the client id, with the host and application that it names."""
+    holder_id = ClaimId.parse(holder)
+    if holder_id is None or not holder_id.label:
+        return holder
+    return f"{holder} (of a Spark query on {', '.join(holder_id.label.split('+'))})"
+
+
+class ClaimAcquirer:
+    """Acquires partitions of one group for `claim`: the caller calls `attempt` and `conflict.pause` until it has them.
+
+    `conflict` is the wait for holders. It ends when all partitions of an attempt are acquired; then another begins.
     """
 
     def __init__(
         self, settings: ClientSettings, group: str, claim: ClaimId, claim_timeout: float, *, reads_next: bool = False
     ) -> None:
-        """`claim_timeout` is as for `ClaimConflict`. With `reads_next` the caller reads right after it has acquired the
-        partition."""
+        """`claim_timeout` is as for `ClaimConflict`. With `reads_next` the caller reads as soon as it has the claim."""
         self._settings = settings
         self._new_conflict = partial(ClaimConflict, settings, group, claim, claim_timeout)
-        self._conflict = self._new_conflict()
+        self.conflict = self._new_conflict()
         self._reads_next = reads_next
 
     def attempt(
         self, targets: Sequence[ClaimTarget], timeout: float | None = None, were_ours: Collection[Partition] = ()
     ) -> list[ClaimAnswer]:
-        """Send one claim for each target, fence the predecessors that hold some of them, and return the answers in the
-        targets' order. Errors of `ClaimConflict.must_fence` are in the answers, too. `were_ours` are the partitions
-        that this run has held before."""
+        """Send claims as `send_claims` does, and fence the predecessors that hold some of the partitions. Errors of
+        `ClaimConflict.must_fence` are in the answers, too. This run has held `were_ours` before."""
         answers = send_claims(targets, timeout)
         if all(answer.position is not None for answer in answers):
-            self._conflict = self._new_conflict()
+            self.conflict = self._new_conflict()
             return answers
         if any(answer.error is not None and not isinstance(answer.error, TransportError) for answer in answers):
             return answers
-        fenced: list[int] = []
+        fences: dict[int, list[ServerRequest]] = {}
         for number, (target, answer) in enumerate(zip(targets, answers, strict=True)):
             if answer.holder is None:
                 continue
+            was_ours = target.partition in were_ours
             try:
-                was_ours = target.partition in were_ours
-                if self._conflict.must_fence(target.where, answer.holder, was_ours=was_ours):
-                    fenced.append(number)
-            except TubeMQError as error:
-                answers[number] = ClaimAnswer(error=error)
+                if not self.conflict.must_fence(target.where, answer.holder, was_ours=was_ours):
+                    continue
+            except TubeMQError as problem:
+                answers[number] = ClaimAnswer(error=problem)
                 return answers
-        self._fence(targets, answers, fenced, timeout)
-        return answers
-
-    def is_doubtful(self, target: ClaimTarget) -> bool:
-        """Return True if the next reader has to verify what it reads, see `ClaimConflict.is_doubtful`."""
-        return self._conflict.is_doubtful(target.where)
-
-    def pause(self) -> None:
-        """Sleep before the next attempt, as `ClaimConflict.pause` does."""
-        self._conflict.pause()
-
-    def _fence(
-        self, targets: Sequence[ClaimTarget], answers: list[ClaimAnswer], fenced: Sequence[int], timeout: float | None
-    ) -> None:
-        """Release the claims of the holders, and put errors into `answers`."""
-        requests: list[list[ServerRequest]] = []
-        for number in fenced:
-            target, holder = targets[number], answers[number].holder
-            assert holder is not None
-            requests.append([target.release(holder)])
+            fences[number] = [target.release(answer.holder)]
             if self._reads_next:
                 # A fetch of the holder may still be running. It has most likely ended when two fetches of ours have,
                 # and the messages of these are not used.
                 fetch = target.requests.fetch(target.broker, target.partition, target.client_id)
-                requests[-1] += [target.register(), fetch, fetch]
-        outcomes = iter(send_requests(self._settings, [one for several in requests for one in several], timeout))
-        for number, several in zip(fenced, requests, strict=True):
-            exchanges = [(request, next(outcomes)) for request in several]
+                fences[number] += [target.register(), fetch, fetch]
+        sent = [request for requests in fences.values() for request in requests]
+        outcomes = iter(send_requests(self._settings, sent, timeout))
+        for number, requests in fences.items():
+            exchanges = [(request, next(outcomes)) for request in requests]
             broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
             # A reader ignores a refused release: it meets the holder again, and `must_fence` limits how often.
             error = broken[0] if broken else None if self._reads_next else _release_error(*exchanges[0])
@@ -207,3 +322,4 @@ class ClaimAcquirer:
                 answers[number] = answers[number]._replace(was_fenced=True)
             else:
                 answers[number] = ClaimAnswer(error=error, is_answered=not broken)
+        return answers

@@ -1,11 +1,9 @@
 """Claims of a query's driver: the group's partitions that the driver holds between micro-batches.
 
-A held partition keeps other clients out, and the driver gets the store's end with one cheap request, a roll-back. For a
-batch the driver lends its claims: the tasks take the partitions over under client ids of their own. After the batch the
-driver takes them back and moves the group to the position that Spark has committed.
-
-Heartbeats keep the claims. If a broker has restarted, the driver claims its partitions again, with their positions. It
-does the same once an hour, because servers drop groups that are idle for long.
+A held partition keeps other clients out, and one cheap request, a roll-back, returns the store's end. For a batch the
+driver lends its claims: the tasks take the partitions over under client ids of their own. After the batch the driver
+takes them back and moves the group to the position that Spark has committed. Heartbeats keep the claims. The driver
+claims partitions again after a broker's restart, and once an hour, because servers drop groups that are idle for long.
 
 A client that takes a partition from a holder with fetches in flight must let the next reader verify what it reads, see
 `PartitionSnapshot.verify`. `DriverClaims` marks such partitions as doubtful until a task has read them and given them
@@ -19,13 +17,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, unwrap_seek
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
-from tubemq_spark.client.consumer.partition_claim import PartitionClaim
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
@@ -33,12 +29,41 @@ from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.lifecycle import ClaimEvent, ClaimState
+from tubemq_spark.protocol.lifecycle import CLAIM, ClaimEvent, ClaimState, Lifecycle
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
+
+_UNKNOWN_POSITION = GroupPosition(-1, -1)
+
+
+@dataclass
+class _PartitionClaim:
+    """The driver's claim on one partition, or its attempts to get one."""
+
+    life: Lifecycle[ClaimState, ClaimEvent]
+    client_id: str = ""  # under which the driver holds the partition, or has lent it
+    position: GroupPosition = _UNKNOWN_POSITION  # as the broker reported it last
+    claimed_at: float = 0.0  # on the monotonic clock
+    unanswered_id: str | None = None  # the client id of a claim that the broker may have made, but did not confirm
+    is_doubtful: bool = False  # a fetch of an earlier holder may still be running
+    becomes_doubtful: bool = False  # the claim will be doubtful when it is acquired
+    is_suspect: bool = False  # a heartbeat's reply says that the driver does not hold the partition
+    is_topic_unknown: bool = False
+    keep: bool = False  # `release` leaves the claim to expire
+
+    @property
+    def is_held(self) -> bool:
+        return self.life.state is ClaimState.HELD
+
+    def on_acquired(self, client_id: str, position: GroupPosition, now: float) -> None:
+        was_lent = self.life.state is ClaimState.LENT  # then a task has verified the partition
+        self.is_doubtful = self.becomes_doubtful or (self.is_doubtful and not was_lent)
+        self.becomes_doubtful = self.is_topic_unknown = False
+        self.life.on(ClaimEvent.REGISTERED)
+        self.client_id, self.position, self.claimed_at = client_id, position, now
 
 
 class DriverClaims:
@@ -46,23 +71,20 @@ class DriverClaims:
 
     def __init__(self, session: ConsumerSession, claim: ClaimId, claim_timeout: float) -> None:
         """`claim_timeout` is how many seconds to wait for a partition that another consumer holds."""
+        self.claim = claim
         self._session = session
-        self._claim = claim
+        self._settings = session.settings
         self._claim_timeout = claim_timeout
-        self._claims: dict[Partition, PartitionClaim] = {}
+        self._claims: dict[Partition, _PartitionClaim] = {}
         self._lock = threading.Lock()  # of the dictionary, which the heartbeat thread iterates over
         self._stop_heartbeat: Callable[[], None] | None = None
-        self._all_checked_at = self._clock.monotonic()
+        self._all_checked_at = self._settings.clock.monotonic()
         self._checks = 0  # how often the partitions were checked
 
     def __repr__(self) -> str:
         states = [claim.life.state.name for claim in self._claims.values()]
         counts = {state: states.count(state) for state in sorted(set(states))}
-        return f"<DriverClaims {self._claim} of group {self._session.group}: {counts}>"
-
-    @property
-    def claim(self) -> ClaimId:
-        return self._claim
+        return f"<DriverClaims {self.claim} of group {self._session.group}: {counts}>"
 
     def holds(self, partition: Partition) -> bool:
         return partition in self._claims and self._claims[partition].is_held
@@ -88,54 +110,50 @@ class DriverClaims:
         read_status: ReadStatus = ReadStatus.NORMAL,
         retry_for: float | None = None,
     ) -> None:
-        """Claim partitions, or take lent ones back. With a position the group moves there. Without, it stays where it
-        is, and a new group starts at the earliest or latest position as `read_status` says. `retry_for` is in seconds,
-        by default that of the settings.
+        """Claim partitions, or take lent ones back. Positions and `read_status` are as for `ClaimTarget`, `retry_for`
+        is in seconds, by default that of the settings.
 
         Raise `PartitionOccupiedError` if another consumer holds one of them for too long, `FencedError` if a newer run
         of this query does, `TransportError` with the `unserved` partitions if a broker does not answer. A planner of a
         batch read must call `take_some`: it must not wait for siblings while it holds partitions.
         """
-        self._take(dict(positions), read_status, retry_for, self.new_acquirer(), some=False)
+        self._take(positions, read_status, self.new_acquirer(), retry_for)
 
     def take_some(
         self, partitions: Iterable[Partition], acquirer: ClaimAcquirer, read_status: ReadStatus = ReadStatus.NORMAL
     ) -> set[Partition]:
-        """Claim those of `partitions` that no other client holds, at least one, and return them. The group stays where
-        it is.
-
-        This waits only while the driver has none of them, because two clients that wait with empty hands never block
-        each other. `acquirer` limits the wait over several calls. Raise as `take` does.
+        """Claim those of `partitions` that no other client holds, at least one, and return them. The group does not
+        move. This waits only while the driver has none of them, because two clients that wait and hold nothing never
+        block each other. `acquirer` limits the wait over several calls. Raise as `take` does.
         """
-        missing: dict[Partition, int | None] = dict.fromkeys(partitions)
-        wanted = set(missing)
-        self._take(missing, read_status, None, acquirer, some=True)
-        return wanted - missing.keys()
+        return self._take(dict.fromkeys(partitions), read_status, acquirer, some=True)
 
     def new_acquirer(self) -> ClaimAcquirer:
-        return ClaimAcquirer(self._session.settings, self._session.group, self._claim, self._claim_timeout)
+        return ClaimAcquirer(self._settings, self._session.group, self.claim, self._claim_timeout)
 
     def _take(
         self,
-        missing: dict[Partition, int | None],
+        positions: Mapping[Partition, int | None],
         read_status: ReadStatus,
-        retry_for: float | None,
         acquirer: ClaimAcquirer,
+        retry_for: float | None = None,
         *,
-        some: bool,
-    ) -> None:
-        wanted = len(missing)
-        retry_for = self._session.settings.retry_for if retry_for is None else retry_for
-        retries = self._retries(f"claiming partitions of group {self._session.group}", retry_for)
+        some: bool = False,
+    ) -> set[Partition]:
+        missing = dict(positions)
+        retry_for = self._settings.retry_for if retry_for is None else retry_for
+        what = f"claiming partitions of group {self._session.group}"
+        retries = Retries(_log, what, retry_for, clock=self._settings.clock)
         while missing:
             error = self._attempt(missing, read_status, acquirer)
             if error is None:
                 retries.progress()
-            if some and len(missing) < wanted:
-                return
+            if some and len(missing) < len(positions):
+                break
             if error is not None and not retries.failed(f"{error}; {len(missing)} partitions are missing"):
                 raise self._gave_up(error, missing, retry_for) from None
-            acquirer.pause()
+            acquirer.conflict.pause()
+        return positions.keys() - missing.keys()
 
     def _attempt(
         self,
@@ -146,9 +164,7 @@ class DriverClaims:
     ) -> TransportError | None:
         """Claim all of `missing` once and remove the acquired ones. Return an error if a later attempt may succeed."""
         if self._stop_heartbeat is None:
-            self._stop_heartbeat = HEARTBEAT.keep(
-                self._send_heartbeats, self._session.settings.timings.heartbeat_period
-            )
+            self._stop_heartbeat = HEARTBEAT.keep(self._send_heartbeats, self._settings.timings.heartbeat_period)
         requests = self._requests()
         targets = [
             ClaimTarget(
@@ -156,7 +172,7 @@ class DriverClaims:
                 self._session.broker(partition),
                 partition,
                 # A held partition keeps its client id. The broker would refuse a newer one at first.
-                self._claims[partition].client_id if self.holds(partition) else str(self._claim),
+                self._claims[partition].client_id if self.holds(partition) else str(self.claim),
                 position,
                 read_status,
             )
@@ -165,15 +181,14 @@ class DriverClaims:
         answers = acquirer.attempt(targets, timeout, {partition for partition in missing if self.client_id(partition)})
         retryable: TransportError | None = None
         fatal: TubeMQError | None = None  # raised after all answers, so that `release` knows the other claims
-        now = self._clock.monotonic()
         for target, answer in zip(targets, answers, strict=True):
             claim = self._claim_on(target.partition)
             claim.unanswered_id = None if answer.is_answered else target.client_id
             claim.is_topic_unknown = claim.is_topic_unknown or answer.is_unknown_topic
             if answer.position is not None:
-                claim.on_acquired(target.client_id, answer.position, now)
+                claim.on_acquired(target.client_id, answer.position, self._settings.clock.monotonic())
                 del missing[target.partition]
-            elif acquirer.is_doubtful(target):
+            elif acquirer.conflict.is_doubtful(target.where):
                 claim.becomes_doubtful = True
             if isinstance(answer.error, TransportError):
                 retryable = answer.error
@@ -188,21 +203,22 @@ class DriverClaims:
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the earliest position of each held partition.
 
-        Only a register below that position reports it. This register moves the group, until the next request of the
-        same write moves it back. One partition of each store is asked.
+        Only a register below it reports it, and the next request of the same write moves the group back. One partition
+        of each store is asked.
         """
         wanted = list(partitions)
         asked = list({partition.store: partition for partition in wanted}.values())
-        retry_for = self._session.settings.retry_for
-        retries = self._retries(f"asking for the beginnings of stores in group {self._session.group}", retry_for)
+        retry_for = self._settings.retry_for
+        what = f"asking for the beginnings of stores in group {self._session.group}"
+        retries = Retries(_log, what, retry_for, clock=self._settings.clock)
         while True:
             register = self._requests().register
             requests = [
-                register(self._session.broker(partition), partition, self._claims[partition].client_id, position)
+                register(*self._place(partition), position)
                 for partition in asked
                 for position in (0, self._claims[partition].position.group)
             ]
-            outcomes = send_requests(self._session.settings, requests)
+            outcomes = send_requests(self._settings, requests)
             try:  # the replies to the second requests, too, because the groups must be back
                 replies = [unwrap_seek(exchange) for exchange in zip(requests, outcomes, strict=True)]
             except TransportError as error:
@@ -215,12 +231,11 @@ class DriverClaims:
     def refresh(self, older_than: float) -> None:
         """Update the store ends of all held partitions, but those claimed after `older_than` on the monotonic clock.
 
-        Partitions of one store have one end, so the driver asks one of them, a different one each time. Heartbeats
-        watch the claims of the others. If a broker gives an unexpected answer, and once a minute, the driver asks all.
-        It claims a partition again if the broker forgot the claim, and moves a group back that another client moved.
-        Raise as `take` does.
+        Partitions of one store have one end, so the driver asks one of them, another one each time; heartbeats watch
+        the others. After an unexpected answer, and once a minute, it asks all. It claims a partition again if the
+        broker forgot the claim, and moves a group back that another client moved. Raise as `take` does.
         """
-        now = self._clock.monotonic()
+        now = self._settings.clock.monotonic()
         held = [p for p, claim in self._claims.items() if claim.is_held and claim.claimed_at < older_than]
         checked = self._partitions_to_check(held, now)
         ends, lost = self._check([partition for partition in held if partition in checked])
@@ -232,10 +247,9 @@ class DriverClaims:
         for partition, claim in self._claims.items():
             if claim.is_held and partition.store in ends:
                 claim.position = GroupPosition(claim.position.group, ends[partition.store])
-        claim_again_after = self._session.settings.timings.claim_again_after
         for partition in held:
             claim = self._claims[partition]
-            if claim.is_held and now - claim.claimed_at > claim_again_after:
+            if claim.is_held and now - claim.claimed_at > self._settings.timings.claim_again_after:
                 lost[partition] = claim.position.group
         self.take(lost)
 
@@ -254,37 +268,31 @@ class DriverClaims:
         return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
 
     def _is_full_check_due(self, now: float) -> bool:
-        return now - self._all_checked_at >= self._session.settings.timings.all_partitions_check
+        return now - self._all_checked_at >= self._settings.timings.all_partitions_check
 
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""
         roll_back = self._requests().roll_back
-        requests = [
-            roll_back(self._session.broker(partition), partition, self._claims[partition].client_id)
-            for partition in partitions
-        ]
-        outcomes = send_requests(self._session.settings, requests)
+        requests = [roll_back(*self._place(partition)) for partition in partitions]
         ends: dict[Store, int] = {}
         lost: dict[Partition, int | None] = {}
-        for partition, request, outcome in zip(partitions, requests, outcomes, strict=True):
+        outcomes = zip(requests, send_requests(self._settings, requests), strict=True)
+        for partition, (request, outcome) in zip(partitions, outcomes, strict=True):
             claim = self._claims[partition]
             try:
                 reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
+                if reply.errCode != ErrCode.SUCCESS:
+                    raise TransportError(f"{partition}: the broker forgot the claim ({reply.errCode} {reply.errMsg})")
+                if reply.currOffset == claim.position.group:
+                    ends[partition.store] = reply.maxOffset
+                    continue
+                _log.warning(
+                    "%s: another client moved group %s to %d; the driver moves it back to %d, because the query's "
+                    "checkpoint decides", partition, self._session.group, reply.currOffset, claim.position.group,
+                )  # fmt: skip
             except TransportError as error:
                 _log.info("%s", error)
                 claim.life.on(ClaimEvent.REFUSED)
-            else:
-                if reply.errCode != ErrCode.SUCCESS:
-                    _log.info("%s: the broker has forgotten the claim (%d %s)", partition, reply.errCode, reply.errMsg)
-                    claim.life.on(ClaimEvent.REFUSED)
-                elif reply.currOffset == claim.position.group:
-                    ends[partition.store] = reply.maxOffset
-                    continue
-                else:
-                    _log.warning(
-                        "%s: another client moved group %s to %d; the driver moves it back to %d, because the query's "
-                        "checkpoint decides", partition, self._session.group, reply.currOffset, claim.position.group,
-                    )  # fmt: skip
             lost[partition] = claim.position.group
         return ends, lost
 
@@ -292,30 +300,25 @@ class DriverClaims:
 
     def lend(self, partitions: Iterable[Partition]) -> None:
         """Let tasks take these partitions over."""
-        with self._lock:
-            for partition in partitions:
-                self._claims.setdefault(partition, PartitionClaim.on(partition)).life.on(ClaimEvent.LENT)
+        for partition in partitions:
+            self._claim_on(partition).life.on(ClaimEvent.LENT)
 
     def next_batch(self) -> ClaimId:
         """Return the claim from which the next batch's tasks derive theirs. The driver's later claims are newer."""
-        current = self._claim
-        self._claim = replace(current, batch=current.batch + 1)
+        current = self.claim
+        self.claim = replace(current, batch=current.batch + 1)
         return current
 
     def restore(self, positions: Mapping[Partition, int]) -> None:
         """Take partitions back, also from killed tasks, and move the group, as far as the brokers answer at once. Raise
-        nothing.
-
-        `release` keeps a claim that was taken from a killed task. So the next run meets it and verifies what it reads.
-        The broker soon lets the claim expire.
-        """
-        timeout = self._close_timeout
+        nothing. `release` lets a claim that was taken from a killed task expire: the next run meets it before that, and
+        verifies what it reads."""
         missing: dict[Partition, int | None] = dict(positions)
         acquirer = self.new_acquirer()
         with suppress(TubeMQError):
-            self._attempt(missing, ReadStatus.NORMAL, acquirer, timeout)
+            self._attempt(missing, ReadStatus.NORMAL, acquirer, self._close_timeout)
             if missing:
-                self._attempt(missing, ReadStatus.NORMAL, acquirer, timeout)
+                self._attempt(missing, ReadStatus.NORMAL, acquirer, self._close_timeout)
         for partition, claim in self._claims.items():
             claim.keep = partition in positions and claim.is_doubtful
 
@@ -334,7 +337,7 @@ class DriverClaims:
                 self._claims.pop(partition, None)
 
     def release(self) -> None:
-        """Release all held partitions; the group stays where it is. This raises nothing and does not wait for long."""
+        """Release all held partitions; the group does not move. This raises nothing and does not wait for long."""
         if self._stop_heartbeat is not None:
             self._stop_heartbeat()
             self._stop_heartbeat = None
@@ -345,7 +348,7 @@ class DriverClaims:
             self._claims = {p: claim for p, claim in self._claims.items() if claim.life.state is ClaimState.FREE}
         unregister = self._requests().unregister
         requests = [unregister(self._session.broker(partition), partition, name) for partition, name in held]
-        send_requests(self._session.settings, requests, self._close_timeout)
+        send_requests(self._settings, requests, self._close_timeout)
 
     def _send_heartbeats(self) -> None:
         with self._lock:
@@ -355,40 +358,34 @@ class DriverClaims:
                 # driver does not hold it, which does no harm.
                 if claim.client_id and claim.life.state in (ClaimState.HELD, ClaimState.LENT):
                     held.setdefault((self._session.broker(partition), claim.client_id), []).append(partition)
-        settings = self._session.settings
+        settings = self._settings
         heartbeat = self._requests().heartbeat
         requests = [heartbeat(broker, client_id, partitions) for (broker, client_id), partitions in held.items()]
         outcomes = send_requests(settings, requests, min(settings.timings.reader_close_timeout, settings.rpc_timeout))
-        suspects: set[Partition] = set()
         for (broker, _), request, outcome in zip(held, requests, outcomes, strict=True):
             # The next `refresh` meets a broker's errors, too, and handles them.
-            with suppress(TubeMQError):
+            with suppress(TubeMQError), self._lock:
                 reply = unwrap_reply(outcome, broker_pb.HeartBeatResponseB2C, request.what)
                 for failure in reply.failureInfo:
                     _, topic, partition_id = parse_failure_info(failure)
-                    suspects.add(Partition(broker.broker_id, topic, partition_id))
-        with self._lock:
-            for partition in suspects & self._claims.keys():
-                self._claims[partition].is_suspect = True
-
-    @property
-    def _clock(self) -> Clock:
-        return self._session.settings.clock
+                    partition = Partition(broker.broker_id, topic, partition_id)
+                    if partition in self._claims:
+                        self._claims[partition].is_suspect = True
 
     @property
     def _close_timeout(self) -> float:
-        settings = self._session.settings
-        return min(settings.timings.claims_close_timeout, settings.rpc_timeout)
+        return min(self._settings.timings.claims_close_timeout, self._settings.rpc_timeout)
 
-    def _claim_on(self, partition: Partition) -> PartitionClaim:
+    def _place(self, partition: Partition) -> tuple[Broker, Partition, str]:
+        return self._session.broker(partition), partition, self._claims[partition].client_id
+
+    def _claim_on(self, partition: Partition) -> _PartitionClaim:
+        life = Lifecycle(f"the driver's claim on {partition}", ClaimState.FREE, CLAIM)
         with self._lock:
-            return self._claims.setdefault(partition, PartitionClaim.on(partition))
+            return self._claims.setdefault(partition, _PartitionClaim(life))
 
     def _requests(self) -> GroupRequests:
-        return GroupRequests(self._session.settings, self._session.group, self._session.token)
-
-    def _retries(self, what: str, seconds: float) -> Retries:
-        return Retries(_log, what, seconds, clock=self._clock)
+        return GroupRequests(self._settings, self._session.group, self._session.token)
 
     @staticmethod
     def _gave_up(error: TransportError, partitions: Iterable[Partition], seconds: float) -> TransportError:

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.broker_locator import BrokerLocator
-from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.read_progress import ReadProgress
@@ -45,41 +43,19 @@ class _InFlight(NamedTuple):
 class FetchLoop:
     """Reads ranges of one partition under `claim`."""
 
-    def __init__(
-        self,
-        requests: GroupRequests,
-        filters: tuple[str, ...],
-        claim: TaskClaim,
-        locator: BrokerLocator,
-        throttle: FetchThrottle,
-    ) -> None:
-        self._requests = requests
-        self._settings = requests.settings
-        self._filters = filters
+    def __init__(self, claim: TaskClaim, filters: tuple[str, ...], throttle: FetchThrottle) -> None:
         self._claim = claim
-        self._locator = locator
+        self._locator = claim.locator
+        self._settings = claim.requests.settings
+        self._filters = filters
         self._throttle = throttle
-        self._progress = ReadProgress(requests.settings, locator)
-        self._range: ExactRange | None = None
+        self._progress = ReadProgress(self._settings, claim.locator)
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
-
         self._is_served = False  # the last reply to a fetch brought messages or a rate limit
 
-    def __repr__(self) -> str:
-        return f"<FetchLoop of {self._range!r}>"
-
-    @property
-    def known_position(self) -> int | None:
-        """The proven position of the group after a complete read, else None."""
-        return self._range.start if self._range is not None and self._range.done else None
-
     def read(self, exact: ExactRange) -> Iterator[FetchedBatch]:
-        """Yield the batches of the range in order, each after a proof that the claim is held.
-
-        Raise `TransportError` or `ServerError` after too long without progress, and as `TaskClaim.acquire` and
-        `ExactRange` do.
-        """
-        self._range = exact
+        """Yield the batches of the range in order, each after a proof that the claim is held. Raise `TransportError` or
+        `ServerError` after too long without progress, and as `TaskClaim.acquire` and `ExactRange` do."""
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
@@ -90,9 +66,9 @@ class FetchLoop:
             except ProtocolError as error:
                 raise ProtocolError(f"{self._locator.where}: {error}") from None
             except _ClaimRefusedError as refusal:
-                self._claim.on_refused()
+                self._claim.is_held = False
                 exact.on_disconnect()
-                self._progress.on_claim_refused(refusal)
+                self._progress.on_failed(refusal)
             except TransportError as error:
                 _log.info("%s: %s; trying again", self._locator.where, error)
                 self._claim.on_disconnect()
@@ -101,16 +77,9 @@ class FetchLoop:
                 self._locator.on_failed()
 
     def _read_over(
-        self,
-        connection: Connection,
-        exact: ExactRange,
-        complete: deque[FetchedBatch],
-        sought: GroupPosition | None,
+        self, connection: Connection, exact: ExactRange, complete: deque[FetchedBatch], sought: GroupPosition | None
     ) -> Iterator[FetchedBatch]:
-        """Yield batches until the range is complete or the connection breaks.
-
-        `sought` is the reply to the first seek, if the claim was a seek.
-        """
+        """Yield batches until the range is complete. `sought` is the reply to the first seek, if the claim was one."""
         claim, progress, clock = self._claim, self._progress, self._settings.clock
         to_send: deque[Command] = deque()
         in_flight: deque[_InFlight] = deque()
@@ -164,14 +133,14 @@ class FetchLoop:
         )
 
     def _request(self, command: Command) -> ServerRequest:
-        broker, partition, client_id = self._locator.broker, self._locator.partition, self._claim.client_id
+        requests, place = self._claim.requests, self._claim.place
         if command.action is Action.FETCH:
-            return self._requests.fetch(broker, partition, client_id, escape=self._throttle.esc_flow_ctrl)
+            return requests.fetch(*place, escape=self._throttle.esc_flow_ctrl)
         if command.action is Action.SEEK:
-            return self._requests.register(broker, partition, client_id, command.position, filters=self._filters)
+            return requests.register(*place, command.position, filters=self._filters)
         if command.action is Action.FIND_FLUSHED_END:
-            return self._requests.register(broker, partition, client_id, command.position, policy=READ_FILES)
-        return self._requests.roll_back(broker, partition, client_id)
+            return requests.register(*place, command.position, policy=READ_FILES)
+        return requests.roll_back(*place)
 
     def _drain(self, connection: Connection, in_flight: deque[_InFlight]) -> None:
         """Wait until the broker has handled all requests, as long as it can be reached."""
@@ -216,11 +185,11 @@ class FetchLoop:
             is_stuck = not reply.messages and reply.currOffset == self._empty_at
             self._empty_at = None if reply.messages else reply.currOffset
             if is_stuck:  # normal once or twice, for example at the end of a segment
-                self._progress.on_nothing(code, f"no messages, and the position stays at {reply.currOffset}")
+                self._progress.last_reply = code, f"no messages, and the position stays at {reply.currOffset}"
                 return 0.0
             self._progress.on_fetched()
             return None
-        self._progress.on_nothing(code, reply.errMsg)
+        self._progress.last_reply = code, reply.errMsg
         if code == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
             self._throttle.on_limited(reply.minLimitTime)
             exact.on_not_found(NotFound.WAIT)

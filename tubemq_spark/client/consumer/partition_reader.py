@@ -1,27 +1,29 @@
 """The partition consumer of a task: it reads an exact range of offsets and leaves the group where it found it.
 
-A message passes `FetchLoop` (requests in flight), `RangeVerifier` (exactness) and `PartitionReader` (data loss). All
-requests run under a `TaskClaim`.
+A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactness, data loss). All requests run under a
+`TaskClaim`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 
-from tubemq_spark.client.consumer.broker_locator import BrokerLocator
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.fetch_loop import FetchLoop
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
+from tubemq_spark.client.consumer.probe import has_message_at
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.range_verifier import RangeVerifier
+from tubemq_spark.client.consumer.read_progress import BrokerLocator
 from tubemq_spark.client.consumer.task_claim import TaskClaim
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
-from tubemq_spark.errors import DataLossError
+from tubemq_spark.errors import DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
-from tubemq_spark.protocol.data_loss import remaining_range
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
+from tubemq_spark.protocol.data_loss import ReplacedMessageCheck, remaining_range
+from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.metadata import Broker
 
@@ -50,24 +52,17 @@ class PartitionReader:
         group. `find_broker` returns the new address of a broker that cannot be reached."""
         self._wanted = wanted
         self._loss_policy = loss_policy
-        self._heartbeat_period = settings.timings.heartbeat_period
         requests = GroupRequests(settings, group, token)
         locator = BrokerLocator(settings, wanted.partition, snapshot.broker, find_broker)
-        throttle = FetchThrottle(
-            snapshot.flow_rules,
-            bool(wanted.filters),
-            where=f"{wanted.partition} for group {group}",
-            clock=settings.clock,
-        )
-        self._claim = TaskClaim(
-            requests, claim, wanted, snapshot, locator, claim_timeout=claim_timeout, is_first=is_first
-        )
-        self._loop = FetchLoop(requests, wanted.filters, self._claim, locator, throttle)
-        depth = 1 if throttle.one_at_a_time else DEPTH
-        self._verifier = RangeVerifier(requests, wanted, self._claim, locator, self._loop, depth)
+        self._claim = TaskClaim(requests, claim, wanted, snapshot, locator, claim_timeout, is_first=is_first)
+        where = f"{wanted.partition} for group {group}"
+        throttle = FetchThrottle(snapshot.flow_rules, bool(wanted.filters), where=where, clock=settings.clock)
+        self._loop = FetchLoop(self._claim, wanted.filters, throttle)
+        self._exact: ExactRange | None = None  # what the reader reads now
+        self._depth = 1 if throttle.one_at_a_time else DEPTH
 
     def __repr__(self) -> str:
-        return f"<PartitionReader {self._claim.client_id}: {self._loop!r}>"
+        return f"<PartitionReader {self._claim.client_id}: {self._exact!r}>"
 
     def batches(self) -> Generator[FetchedBatch, None, None]:
         """Yield the range's messages in order, a few thousand at a time.
@@ -78,14 +73,19 @@ class PartitionReader:
         range is not whole, `TransportError` or `ServerError` if the broker does not answer, or refuses, for longer than
         the settings' `retry_for`.
         """
-        stop_heartbeat = HEARTBEAT.keep(self._claim.send_heartbeat, self._heartbeat_period)
+        heartbeat_period = self._claim.requests.settings.timings.heartbeat_period
+        stop_heartbeat = HEARTBEAT.keep(self._claim.send_heartbeat, heartbeat_period)
         start, end = self._wanted.start, self._wanted.end
         losses = 0
         try:
             while start < end:
                 delivered = DeliveredLog()
                 try:
-                    yield from self._verifier.read(start, end, delivered)
+                    for batch in self._read(start, end):
+                        delivered.add(batch)
+                        yield batch
+                    while self._claim.is_doubtful:
+                        self._read_again(start, end, delivered)
                     return
                 except DataLossError as loss:
                     losses = 1 if delivered.last else losses + 1
@@ -95,4 +95,44 @@ class PartitionReader:
                     start, end = remaining_range(start, end, loss, delivered)  # smaller each time, so the loop ends
         finally:
             stop_heartbeat()
-            self._claim.release(self._loop.known_position)
+            self._claim.release(self._exact.start if self._exact is not None and self._exact.done else None)
+
+    def _read(self, start: int, end: int) -> Iterator[FetchedBatch]:
+        """Yield the batches of [start, end), a part of the wanted range.
+
+        Raise `DataLossError` or `PositionMovedError` if the range is not whole, else as `FetchLoop.read`.
+        """
+        wanted = self._wanted
+        ids = wanted.ids if end == wanted.end else wanted.ids._replace(last=None)
+        check = ReplacedMessageCheck(wanted.partition, start, end, ids)
+        self._exact = ExactRange(wanted.partition, start, end, owns_store=wanted.owns_store, depth=self._depth)
+        for batch in self._loop.read(self._exact):
+            check.add(batch)
+            yield batch
+        # A broker that has not restarted has replaced no messages. If the last entry of the range still has the message
+        # that it had when the range was planned, none was replaced either.
+        if self._claim.same_broker or not check.finds_replacement:
+            return
+        place = *self._claim.place, end - INDEX_MSG_UNIT_SIZE
+        try:
+            if ids.last is None or not has_message_at(self._claim.requests, *place, ids.last, back_to=start):
+                raise check.error()
+        except TransportError:
+            self._claim.on_disconnect()
+            raise
+
+    def _read_again(self, start: int, end: int, delivered: DeliveredLog) -> None:
+        """Read the range once more, and raise `PositionMovedError` if it differs from what was delivered."""
+        self._claim.is_doubtful = False
+        delivered.restart()
+        is_same = True
+        try:
+            for batch in self._read(start, end):
+                is_same = not delivered.add(batch) and is_same
+        except ValueError:
+            is_same = False
+        if not is_same or delivered.awaited is not None:
+            raise PositionMovedError(
+                f"{self._claim.locator.where}: two readings of [{start}, {end}) differ, because a fetch of an earlier "
+                "attempt moved the group's position. Run the batch again"
+            )

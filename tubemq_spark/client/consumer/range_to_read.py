@@ -1,5 +1,4 @@
-"""What one reader reads, and what the planner knew about the partition's broker and group: values that travel to
-executors."""
+"""What one reader reads, and what its planner knew: values that travel to executors."""
 
 from __future__ import annotations
 
@@ -15,13 +14,10 @@ class RangeToRead:
     """The messages of one partition from offset `start` (inclusive) to `end` (exclusive), in bytes of the index, 28 a
     message. All fields describe the data and stay true however late the range is read.
 
-    `owns_store` is True if the partition shares its store with no other partition and no filter is set.
-
-    `filters` are the message types that the broker is asked for; none asks for all. The broker compares hash codes, so
-    messages of other types may come, too.
-
-    `ids` are the message ids that the range had when it was planned, as far as they are known. A broker that crashed
-    since then may have given the positions to other messages. These have other ids and do not belong to the range.
+    `owns_store` is True if the partition shares its store with no other partition and no filter is set. `filters` are
+    the message types that the broker is asked for, none for all; it compares hash codes, so messages of other types may
+    come, too. `ids` are the message ids that the range had when it was planned, as far as they are known. A broker that
+    crashed since then may have given the positions to other messages, which do not belong to the range.
     """
 
     partition: Partition
@@ -36,15 +32,10 @@ class RangeToRead:
 class PartitionSnapshot:
     """The state of a partition's broker and consumer group when its range was planned. It may have changed since.
 
-    `previous_client_id` is the client id of the driver's claim, which the reader may take over without asking.
-
-    `verify` is True if a fetch of an earlier holder may still be running at the broker. The reader then reads the range
-    twice and compares.
-
-    `group_position` is the group's position. The reader leaves the group where it finds it, or at `group_position` if a
-    killed reader may have moved the group. With None the reader leaves the group at the start of the range.
-
-    `flow_rules` are the master's rate limits for the group.
+    The reader takes the driver's claim, of `previous_client_id`, over without asking. With `verify` a fetch of an
+    earlier holder may still be running, so the reader reads the range twice and compares. It leaves the group where it
+    finds it, or at `group_position` if a killed reader may have moved the group; with None it leaves the group at the
+    start of the range. `flow_rules` are the master's rate limits for the group.
     """
 
     broker: Broker

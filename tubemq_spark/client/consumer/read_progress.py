@@ -1,19 +1,50 @@
-"""Retry limits of a reader: what counts as progress, how long it waits without any, and the errors at the end."""
+"""Retry limits of a reader: what counts as progress, when it looks for its broker, and the errors at the end."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tubemq_spark.client.backoff import Deadline
-from tubemq_spark.client.consumer.broker_locator import BrokerLocator
 from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, code_name
+from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 
 _MAX_REREADS = 20  # in a row, each ended by a broken connection before the reader came to a new message
+
+
+class BrokerLocator:
+    """Knows where the broker of `partition` is. It asks `find_broker` after some seconds without a connection."""
+
+    def __init__(
+        self, settings: ClientSettings, partition: Partition, broker: Broker, find_broker: Callable[[Broker], Broker]
+    ) -> None:
+        self.partition = partition
+        self.broker = broker
+        self._settings = settings
+        self._find_broker = find_broker
+        self._unreachable_since: float | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.partition} at {self.broker}"
+
+    def on_connected(self) -> None:
+        self._unreachable_since = None
+
+    def on_failed(self) -> None:
+        now = self._settings.clock.monotonic()
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        elif now - self._unreachable_since >= self._settings.timings.broker_lookup_after:
+            found = self._find_broker(self.broker)
+            if found != self.broker:
+                _log.warning("%s: the broker has moved to %s", self.where, found.address)
+                self.broker = found
 
 
 class ReadProgress:
@@ -23,7 +54,7 @@ class ReadProgress:
         self._settings = settings
         self._locator = locator
         self.retries = Retries(_log, f"reading {locator.where}", settings.retry_for, clock=settings.clock)
-        self._last_reply = -1, ""  # code and text of the last fetch without messages
+        self.last_reply = -1, ""  # code and text of the last fetch without messages
         self._has_fetched = False  # since the last broken connection
         self._rereads = 0  # readings in a row that a broken connection ended
         self._new_messages_due = Deadline(settings.retry_for, settings.clock)
@@ -37,14 +68,10 @@ class ReadProgress:
         self.retries.progress()
         self._rereads, self._new_messages_due = 0, Deadline(self._settings.retry_for, self._settings.clock)
 
-    def on_nothing(self, code: int, message: str) -> None:
-        """Record the reply to a fetch that brought no messages."""
-        self._last_reply = code, message
-
-    def on_claim_refused(self, reason: object) -> None:
-        """Pause before the claim is acquired again."""
-        if not self.retries.failed(reason):
-            raise self._gave_up(str(reason)) from None
+    def on_failed(self, problem: object) -> None:
+        """Pause before the next attempt. Raise `TransportError` after too long without progress."""
+        if not self.retries.failed(problem):
+            raise self._gave_up(problem) from None
 
     def on_disconnect(self, error: TransportError) -> None:
         """Pause before the next connection. Fetches are progress for the retries. So a connection that always breaks
@@ -52,46 +79,38 @@ class ReadProgress:
         self._rereads += self._has_fetched
         self._has_fetched = False
         if self._rereads > _MAX_REREADS and self._new_messages_due.passed:
-            raise self._gave_up(
-                f"the connection broke {self._rereads} times before the reader came further than before: {error}"
-            ) from None
-        if not self.retries.failed(error):
-            raise self._gave_up(str(error)) from None
+            problem = f"the connection broke {self._rereads} times before the reader came further than before: {error}"
+            raise self._gave_up(problem) from None
+        self.on_failed(error)
 
     def pause(self, seconds: float, waits_for_flush: tuple[int, int] | None) -> None:
         """Pause for at least `seconds` before the next fetch. Raise `ServerError` after too long without messages."""
-        code, message = self._last_reply
+        code, message = self.last_reply
+        reply = f"the last answer to a fetch was {code} {code_name(code)}: {message}"
         if code in (ErrCode.SUCCESS, ErrCode.NOT_FOUND):  # both are normal for a while
             goes_on = self.retries.pause(seconds)
         else:
-            problem = f"the last answer to a fetch was {code} {code_name(code)}: {message}"
-            goes_on = self.retries.failed(problem, seconds)
-        if not goes_on:
-            raise self._no_messages() if waits_for_flush is None else self._not_flushed(*waits_for_flush)
+            goes_on = self.retries.failed(reply, seconds)
+        if goes_on:
+            return
+        retry_for = f"{self._settings.retry_for:g} s"
+        if waits_for_flush is None:
+            problem = (
+                f"nothing came for {retry_for}, {reply}. Check that the topic is open for reading and the broker in "
+                "service"
+            )
+        else:
+            begin, end = waits_for_flush
+            code, message = ErrCode.NOT_FOUND, "not flushed"
+            problem = (
+                f"not every entry of [{begin}, {end}) gave a message while the broker had them in its memory, where it "
+                f"leaves out messages that are too long, and in {retry_for} it did not write them to files. Raise "
+                "option 'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or lower that"
+            )
+        raise ServerError(f"{self._locator.where}: {problem}", code=code, name=code_name(code), message=message)
 
-    def _gave_up(self, why: str) -> TransportError:
+    def _gave_up(self, problem: object) -> TransportError:
         return TransportError(
-            f"{self._locator.where}: gave up after {self._settings.retry_for:g} s without progress: {why}. Check that "
-            "the broker runs and can be reached from the executors"
-        )
-
-    def _not_flushed(self, begin: int, end: int) -> ServerError:
-        return ServerError(
-            f"{self._locator.where}: not every entry of [{begin}, {end}) gave a message while the broker had them in "
-            "its memory, where it leaves out messages that are too long, and in "
-            f"{self._settings.retry_for:g} s it did not write them to files. Raise option "
-            "'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or lower that",
-            code=ErrCode.NOT_FOUND,
-            name=code_name(ErrCode.NOT_FOUND),
-            message="not flushed",
-        )
-
-    def _no_messages(self) -> ServerError:
-        code, message = self._last_reply
-        return ServerError(
-            f"{self._locator.where}: nothing came for {self._settings.retry_for:g} s, the last answer to a fetch was "
-            f"{code} {code_name(code)}: {message}. Check that the topic is open for reading and the broker in service",
-            code=code,
-            name=code_name(code),
-            message=message,
+            f"{self._locator.where}: gave up after {self._settings.retry_for:g} s without progress: {problem}. Check "
+            "that the broker runs and can be reached from the executors"
         )

@@ -1,9 +1,8 @@
 """The claim of a task on the partition that it reads: acquire, prove, keep alive, release.
 
-A release does not cancel a fetch that the broker is already running. The broker then advances the next owner's cursor,
-and that owner skips messages. So a task releases its claim only after all its fetches were answered. A task that takes
-over from a client that may have left fetches running, or that continues over a new connection, is doubtful: it must
-read the range twice and compare.
+A release does not cancel a running fetch, which then moves the next owner's cursor (see `claim_acquirer`). So a task
+releases its claim only after all its fetches were answered. A task that takes over from a client that may have left
+fetches running, or that continues over a new connection, is doubtful: it must read the range twice and compare.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tubemq_spark.client.consumer.broker_locator import BrokerLocator
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.read_progress import BrokerLocator
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
@@ -22,7 +21,7 @@ from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, reaction_to
-from tubemq_spark.protocol.metadata import parse_failure_info
+from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
@@ -32,23 +31,17 @@ _log = logging.getLogger(__name__)
 class _GroupReturn:
     """Decides where a task leaves the group. `found` is where it stood before this task moved it."""
 
-    start: int
-    end: int
+    wanted: RangeToRead
     planned: int | None
     may_be_moved: bool  # an earlier reader of this range may have moved the group, before this task found it
     found: int | None = None
 
     @property
-    def is_found(self) -> bool:
-        """Return True if the task may move the group."""
-        return self.planned is None or self.found is not None
-
-    @property
     def position(self) -> int | None:
         """None if this task did not move the group."""
         if self.planned is None:
-            return self.start
-        if self.found is not None and self.may_be_moved and self.start <= self.found <= self.end:
+            return self.wanted.start
+        if self.found is not None and self.may_be_moved and self.wanted.start <= self.found <= self.wanted.end:
             return self.planned  # a reader of this range that is killed leaves the group inside the range
         return self.found
 
@@ -67,27 +60,30 @@ class TaskClaim:
         wanted: RangeToRead,
         snapshot: PartitionSnapshot,
         locator: BrokerLocator,
-        *,
         claim_timeout: float,
+        *,
         is_first: bool,
     ) -> None:
         """`is_first` is True if no earlier attempt of this task can have moved the group."""
+        self.requests = requests
+        self.locator = locator
         self.client_id = str(claim)
+        self.is_held = False
         self.is_doubtful = snapshot.verify
         self.same_broker = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
-        self._requests = requests
-        self._filters = wanted.filters
-        self._locator = locator
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)
         self._previous_client_id = snapshot.previous_client_id
-        self._group = _GroupReturn(wanted.start, wanted.end, snapshot.group_position, may_be_moved=not is_first)
-        self._is_held = False
+        self._group = _GroupReturn(wanted, snapshot.group_position, may_be_moved=not is_first)
         self._may_exist = False  # the claim has to be released
 
+    @property
+    def place(self) -> tuple[Broker, Partition, str]:
+        """The broker as it is known now, the partition and the client id: what each request needs."""
+        return self.locator.broker, self.locator.partition, self.client_id
+
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
-        """Claim the partition, unless it is held. Fence predecessors and wait for other holders. The driver's claim is
-        released in the same write, so that no rival gets in between.
+        """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
 
         Return the reply if the claim was a seek to `start`, too, else None. If the task has to find out where the group
         stands, the claim moves no group. The reply must then come before the first seek: a sibling may leave between a
@@ -95,42 +91,35 @@ class TaskClaim:
 
         Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
         """
-        position = start if self._group.is_found else None
-        clock = self._requests.settings.clock
-        while not self._is_held:
-            locator = self._locator
-            target = ClaimTarget(
-                self._requests,
-                locator.broker,
-                locator.partition,
-                self.client_id,
-                position,
-                filters=self._filters,
-                release_first=self._previous_client_id,
-            )
-            sent_at = clock.monotonic()
+        group = self._group
+        position = start if group.planned is None or group.found is not None else None
+        filters = group.wanted.filters
+        while not self.is_held:
+            previous = self._previous_client_id
+            target = ClaimTarget(self.requests, *self.place, position, filters=filters, release_first=previous)
+            sent_at = self.requests.settings.clock.monotonic()
             (answer,) = self._acquirer.attempt([target])
             if answer.was_fenced:
-                self._may_exist = self._group.may_be_moved = True
+                self._may_exist = group.may_be_moved = True
             if answer.position is None:
-                self.is_doubtful = self.is_doubtful or self._acquirer.is_doubtful(target)
+                self.is_doubtful = self.is_doubtful or self._acquirer.conflict.is_doubtful(target.where)
                 if answer.error is not None:
                     raise answer.error
-                self._acquirer.pause()
+                self._acquirer.conflict.pause()
                 retries.progress()  # the broker answers
                 continue
             # A broker that still knows the driver's claim has not restarted since that claim was made.
             self.same_broker = self.same_broker or answer.first_was_released
-            self._is_held = self._may_exist = True
+            self.is_held = self._may_exist = True
             self._previous_client_id, self.proven_at = None, sent_at
             if position is not None:
                 return answer.position
-            self._group.found = answer.position.group
+            group.found = answer.position.group
         return None
 
     def prove(self, connection: Connection) -> None:
         """Make sure before a delivery that the claim is still held, unless a recent reply proves it."""
-        settings = self._requests.settings
+        settings = self.requests.settings
         now = settings.clock.monotonic()
         if now - self.proven_at < settings.timings.claim_proof_max_age:
             return
@@ -151,10 +140,10 @@ class TaskClaim:
         """Raise an error unless `code` is a success: `FencedError` if the claim is lost."""
         if code == ErrCode.SUCCESS:
             return
-        if reaction_to(code) is Reaction.CLAIM_LOST and self._is_held:
-            self._is_held = False
+        if reaction_to(code) is Reaction.CLAIM_LOST and self.is_held:
+            self.is_held = False
             raise FencedError(
-                f"{self._locator.where}: {self.client_id} does not hold the partition any more ({code}: {message}); a "
+                f"{self.locator.where}: {self.client_id} does not hold the partition any more ({code}: {message}); a "
                 "newer attempt took it over, or this one paused for too long. What it read so far is not used",
                 holder=holder_in(message),
             )
@@ -164,48 +153,38 @@ class TaskClaim:
 
     def send_heartbeat(self) -> None:
         """Keep the claim alive. A reply that it is lost is left to the next request of the task."""
-        if self._is_held:
+        if self.is_held:
             self._send_now([self._heartbeat()])
 
-    def on_refused(self) -> None:
-        """Record that the broker refused a seek of this client; it must acquire the claim again."""
-        self._is_held = False
-
     def on_disconnect(self) -> None:
-        """Record that requests may be running that nobody waits for.
-
-        The claim is not released then, unless it is acquired again: the next client that meets it knows that it must
-        verify what it reads.
-        """
+        """Record that requests may be running that nobody waits for. `release` leaves the claim then, unless it is
+        acquired again: the next client that meets it knows that it must verify what it reads."""
         self.is_doubtful = self.is_doubtful or self._may_exist
-        self._is_held = self._may_exist = self.same_broker = False
+        self.is_held = self._may_exist = self.same_broker = False
 
     def release(self, known_position: int | None) -> None:
-        """Move the group where it belongs and release the claim, unless another client holds it.
-
-        `known_position` is the group's proven position, if any. A broker that does not answer lets the claim expire.
-        """
+        """Move the group where it belongs and release the claim, unless another client holds it. `known_position` is
+        the group's proven position, if any. A broker that does not answer lets the claim expire."""
         if not self._may_exist:
             return
-        self._is_held = self._may_exist = False
-        broker, partition, requests = self._locator.broker, self._locator.partition, self._requests
+        self.is_held = self._may_exist = False
         position = self._group.position
-        last = [requests.unregister(broker, partition, self.client_id)]
+        last = [self.requests.unregister(*self.place)]
         try:
             if position is not None and position != known_position:
-                proof = requests.roll_back(broker, partition, self.client_id)
+                proof = self.requests.roll_back(*self.place)
                 reply = unwrap_reply(self._send_now([proof])[0], broker_pb.CommitOffsetResponseB2C, proof.what)
                 if reply.errCode != ErrCode.SUCCESS:
                     return
-                last.insert(0, requests.register(broker, partition, self.client_id, position))
+                last.insert(0, self.requests.register(*self.place, position))
             for request, outcome in zip(last, self._send_now(last), strict=True):
                 unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
         except TubeMQError as error:
-            _log.info("%s: could not release the claim: %s", self._locator.where, error)
+            _log.info("%s: could not release the claim: %s", self.locator.where, error)
 
     def _heartbeat(self) -> ServerRequest:
-        return self._requests.heartbeat(self._locator.broker, self.client_id, [self._locator.partition])
+        return self.requests.heartbeat(self.locator.broker, self.client_id, [self.locator.partition])
 
     def _send_now(self, requests: list[ServerRequest]) -> list[Outcome]:
-        settings = self._requests.settings
+        settings = self.requests.settings
         return send_requests(settings, requests, min(settings.timings.reader_close_timeout, settings.rpc_timeout))
