@@ -154,9 +154,7 @@ _DURATION = re.compile(r"\s*([0-9]{1,12})\s*([a-z]*)\s*")
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a duration in Spark's format: a number of milliseconds, or a number and a unit (us, ms, s,
-    m, min, h, d).
-    """
+    """Return the seconds of a duration in Spark's format: a number of milliseconds, or a number and one of `_UNITS`."""
     found = _DURATION.fullmatch(text.lower())
     if found is None or found[2] not in _UNITS:
         raise ValueError(f"{text!r} is no number with a unit")

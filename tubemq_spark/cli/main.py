@@ -31,10 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed arguments; `SystemExit` when there is no command to run.
-
-    The slow imports are here, where `main` already handles Ctrl-C.
-    """
+    """Return the parsed arguments. The slow imports are here, where `main` already handles Ctrl-C."""
     from importlib.metadata import version
 
     from tubemq_spark.cli import broker, demo

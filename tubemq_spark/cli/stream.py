@@ -51,10 +51,7 @@ class Batch:
 
 @contextmanager
 def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
-    """Yield a session on loopback with its files in `folder`; the output of its processes goes to `log`.
-
-    Raises `TubeMQError` when it does not start.
-    """
+    """Yield a session with its files in `folder`, and its output in `log`. Raise `TubeMQError` if it does not start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages of this interpreter
     builder = (
         SparkSession.builder.master("local[2]")

@@ -30,15 +30,11 @@ def signature(credentials: Credentials, timestamp_ms: int, nonce: int) -> str:
 
 def master_certificate(credentials: Credentials, timestamp_ms: int, nonce: int) -> master_pb.MasterCertificateInfo:
     """Return the certificate for one request. Make one for each: the master refuses timestamps more than 20 s off."""
-    return master_pb.MasterCertificateInfo(
-        authInfo=master_pb.AuthenticateInfo(
-            userName=credentials.user,
-            timestamp=timestamp_ms,
-            nonce=nonce,
-            othParams="",
-            signature=signature(credentials, timestamp_ms, nonce),
-        )
+    signed = signature(credentials, timestamp_ms, nonce)
+    info = master_pb.AuthenticateInfo(
+        userName=credentials.user, timestamp=timestamp_ms, nonce=nonce, othParams="", signature=signed
     )
+    return master_pb.MasterCertificateInfo(authInfo=info)
 
 
 def broker_authorization(

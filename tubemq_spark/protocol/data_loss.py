@@ -10,14 +10,8 @@ from tubemq_spark.protocol.metadata import Partition
 
 def loss_of(partition: Partition, text: str, *, asked: int, offered: int) -> DataLossError:
     """Return the error for a loss in `partition`. Positions are bytes of the index, see `DataLossError`."""
-    return DataLossError(
-        text,
-        topic=partition.topic,
-        broker_id=partition.broker_id,
-        partition=partition.partition_id,
-        asked=asked,
-        offered=offered,
-    )
+    broker_id, topic, number = partition
+    return DataLossError(text, topic=topic, broker_id=broker_id, partition=number, asked=asked, offered=offered)
 
 
 def remaining_range(start: int, end: int, loss: DataLossError, delivered: DeliveredLog) -> tuple[int, int]:

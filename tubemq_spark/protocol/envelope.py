@@ -30,9 +30,7 @@ COUNTED_FROM = 2 << 20
 
 
 def check_fields(kind: str, data: bytes) -> None:
-    """Raise `ProtocolError` if `data`, a message of this `kind`, has more than `MAX_FIELDS` fields. Accept bytes that
-    are no message: the parser refuses them.
-    """
+    """Raise `ProtocolError` for more than `MAX_FIELDS` fields. The parser refuses bytes that are no message."""
     if len(data) < COUNTED_FROM:
         return
     at = count = 0
@@ -123,10 +121,7 @@ class Failure:
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Return the protobuf message in `data`.
-
-    Raise `ProtocolError` if the bytes are no such message, lack a required field or have more than `MAX_FIELDS` fields.
-    """
+    """Return the message in `data`. Raise `ProtocolError` for other bytes, a missing field, or too many fields."""
     check_fields(kind.__name__, data)
     try:
         message = kind.FromString(data)
@@ -187,10 +182,7 @@ def _answer_head(method: int) -> bytes:
 
 
 def decode_reply(body: bytes, method: int | None = None) -> Response | Failure:
-    """Return the reply in `body`. Raise `ProtocolError` if there is none.
-
-    If the caller passes the requested `method`, short replies are decoded faster, with the same result.
-    """
+    """Return the reply in `body`, or raise `ProtocolError`. With the requested `method`, short ones decode faster."""
     if method is not None and len(body) <= _MAX_SHORT:
         head = _short_answer_head(method, len(body))
         if body.startswith(head):

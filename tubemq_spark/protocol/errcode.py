@@ -129,17 +129,12 @@ def is_elsewhere(failure: Failure) -> bool:
 
 
 def is_unknown_topic(code: int, message: str) -> bool:
-    """Return True if the broker does not have the topic, which only its text tells (wire: BrokerServiceServer).
-
-    A closed topic and a broker that is still starting give other texts and codes.
-    """
+    """Return True if the broker lacks the topic; other texts mean closed or starting (wire: BrokerServiceServer)."""
     return code == ErrCode.FORBIDDEN and "not existed" in message
 
 
 def is_about_visit_token(code: int, message: str) -> bool:
-    """Return True if the broker refuses the visit token, and not the credentials, which only its text tells (wire:
-    SimpleCertificateBrokerHandler).
-    """
+    """Return True if the broker refuses the visit token, not the credentials (wire: SimpleCertificateBrokerHandler)."""
     return code == ErrCode.CERTIFICATE_FAILURE and "visit authorized token" in str(message).lower()
 
 

@@ -162,9 +162,7 @@ class ExactRange:
             self._on(Event.ROLLED_BACK)
 
     def on_disconnect(self) -> None:
-        """No reply will come any more, because the connection is closed: read the range again from its start, and
-        continue behind the delivered messages if the store still has them.
-        """
+        """The connection is closed: read the range again, and continue behind the delivered messages if still there."""
         self._queue.disconnect()
         if self._state is not State.DONE:
             self._held, self._outcome = None, Outcome()
@@ -236,13 +234,10 @@ class ExactRange:
             self._outcome.assumed = held, limit
             self._complete(inside, held.begin, self.end)
         else:
-            self._find_cut(held)
+            self._held = held
+            self._seek(self.end, State.CUTTING)
 
     # CUTTING: the first message at `end` is the first message of the held reply that does not belong to the range
-
-    def _find_cut(self, held: Reply) -> None:
-        self._held = held
-        self._seek(self.end, State.CUTTING)
 
     def _cut_at(self, found: Reply) -> None:
         assert self._held is not None
@@ -325,7 +320,7 @@ class ExactRange:
         try:
             self._ready += self._delivered.add(batch)
         except ValueError:
-            self._verify()
+            self._seek(self._delivered.look_for_last(), State.VERIFYING)
 
     def _deliver_proven(self) -> None:
         state = self._state
@@ -333,9 +328,6 @@ class ExactRange:
         for batch in batches:
             if self._state is state:  # the batch before it did not fail
                 self._deliver(batch)
-
-    def _verify(self) -> None:
-        self._seek(self._delivered.look_for_last(), State.VERIFYING)
 
     def _verified(self, reply: Reply) -> None:
         is_there = self._delivered.still_has_last(reply.begin, reply.messages)
@@ -359,12 +351,13 @@ class ExactRange:
         assumed, self._outcome.assumed = self._outcome.assumed, None
         if assumed is not None and assumed[1] != reply.max_offset:
             self._outcome.batches = ()
-            self._find_cut(assumed[0])
+            self._held = assumed[0]
+            self._seek(self.end, State.CUTTING)
             return
         self._state = State.DONE
         self._deliver_proven()
         if self._state is State.DONE and self._delivered.awaited is not None:
-            self._verify()
+            self._seek(self._delivered.look_for_last(), State.VERIFYING)
 
     def _fail(self, reason: str) -> None:
         """Something moved the cursor. One more seek finds out whether retention did, and how much is lost."""

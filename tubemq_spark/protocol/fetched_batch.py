@@ -36,11 +36,8 @@ class FetchedBatch:
 
     def before(self, index: int) -> FetchedBatch:
         """Return the batch without the messages from `index` on."""
-        return replace(
-            self,
-            messages=self.messages[:index],
-            positions=None if self.positions is None else self.positions[:index],
-        )
+        positions = None if self.positions is None else self.positions[:index]
+        return replace(self, messages=self.messages[:index], positions=positions)
 
 
 class DeliveredBatch(NamedTuple):
@@ -83,8 +80,7 @@ class DeliveredLog:
         return self._batches[-1] if self._batches else None
 
     def add(self, batch: FetchedBatch) -> list[FetchedBatch]:
-        """Return the new part of the next `batch` of the current reading, which is to be delivered now; empty if there
-        is none.
+        """Return the new part of the next `batch` of the current reading, to be delivered now, maybe nothing.
 
         Raise `ValueError` if the message or the position differs from the delivered one that must be there.
         """
@@ -114,9 +110,7 @@ class DeliveredLog:
         return last.begin
 
     def still_has_last(self, begin: int, messages: Sequence[StoredMessage]) -> bool | None:
-        """Return whether the store still has the last delivered message, None if the next reply must tell. `messages`
-        are those of the next reply, which began at `begin`.
-        """
+        """Return whether the store still has the last delivered message by this reply, None if the next must tell."""
         last = self._batches[-1]
         if len(messages) >= self._ahead:
             return key_of(messages[self._ahead - 1]) == last.key

@@ -22,8 +22,6 @@ Precedence (wire: PartitionExt; RmtDataCache for the last):
 * After a fetch with messages: an exhausted data limit comes before the pause of type 3. After an empty one: type 1.
 * If the group has a data limit for the current time, for any lag, its fetches set `escFlowCtrl`. The broker knows only
   the default rule, and then leaves the limiting to the client.
-
-All functions are pure: the caller passes times and counts.
 """
 
 from __future__ import annotations
@@ -79,9 +77,7 @@ class EmptyWait(NamedTuple):
 
 
 class FetchPause(NamedTuple):
-    """Milliseconds to wait after a fetch: without filters, with filters, and with filters if the broker asks the reader
-    to slow down.
-    """
+    """Milliseconds to wait after a fetch; `slow_ms` with filters if the broker asks the reader to slow down."""
 
     plain_ms: int
     filtered_ms: int

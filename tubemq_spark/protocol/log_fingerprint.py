@@ -68,9 +68,7 @@ class IdSpan(NamedTuple):
 
 
 class KnownIds(NamedTuple):
-    """What is known of the messages that were in a range of one partition: all their ids are in `span`, and the last
-    message has the id `last`. None stands for unknown.
-    """
+    """The ids of the messages in a range of one partition: all are in `span`, the last is `last`. None if unknown."""
 
     span: IdSpan | None = None
     last: int | None = None
@@ -82,8 +80,7 @@ UNKNOWN_IDS = KnownIds()
 def span_between(first: Fingerprint, last: Fingerprint) -> IdSpan | None:
     """Return the ids of the messages from `first` to `last`, or None if ids cannot tell them from later messages.
 
-    That is so if the wave of ids turns there, if too much time has passed between them, or if the broker's clock was
-    set.
+    That is so if the wave of ids turns there, after too much time, or if the broker's clock was set.
     """
     low, high = sorted((first.message_id, last.message_id))
     seconds = _TOLERANCE + (last.time - first.time if first.time and last.time else 0)

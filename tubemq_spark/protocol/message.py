@@ -147,9 +147,7 @@ def encode_attributes(own: Mapping[str, str] | None, msg_type: str | None, msg_t
 
 
 def parse_msg_time(text: str, zone: tzinfo = timezone.utc) -> int | None:
-    """Return `yyyyMMddHHmm` in `zone` as microseconds since the epoch, None if it is no such time. If the clock shows
-    that time twice, return the first.
-    """
+    """Return `yyyyMMddHHmm` in `zone` as microseconds since the epoch, the first if there are two; None if invalid."""
     if len(text) != _MSG_TIME_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     fields = (text[:4], text[4:6], text[6:8], text[8:10], text[10:])

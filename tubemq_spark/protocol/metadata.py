@@ -156,9 +156,7 @@ def parse_layouts(texts: Iterable[str], parse: Callable[[str], list[TopicOnBroke
 
 
 def check_sizes(layouts: Iterable[TopicOnBroker]) -> None:
-    """Raise `ProtocolError` if one topic has more than `MAX_PARTITIONS_OF_TOPIC` partitions in `layouts`, or all topics
-    more than `MAX_PARTITIONS`.
-    """
+    """Raise `ProtocolError` above `MAX_PARTITIONS_OF_TOPIC` partitions of a topic, or `MAX_PARTITIONS` of all."""
     of_topic: dict[str, int] = {}
     for layout in layouts:
         of_topic[layout.topic] = of_topic.get(layout.topic, 0) + layout.stores * layout.partitions

@@ -21,8 +21,6 @@ Several partitions may share the index. A reply tells at which entry the fetch b
 Each message has its own entry, which gives bounds for its position on both sides; they meet where all entries belong to
 the partition. Elsewhere the search pinpoints the position by bisection too: it is the last position from which this
 message, or one known to be before it, comes first.
-
-`Search` does no I/O: it returns what to probe next, and receives what the probe found.
 """
 
 from __future__ import annotations
@@ -49,6 +47,9 @@ _MINUTE = 60_000_000  # microseconds
 _ONE, _BOUNDED, _PASSING, _PASSING_OTHERS = 1, 2, 4, 8
 
 _PASSES_TO_END = 3  # a store has two memory blocks: see `exact_range`
+
+
+TimeOf = Callable[[StoredMessage], int | None]
 
 
 class Payload(StoredMessage, Protocol):
@@ -110,7 +111,7 @@ class _Window(NamedTuple):
 class Times:
     """The times of the messages that were read."""
 
-    def __init__(self, time_of: Callable[[StoredMessage], int | None]) -> None:
+    def __init__(self, time_of: TimeOf) -> None:
         self._time_of = time_of
         self.untimed = 0  # messages until one had a time
         self.are_found = False
@@ -147,13 +148,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        moment: int,
-        earliest: int,
-        end: int,
-        time_of: Callable[[StoredMessage], int | None],
-        *,
-        neighbourhood: int = NEIGHBOURHOOD,
+        self, moment: int, earliest: int, end: int, time_of: TimeOf, *, neighbourhood: int = NEIGHBOURHOOD
     ) -> None:
         self._samples: list[int] | None = None  # positions still to sample, the next one last; None: not needed so far
         self._moment = moment

@@ -30,9 +30,9 @@ from tubemq_spark.protocol.auth import broker_authorization
 from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Request, Response, decode_request
 from tubemq_spark.protocol.frame import FrameDecoder
+from tubemq_spark.protocol.lifecycle import Answer, SendEvent
 from tubemq_spark.protocol.message import encode_content, encode_target
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
-from tubemq_spark.protocol.producer_lifecycle import Answer, SendEvent
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,8 +19,8 @@ from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.lifecycle import SendEvent
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import SendEvent
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 RETRY_FOR = 30.0  # seconds

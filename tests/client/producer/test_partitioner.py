@@ -20,8 +20,8 @@ from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
+from tubemq_spark.protocol.lifecycle import SendEvent
 from tubemq_spark.protocol.metadata import Address, Broker, Partition, TopicOnBroker
-from tubemq_spark.protocol.producer_lifecycle import SendEvent
 
 KEYS = [b"key %d" % n for n in range(200)]
 

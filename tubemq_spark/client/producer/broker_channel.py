@@ -11,8 +11,8 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Response, parse
+from tubemq_spark.protocol.lifecycle import Answer, Outcome
 from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.producer_lifecycle import Answer, Outcome
 
 _MAX_IN_FLIGHT_BYTES = 16 << 20  # these bytes stay in memory, whatever number of sends may be in flight
 _SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up

@@ -16,8 +16,7 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import error_for_code, error_for_failure, is_about_visit_token
-from tubemq_spark.protocol.metadata import Broker, Partition
-from tubemq_spark.protocol.producer_lifecycle import (
+from tubemq_spark.protocol.lifecycle import (
     Answer,
     FailureCause,
     Outcome,
@@ -25,6 +24,7 @@ from tubemq_spark.protocol.producer_lifecycle import (
     SendState,
     classify_failure,
 )
+from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from tubemq_spark.protocol.circuit_breaker import (
     partition_breaker_state,
 )
 from tubemq_spark.protocol.key_partitioner import KeyMap, key_map
+from tubemq_spark.protocol.lifecycle import SendState
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import SendState
 
 _MAX_AHEAD = 256  # sends in flight that a broker may have beyond twice those of the broker with the fewest
 

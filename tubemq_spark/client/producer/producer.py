@@ -30,9 +30,9 @@ from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.lifecycle import Answer, SendEvent, SendState
 from tubemq_spark.protocol.message import encode_content, encode_payload
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import Answer, SendEvent, SendState
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from tubemq_spark.errors import TubeMQError
-from tubemq_spark.protocol.lifecycle import Lifecycle
+from tubemq_spark.protocol.lifecycle import SEND, Lifecycle, SendEvent, SendState
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import SEND, SendEvent, SendState
 
 MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowledged
 OVERHEAD = 1400  # bytes that a record takes besides its content if it has a key of its own; measured

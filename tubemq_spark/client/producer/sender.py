@@ -9,8 +9,8 @@ from tubemq_spark.client.producer.broker_channel import BrokerChannel, wait_for
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.lifecycle import Outcome
 from tubemq_spark.protocol.metadata import Broker
-from tubemq_spark.protocol.producer_lifecycle import Outcome
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.lifecycle import SendState
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.producer_lifecycle import SendState
 
 _log = logging.getLogger(__name__)
 
