@@ -23,7 +23,7 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.key_partitioner import KeyMap
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE
+from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 KEYS = [b"key %d" % number for number in range(60)]
 OWNERS = KeyMap([Partition(broker, "demo", number) for broker in (1, 2) for number in (0, 1, 2)])

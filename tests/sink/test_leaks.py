@@ -18,7 +18,7 @@ from tests.sending import bodies_in, connections_to, counted
 from tests.waiting import wait_until
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE
+from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 WARM = 20  # batches after which a process has all that it needs
 # A heartbeat that finds no idle connection in the pool opens one, which stays: one for each server, here with a file at

@@ -13,7 +13,7 @@ from tests.clusters import Cluster
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sink_options.effectively_once import Start
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE
+from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 
 @pytest.fixture(autouse=True)

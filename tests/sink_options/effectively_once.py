@@ -10,7 +10,7 @@ from tests.clusters.embedded import EmbeddedCluster
 from tests.sending import bodies_in
 from tests.without_spark.sink import Cells, Writing, schema
 from tubemq_spark.client import forget_servers
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE
+from tubemq_spark.sink.task_attempts import RUN_CACHE
 
 Start = Callable[..., EmbeddedCluster]
 CHECKPOINT = "/checkpoints/query"

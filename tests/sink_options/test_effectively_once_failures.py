@@ -24,7 +24,7 @@ from tubemq_spark.client.timings import DEFAULT_TIMINGS
 from tubemq_spark.errors import DataLossError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE
+from tubemq_spark.sink.task_attempts import RUN_CACHE
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import Release, ServerConfig
 

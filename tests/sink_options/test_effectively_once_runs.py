@@ -24,7 +24,7 @@ from tests.without_spark.sink import Cells, Task, batches, options, schema
 from tubemq_spark.client.consumer.bookmarks import bookmark_group, plan_group
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, DataLossError
-from tubemq_spark.sink.earlier_attempts import read_commit_note
+from tubemq_spark.sink.task_attempts import read_commit_note
 
 
 def write(

@@ -26,8 +26,8 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
             return "tubemq_telling"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from tubemq_spark.sink.earlier_attempts import read_commit_note
             from tubemq_spark.sink.options import SinkOptions
+            from tubemq_spark.sink.task_attempts import read_commit_note
 
             once = SinkOptions.from_options(self.options).effectively_once
             assert once is not None

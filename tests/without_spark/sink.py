@@ -102,7 +102,7 @@ class Task:
         context = SimpleNamespace(
             partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=properties.get
         )
-        with mock.patch("tubemq_spark.sink.task_context.TaskContext.get", return_value=context):
+        with mock.patch("tubemq_spark.sink.task_attempts.TaskContext.get", return_value=context):
             yield
 
 

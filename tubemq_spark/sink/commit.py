@@ -18,9 +18,9 @@ from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.earlier_attempts import CommitNote, read_commit_note, write_commit_note
 from tubemq_spark.sink.options import EffectivelyOnceOptions, SinkOptions
 from tubemq_spark.sink.receipts import write_receipts
+from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note, write_commit_note
 
 _log = logging.getLogger(__name__)
 

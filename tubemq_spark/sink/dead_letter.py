@@ -30,16 +30,17 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from hashlib import blake2b
 from urllib.parse import quote
 
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.protocol.message import encode_attributes
 from tubemq_spark.sink.options import DEAD_LETTER, FAIL, SinkOptions
-from tubemq_spark.sink.schema import Cells
-from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.row_encoder import minutes_text
+from tubemq_spark.sink.schema import EPOCH, Cells
+from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,6 @@ _PREFIX = 4  # bytes before the attributes, which contain their length
 _PIECE = len(",dead_piece=,dead_pieces=") + 2 * len(str(2**31))  # bytes at most
 _REASON = 4000  # bytes at most, and at most a quarter of a message: a reason may quote longer texts
 _LEGIBLE = " '\"()[]{}:/;"  # needs no escape, besides letters and digits; some decoders read `+` as a blank
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class FailedRows:
@@ -146,8 +146,8 @@ class DeadLetter:
 
     def _about(self) -> dict[str, str]:
         """Return the attributes of every piece whose length is the same when the row fails again."""
-        time = (_EPOCH + timedelta(seconds=self.time)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        found = {
+        time = (EPOCH + timedelta(seconds=self.time)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        found: dict[str, object] = {
             "dead_reason": "",
             "dead_time": _quoted(time),
             "dead_id": None if self.spark_id is None else _quoted(self.spark_id),
@@ -173,7 +173,7 @@ class DeadLetter:
 
 
 def _own(cells: Cells) -> dict[str, str]:
-    """Return all of a row but its value."""
+    """Return the attributes for all of a row but its value."""
     target = ["" if part is None else str(part) for part in (cells.broker_id, cells.partition)]
     texts = {
         "dead_topic": cells.topic,
@@ -191,11 +191,9 @@ def _own(cells: Cells) -> dict[str, str]:
 
 
 def _time_text(moment: str | int | None) -> str | None:
-    if not isinstance(moment, int):
-        return moment
     try:
-        return format_msg_time(_EPOCH + timedelta(minutes=moment))
-    except OverflowError:  # never a text that could be read as another time
+        return minutes_text(moment) if isinstance(moment, int) else moment
+    except ConfigError:  # never a text that could be read as another time
         return f"{moment} minutes since 1970"
 
 

@@ -2,7 +2,7 @@
 
 Each message carries a stamp, which names its row, and a digest of the row's content. A task proceeds in four steps:
 
-1. Which earlier attempts may exist? `earlier_attempts` decides. Most tasks have none and skip to step 3.
+1. Which earlier attempts may exist? `task_attempts` decides. Most tasks have none and skip to step 3.
 2. What have they stored? `stored_rows_search` reads each topic from the position at which the batch began
    (`query_bookmarks`) and collects the rows of the batch (`stored_rows`).
 3. Which rows are sent? `Deduplicator.match` compares each row with the stored ones by its digest. The rows of a task
@@ -32,11 +32,10 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE, EarlierAttempts, earlier_attempts
 from tubemq_spark.sink.query_bookmarks import QueryBookmarks
 from tubemq_spark.sink.stored_rows import StoredRowsOfTask
 from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
-from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.task_attempts import RUN_CACHE, EarlierAttempts, WriteTask, earlier_attempts
 from tubemq_spark.sink.write_plan import WritePlan
 
 _log = logging.getLogger(__name__)
@@ -70,8 +69,6 @@ class Deduplicator:
     def topics(self) -> frozenset[str]:
         """The topics of the task's rows, also of rows that were stored already."""
         return frozenset(self._stored)
-
-    # Step 1 to 3: which rows are sent
 
     def match(self, topic: str, row: int, digest: str) -> tuple[int, RecordMetadata | None]:
         """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it."""
@@ -134,8 +131,6 @@ class Deduplicator:
                 )
             )
 
-    # Step 4: sends without an answer
-
     def available(self, partitions: Sequence[Partition], *, needed: bool) -> list[Partition]:
         dead_letter_topic = self._dead_letter_topic
         self._bookmarks.read_missing([one for one in partitions if one.topic != dead_letter_topic], needed=needed)
@@ -172,8 +167,6 @@ class Deduplicator:
         except (TransportError, ServerError, PositionMovedError, PartitionOccupiedError) as error:
             raise TransportError(str(error)) from None
         return found
-
-    # What cannot be known
 
     def _report_uncertain(self, problem: TubeMQError) -> None:
         """Raise `problem`, or log it if option 'effectivelyOnceUncertain' is sendAgain."""

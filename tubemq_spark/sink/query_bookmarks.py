@@ -37,7 +37,6 @@ class QueryBookmarks:
         self.known: dict[Partition, Bookmark] = dict(planned)
 
     def of_topic(self, topic: str) -> list[Partition]:
-        """Return the partitions of `topic` with a known bookmark."""
         return [partition for partition in self.known if partition.topic == topic]
 
     def read_missing(self, partitions: Sequence[Partition], *, needed: bool) -> None:

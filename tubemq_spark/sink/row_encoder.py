@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -18,9 +18,7 @@ from tubemq_spark.compression import MAX_PLAIN, check_available, compress
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, format_msg_time
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
-from tubemq_spark.sink.schema import NOT_UTF8, BadRowError, Cells
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from tubemq_spark.sink.schema import EPOCH, NOT_UTF8, BadRowError, Cells
 
 # The pack of InLong is an InLongMsg of version 1 with one message and without a compression of its own, as DataProxy
 # writes it for text protocols: 0x0F 1 created(8) 1(4) size(2) attributes size(4) 0(1) size(4) body 0x0F 1, big-endian.
@@ -112,7 +110,7 @@ class RowEncoder:
             column = "msg_time"
             if msg_time is None:
                 msg_time = int(time.time() // 60)
-            time_text = msg_time if isinstance(msg_time, str) else _time_text(msg_time)
+            time_text = msg_time if isinstance(msg_time, str) else minutes_text(msg_time)
             encoded = _time_attribute(time_text)
             column = "msg_type"
             if not self._is_raw:
@@ -173,9 +171,10 @@ def _time_attribute(msg_time: str) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _time_text(minutes: int) -> str:
+def minutes_text(minutes: int) -> str:
+    """Return minutes since the epoch as `yyyyMMddHHmm`; raise `ConfigError` outside the years 1 to 9999."""
     try:
-        return format_msg_time(_EPOCH + timedelta(minutes=minutes))
+        return format_msg_time(EPOCH + timedelta(minutes=minutes))
     except OverflowError:
         raise ConfigError(f"{minutes} minutes since 1970 are outside the years 1 to 9999") from None
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from tubemq_spark.errors import ConfigError
 
 _MINUTE, _MILLISECOND = 60_000_000, 1_000  # microseconds
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 # What each column may be. Types are compared by class, because Spark's strings have collations, and maps null flags.
 _Kinds = tuple[str, tuple[type[DataType], ...]]
@@ -199,9 +199,9 @@ def cells_of_row(row: Row, topic: str | None = None) -> Cells:
         if (value := cells.get(name)) is not None:
             cells[name] = value.encode() if isinstance(value, str) else bytes(value)
     if isinstance(moment, datetime):  # Spark's datetimes are naive, in the zone of this process
-        cells["msg_time"] = (_utc(moment) - _EPOCH) // timedelta(minutes=1)
+        cells["msg_time"] = (_utc(moment) - EPOCH) // timedelta(minutes=1)
     if inlong_time is not None:
-        cells["inlong_time"] = (_utc(inlong_time) - _EPOCH) // timedelta(milliseconds=1)
+        cells["inlong_time"] = (_utc(inlong_time) - EPOCH) // timedelta(milliseconds=1)
     return Cells(**cells)
 
 

@@ -25,7 +25,7 @@ from tubemq_spark.protocol.stamp import Stamp, parse
 from tubemq_spark.sink.options import EffectivelyOnceOptions
 from tubemq_spark.sink.query_bookmarks import Bookmarks, QueryBookmarks
 from tubemq_spark.sink.stored_rows import StoredRows
-from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.receipts import Receipts
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row
-from tubemq_spark.sink.task_context import WriteTask, this_task
+from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
 _DIGEST = f",{stamp.DIGEST_KEY}=".encode()

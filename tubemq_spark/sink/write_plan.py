@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.earlier_attempts import CommitNote, read_commit_note
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
 from tubemq_spark.sink.query_bookmarks import Bookmarks, QueryBookmarks
 from tubemq_spark.sink.receipts import check_folder
 from tubemq_spark.sink.schema import check_columns, columns_read
+from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
         raise ConfigError("option 'effectivelyOnce' is for streams; a batch write may use option 'stampRows'")
     options = SinkOptions.from_options(raw)
     check_columns(schema, options.topic, options.message_format)
-    names = schema.fieldNames()
-    if ignored := [name for name in names if name not in columns_read(tuple(names), options.topic)]:
+    names = tuple(schema.fieldNames())
+    if ignored := [name for name in names if name not in columns_read(names, options.topic)]:
         _log.info("the sink ignores the columns %s: option 'topic' wins, or they say where rows were read", ignored)
     if options.receipts is not None:
         check_folder(options.receipts)

@@ -1,13 +1,13 @@
-"""Decides whether a task may have been attempted before, so that its rows may be stored already.
+"""Tells which attempt of a task runs here, and whether earlier ones may exist, which have stored some of its rows.
 
 Most tasks have no earlier attempt and search for nothing: a batch is attempted in one run only, unless it is the first
 batch of its run. Two sources prove that a batch is not the first one of its run:
 
 * The note of the last commit. Spark ends Python workers that are idle for a minute, so no worker can rely on what an
-  earlier one knew. The plan and the commit of a stream run in workers of the driver. Both see the driver's block
-  manager folders, which live as long as the driver. Each commit leaves a small file there: the run, the batch, and the
-  topics that the query has written to. Without such a folder, the file is in the user's own folder within the system's
-  temporary folder. A missing or old note only makes the next batch search for attempts that do not exist.
+  earlier one knew. The plan and the commit of a stream run in workers of the driver, which see its block manager
+  folders. Each commit leaves a small file there: the run, the batch, and the topics that the query has written to.
+  Without such a folder, the file is in the user's own folder within the system's temporary folder. A missing or old
+  note only makes the next batch search for attempts that do not exist.
 * What this worker process has seen of the run.
 """
 
@@ -23,13 +23,52 @@ from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
+from pyspark import TaskContext
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.stamp import Origin
 from tubemq_spark.sink.stored_rows import StoredRows
-from tubemq_spark.sink.task_context import WriteTask
 
 _log = logging.getLogger(__name__)
 
-_SPARK_FOLDERS = "SPARK_LOCAL_DIRS"  # Spark sets it for all its Python workers
+# Local properties of a stream's jobs. StreamExecution and MicroBatchExecution set them; the job group is the run's id.
+_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+
+
+class WriteTask(NamedTuple):
+    """An attempt of a task.
+
+    `id` is the id of the streaming query or batch write, None outside Spark. `run` is the id of the query's run.
+    `partition` is the task's number within the batch. `attempt` counts from 0. For batch writes, `batch` is 0 and `run`
+    None.
+    """
+
+    id: str | None
+    batch: int
+    partition: int
+    attempt: int
+    run: str | None
+
+    @property
+    def origin(self) -> Origin:
+        """The beginning of the stamps of the task's rows, equal for all attempts. Raise `ConfigError` outside Spark."""
+        if self.id is None:
+            raise ConfigError("options 'stampRows' and 'effectivelyOnce' need a task of Spark, which has a query's id")
+        return Origin(self.id, self.batch, self.partition)
+
+
+def this_task(write_id: str | None = None) -> WriteTask:
+    """Return the task that runs in this process: of the batch write `write_id`, or of a stream without it."""
+    context = TaskContext.get()
+    if context is None:
+        return WriteTask(write_id, 0, 0, 0, None)
+    partition, attempt = context.partitionId(), context.attemptNumber()
+    if write_id is not None:  # within foreachBatch, the properties are those of the stream around it
+        return WriteTask(write_id, 0, partition, attempt, None)
+    query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
+    return WriteTask(query, int(batch or 0), partition, attempt, run)
 
 
 class EarlierAttempts(Enum):
@@ -41,7 +80,6 @@ class EarlierAttempts(Enum):
 
 
 def earlier_attempts(task: WriteTask, last_commit: CommitNote | None) -> EarlierAttempts:
-    """Return which earlier attempts `task` may have."""
     # Always asked, because the cache learns the run's first batch from it.
     is_later_batch = RUN_CACHE.is_later_batch(task)
     if task.attempt > 0:
@@ -49,9 +87,6 @@ def earlier_attempts(task: WriteTask, last_commit: CommitNote | None) -> Earlier
     if is_later_batch or (last_commit is not None and last_commit.is_before(task)):
         return EarlierAttempts.NONE
     return EarlierAttempts.IN_AN_EARLIER_RUN
-
-
-# What the driver notes at each commit
 
 
 @dataclass(frozen=True)
@@ -101,7 +136,8 @@ def write_commit_note(group: str, note: CommitNote) -> None:
 
 
 def _note_file(group: str) -> Path | None:
-    folders = [folder for folder in os.environ.get(_SPARK_FOLDERS, "").split(",") if os.path.isdir(folder)]
+    # Spark sets the variable for all its Python workers.
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(folder)]
     folder = Path(folders[0]) if folders else _users_folder()
     return None if folder is None else folder / f"tubemq-once-{sha256(group.encode()).hexdigest()[:16]}.json"
 
@@ -121,14 +157,8 @@ def _users_folder() -> Path | None:
     return folder if is_own else None
 
 
-# What this process has seen
-
-
 class RunCache:
-    """The first batch of each run that this process has seen, and what earlier runs have stored of that batch.
-
-    Everything in the cache can be found again, which takes time.
-    """
+    """The first batch of each run that this process has seen, and what earlier runs have stored of that batch."""
 
     _MAX_RUNS = 100
 
@@ -136,7 +166,6 @@ class RunCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all runs."""
         self._runs: OrderedDict[tuple[str | None, str | None], tuple[int, dict[str, StoredRows]]] = OrderedDict()
 
     def is_later_batch(self, task: WriteTask) -> bool:

@@ -16,8 +16,7 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in
 from tests.without_spark.sink import Task, batches, options, schema
-from tubemq_spark.sink.earlier_attempts import RUN_CACHE, CommitNote, read_commit_note, write_commit_note
-from tubemq_spark.sink.task_context import WriteTask
+from tubemq_spark.sink.task_attempts import RUN_CACHE, CommitNote, WriteTask, read_commit_note, write_commit_note
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan, plan_write
 
