@@ -95,7 +95,7 @@ def test_bad_ending_positions_are_refused(ending: dict[Partition, int], problem:
 
 
 def test_store_that_ends_before_the_read_position_lost_its_tail() -> None:
-    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0}, {A: 84, B: 0})
+    (loss,) = lost_tails({A: 140, B: 0}, {A: 84, B: 0}, {A: 84, B: 0}).values()
     assert (loss.topic, loss.broker_id, loss.partition, loss.asked, loss.offered) == ("t", 1, 0, 140, 84)
     text = str(loss)
     assert text.startswith("1:t:0: the store ends at 84, but the query has read up to 140")

@@ -101,31 +101,24 @@ class _Block(NamedTuple):
     join: _Join
 
 
-class _Heads:
-    """Makes the heads of one pack. It caches some, because neighbours often have the same."""
+def _messages(blocks: Sequence[_Block], zone: tzinfo) -> Inside:
+    cached: dict[tuple[str, bytes], Head] = {}  # neighbours often have the same head
 
-    def __init__(self, zone: tzinfo) -> None:
-        self._zone = zone
-        self._cached: dict[tuple[str, bytes], Head] = {}
-
-    def of(self, common: str, own: bytes, join: _Join) -> Head:
-        head = self._cached.get((common, own))
+    def head_of(common: str, own: bytes, join: _Join) -> Head:
+        head = cached.get((common, own))
         if head is None:
-            head = _head(join(common, own.decode("utf-8", "replace")), self._zone)
-            if len(self._cached) < _CACHED_HEADS and head.text < _SHORT_HEAD:
-                self._cached[common, own] = head
+            head = _head(join(common, own.decode("utf-8", "replace")), zone)
+            if len(cached) < _CACHED_HEADS and head.text < _SHORT_HEAD:
+                cached[common, own] = head
         return head
 
-
-def _messages(blocks: Sequence[_Block], zone: tzinfo) -> Inside:
-    heads = _Heads(zone)
     for common, parts, is_paired, join in blocks:
-        if not is_paired:
-            head = heads.of(common, b"", join)
+        if is_paired:
+            for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
+                yield head_of(common, own, join), [body for _, body in pairs]
+        else:
+            head = head_of(common, b"", join)
             yield from ((head, parts[at : at + _BODIES_TOGETHER]) for at in range(0, len(parts), _BODIES_TOGETHER))
-            continue
-        for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
-            yield heads.of(common, own, join), [body for _, body in pairs]
 
 
 class _Unpacking:
@@ -148,11 +141,8 @@ class _Unpacking:
             if not data or data[0] > _SNAPPY:
                 raise ProtocolError("its InLongMsg has a group with an unknown compression")
             data = self._plain(data[1:], data[0])
-            if version < 3:
-                yield self._block(data, common, _joined, is_paired=False)
-                continue
-            for block in self._parts(data):
-                yield self._block(block, common, _joined, is_paired=True)
+            for block in [data] if version < 3 else self._parts(data):
+                yield self._block(block, common, _joined, is_paired=version == 3)
         pack.ends()
 
     def binary(self, pack: _Bytes, version: int) -> Iterator[_Block]:
@@ -295,15 +285,9 @@ def _since_1970(text: str) -> int | None:
 def _java_text(data: bytes) -> str:
     """Decode modified UTF-8: zero takes two bytes, a character beyond U+FFFF two surrogates of three bytes each."""
     try:
-        return data.decode() if b"\xed" not in data else _with_surrogates(data)
-    except UnicodeDecodeError:
-        pass
-    try:
-        return _with_surrogates(data.replace(b"\xc0\x80", b"\0"))
+        if b"\xed" not in data and b"\xc0" not in data:
+            return data.decode()
+        text = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise ProtocolError("its InLongMsg has attributes that are not text") from None
-
-
-def _with_surrogates(data: bytes) -> str:
-    units = data.decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
-    return units.decode("utf-16-le", "replace")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

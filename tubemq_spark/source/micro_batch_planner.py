@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.log_fingerprint import KnownIds
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.empty_partitions import without_messages
 from tubemq_spark.source.input_partition import TubeMQInputPartition
@@ -27,7 +28,7 @@ from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
-from tubemq_spark.source.range_planner import Ranges, lost_tails, partition_of, ranges
+from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import TruncationCheck
@@ -42,21 +43,6 @@ class _Answer(NamedTuple):
     limited: bool
     end: StreamOffset
     log_ends: StreamOffset
-
-
-class _Plan(NamedTuple):
-    """The last planned batch."""
-
-    start: StreamOffset
-    end: StreamOffset
-    tasks: list[TubeMQInputPartition]
-
-
-class _Verified(NamedTuple):
-    """The end of a batch that the stores held when they were checked, and partitions without a message in the batch."""
-
-    end: StreamOffset
-    empty: frozenset[Partition]
 
 
 class MicroBatchPlanner:
@@ -74,11 +60,9 @@ class MicroBatchPlanner:
         self._poll_interval = PollInterval(options.poll_interval, timings.max_poll_interval, clock)
         self._initial = StreamOffset(secrets.token_hex(8), {})
         self._answer: _Answer | None = None
-        self._planned: _Plan | None = None
-        self._verified: _Verified | None = None
-
-    def __repr__(self) -> str:
-        return f"<MicroBatchPlanner: {self._claims!r}>"
+        self._planned: tuple[StreamOffset, StreamOffset, list[TubeMQInputPartition]] | None = None  # the last batch
+        self._verified_end: StreamOffset | None = None  # of a batch that the stores held when they were checked
+        self._empty: frozenset[Partition] = frozenset()  # partitions without a message in that batch
 
     def initial(self) -> StreamOffset:
         """Return what a new query begins with: a query id, but no positions.
@@ -157,8 +141,8 @@ class MicroBatchPlanner:
         may be reading already. So the second call returns the first plan and claims nothing.
         """
         if self._planned is None or self._planned[:2] != (start, end):
-            self._planned = _Plan(start, end, self._plan(start, end))
-        return self._planned.tasks
+            self._planned = start, end, self._plan(start, end)
+        return self._planned[2]
 
     def stop(self) -> None:
         """Release the claims and leave the group, which stays where it was committed. May be called twice."""
@@ -173,28 +157,30 @@ class MicroBatchPlanner:
     ) -> tuple[StreamOffset, StreamOffset]:
         """Return the end of the next micro-batch, and the log ends."""
         initial = None
-        if start.positions or not self._is_initial(start):
+        # Losses, too, may leave an offset without positions.
+        if start.positions or self._planned is not None or start.query != self._initial.query:
             begin: Positions = self._partitions.present(start.positions)
             self.commit(start)
         else:
             begin = initial = self._resolver.initial(self._partitions, claims)
-        log_ends = self._resolver.log_ends(begin, claims, older_than=now)
+        claims.refresh(older_than=now)
+        log_ends = {partition: claims.position(partition).end for partition in begin}
         # New partitions enter at their earliest position and are read from the next batch on: then the checkpoint has
         # both ends of every range.
         new = self._partitions.discover(begin, claims) if self._rate_limit.admits_new_partitions else {}
         new_ends = {partition: claims.position(partition).end for partition in new}
         ends = self._rate_limit.batch_end(begin, log_ends, new_ends, limited=limited)
         empty = without_messages(self._session, claims, begin, ends)
-        is_first = self._verified is None
-        check = TruncationCheck(Prober(self._session, claims))
-        lost, fingerprints = check.check(begin, ends, log_ends, start.fingerprints, idle_too=is_first, empty=empty)
+        lost, fingerprints = TruncationCheck(Prober(self._session, claims)).check(
+            begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
+        )
         self._accept_losses(lost_tails(begin, lost, log_ends), claims)
         ends = {**ends, **lost, **new}
         end = start
         if ends != start.positions:
             counted = counted_stores(self._session, ends)
             end = StreamOffset(start.query, ends, initial=initial, fingerprints=fingerprints, counted=counted)
-        self._verified = _Verified(end, empty)
+        self._verified_end, self._empty = end, empty
         return end, StreamOffset(start.query, {**log_ends, **new})
 
     def _plan(self, start: StreamOffset, end: StreamOffset) -> list[TubeMQInputPartition]:
@@ -208,22 +194,22 @@ class MicroBatchPlanner:
                 "query"
             )
         end = self._partitions.without_unsubscribed(end)
-        # Fingerprints prove more than ids, but only this run's own were checked just now.
-        ids = (
-            ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
-            if self._is_verified(end)
-            else {}
-        )
+        ids: dict[Partition, KnownIds] = {}
+        if end == self._verified_end:  # fingerprints prove more than ids, but only this run's own were checked just now
+            ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
 
         def find_ranges(claims: DriverClaims) -> tuple[Ranges, Positions]:
             to_read = ranges(begin, self._stored_ends(end, claims))
-            return to_read, self._group_positions_to_keep(to_read, claims)
+            if self._options.commit_offsets:
+                return to_read, {}
+            claims.take({partition: None for partition in to_read if not claims.holds(partition)})
+            return to_read, {partition: claims.position(partition).group for partition in to_read}
 
         to_read, group_positions = self._without_gone_partitions(
             replace(end, positions=begin), end.positions, find_ranges
         )
-        if self._verified is not None and self._verified.end == end:
-            to_read = {p: positions for p, positions in to_read.items() if p not in self._verified.empty}
+        if end == self._verified_end:
+            to_read = {p: positions for p, positions in to_read.items() if p not in self._empty}
         claims = self._claims_of(end.query)
         snapshots = {
             partition: PartitionSnapshot(
@@ -256,25 +242,18 @@ class MicroBatchPlanner:
         claims = self._claims_of(begin.query)
         while True:
             try:
-                self._partitions.mark_unlisted(begin, expected, claims)
+                self._partitions.mark_gone(set(expected) - set(self._partitions.listed()), begin, claims)
                 return attempt(claims)
             except TransportError as error:
                 if not error.unserved:
                     raise
                 self._partitions.mark_gone(error.unserved, begin, claims, error)
 
-    def _group_positions_to_keep(self, to_read: Ranges, claims: DriverClaims) -> dict[Partition, int]:
-        """Return the positions of a group that does not follow the query."""
-        if self._options.commit_offsets:
-            return {}
-        claims.take({partition: None for partition in to_read if not claims.holds(partition)})
-        return {partition: claims.position(partition).group for partition in to_read}
-
     def _stored_ends(self, end: StreamOffset, claims: DriverClaims) -> dict[Partition, int]:
         """Return the ends of a batch that is planned, cut where stores lost the tail of a batch of an earlier run. The
         end of the next batch accepts such a loss."""
         ends = self._partitions.present(end.positions)
-        if self._is_verified(end) or not end.fingerprints:
+        if end == self._verified_end or not end.fingerprints:
             return ends
         suspects = [partition for partition in ends if partition.store in end.fingerprints]
         claims.take(dict.fromkeys(suspects))
@@ -282,28 +261,20 @@ class MicroBatchPlanner:
         log_ends = {partition: claims.position(partition).end for partition in lost}
         losses = lost_tails(ends, lost, log_ends)
         if self._options.loss_policy.fail:  # where the store is too short, its readers report the exact loss
-            losses = [loss for loss in losses if log_ends[partition_of(loss)] >= loss.asked]
-            lost = {partition_of(loss): loss.offered for loss in losses}
-        for loss in losses:
+            losses = {partition: loss for partition, loss in losses.items() if log_ends[partition] >= loss.asked}
+            lost = {partition: loss.offered for partition, loss in losses.items()}
+        for loss in losses.values():
             self._options.loss_policy.report(loss)
-        self._verified = None if lost else _Verified(end, frozenset())
+        self._verified_end, self._empty = None if lost else end, frozenset()
         return {**ends, **lost}
 
-    def _accept_losses(self, losses: list[DataLossError], claims: DriverClaims) -> None:
-        for loss in losses:
+    def _accept_losses(self, losses: Mapping[Partition, DataLossError], claims: DriverClaims) -> None:
+        for loss in losses.values():
             self._options.loss_policy.report(loss)
-        for loss in losses:
-            partition = partition_of(loss)
+        for partition, loss in losses.items():
             claims.take({partition: loss.offered if self._options.commit_offsets else None})
             state = self._partitions[partition]
             state.committed, state.accepted_loss = loss.offered, loss
-
-    def _is_initial(self, start: StreamOffset) -> bool:
-        """Return True if the query has not begun. An offset without positions may also be what losses left of it."""
-        return self._planned is None and start.query == self._initial.query
-
-    def _is_verified(self, end: StreamOffset) -> bool:
-        return self._verified is not None and self._verified.end == end
 
     def _claims_of(self, query: str) -> DriverClaims:
         if self._claims is None or self._claims.claim.query != query:

@@ -19,13 +19,15 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints
 from tubemq_spark.protocol.metadata import Partition
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -48,11 +50,12 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON that is always in the same order, because Spark compares offsets as text."""
-        data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": positions_to_json(self.positions)}
+        data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": _to_json(self.positions)}
         if self.initial is not None:
-            data["initial"] = positions_to_json(self.initial)
+            data["initial"] = _to_json(self.initial)
         if self.fingerprints:
-            data["marks"] = _fingerprints_to_json(self.fingerprints)
+            found = {store: [list(one) for one in several] for store, several in self.fingerprints.items() if several}
+            data["marks"] = _to_json(found)
         if self.counted is not None:
             data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
         return data
@@ -102,10 +105,11 @@ def _quoted(data: object) -> str:
         return "JSON that is nested too deeply"
 
 
-def positions_to_json(positions: Positions) -> dict[str, dict[str, int]]:
-    topics: dict[str, dict[str, int]] = {}
-    for partition in sorted(positions, key=lambda p: (p.topic, p.broker_id, p.partition_id)):
-        topics.setdefault(partition.topic, {})[f"{partition.broker_id}:{partition.partition_id}"] = positions[partition]
+def _to_json(values: Mapping[Any, T]) -> dict[str, dict[str, T]]:
+    """Return the values of partitions or of stores, by topic and `brokerId:partitionId` or `brokerId:storeId`."""
+    topics: dict[str, dict[str, T]] = {}
+    for (broker_id, topic, number), value in sorted(values.items(), key=lambda item: (item[0][1], item[0])):
+        topics.setdefault(topic, {})[f"{broker_id}:{number}"] = value
     return topics
 
 
@@ -144,17 +148,8 @@ def partition_from_text(topic: str, key: Any) -> Partition:
     return Partition(numbers[0], topic, numbers[1])
 
 
-def _fingerprints_to_json(fingerprints: Fingerprints) -> dict[str, dict[str, list[list[int]]]]:
-    topics: dict[str, dict[str, list[list[int]]]] = {}
-    for store in sorted(fingerprints, key=lambda store: (store[1], store[0], store[2])):
-        broker_id, topic, store_id = store
-        if fingerprints[store]:
-            topics.setdefault(topic, {})[f"{broker_id}:{store_id}"] = [list(one) for one in fingerprints[store]]
-    return topics
-
-
 def _fingerprints_from_json(data: Any) -> Fingerprints:
-    """Parse what `_fingerprints_to_json` returns; raise `ValueError` for any other shape."""
+    """Parse the value of `marks`; raise `ValueError` for any other shape."""
     try:
         fingerprints: dict[tuple[int, str, int], tuple[Fingerprint, ...]] = {}
         for topic, keys in data.items():

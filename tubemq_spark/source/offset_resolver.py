@@ -65,14 +65,6 @@ class OffsetResolver:
         earliest = claims.earliest(partitions)
         return find_positions(Prober(self._session, claims), wanted, earliest, self._options.msg_time_zone)
 
-    def log_ends(
-        self, partitions: Collection[Partition], claims: DriverClaims, *, older_than: float
-    ) -> dict[Partition, int]:
-        """Return where the partitions' stores end. A broker that answered since that moment of the monotonic clock is
-        not asked again."""
-        claims.refresh(older_than=older_than)
-        return {partition: claims.position(partition).end for partition in partitions}
-
 
 def read_status(options: SourceOptions) -> ReadStatus:
     """Return where brokers let a new group begin, so that its position is right from the start."""

@@ -119,7 +119,7 @@ class PartitionSet:
         if is_due:
             self._session.refresh()
             self._refresh = Deadline(self._options.metadata_interval, self._clock)
-        new = [p for p in self._listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
+        new = [p for p in self.listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
         new = self._claim_served(new, claims) if new else new
         if not new:
             return {}
@@ -149,10 +149,6 @@ class PartitionSet:
                     self[partition].status = Status.NOT_READY
             return [partition for partition in new if partition not in error.unserved]
 
-    def mark_unlisted(self, offset: StreamOffset, expected: Collection[Partition], claims: DriverClaims) -> None:
-        """Mark those of the `expected` partitions that the cluster does not have any more, see `mark_gone`."""
-        self.mark_gone(set(expected) - set(self._listed()), offset, claims)
-
     def mark_gone(
         self,
         suspects: Collection[Partition],
@@ -170,7 +166,13 @@ class PartitionSet:
         if gone:
             self._session.forget_unlisted()
             for partition in sorted(gone):
-                self._options.loss_policy.report(_loss_of(partition, offset.positions.get(partition, -1)))
+                position = offset.positions.get(partition, -1)
+                text = (
+                    f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, "
+                    "or option 'tubemq.master' names another cluster; the query has read up to "
+                    f"{position}, and all later messages are gone"
+                )
+                self._options.loss_policy.report(loss_of(partition, text, asked=position, offered=-1))
             self._mark(gone, offset)
             claims.drop(gone)
         if error is not None and not (gone and all(self._is(partition, Status.GONE) for partition in suspects)):
@@ -184,22 +186,20 @@ class PartitionSet:
         deadline = Deadline(min(self._timings.new_master_lists_fill_up, self._options.client.retry_for), self._clock)
         while True:
             is_last = deadline.passed
+            try:
+                listed = self._session.listed(once=error is not None)
+            except TransportError as no_answer:
+                if error is None:
+                    raise
+                text = f"{error}. No master answers either: {no_answer}"
+                raise TransportError(text, unserved=error.unserved) from None
             # A master goes on listing a topic that was removed, but its brokers do not know it any more.
-            gone = gone - (self._listed_now(error) - (claims.unknown_topics if error else frozenset()))
+            gone = gone - (listed - (claims.unknown_topics if error else frozenset()))
             if not gone or is_last:
                 return gone
             deadline.pause(self._timings.hidden_partition_poll)
 
-    def _listed_now(self, error: TransportError | None) -> set[Partition]:
-        """Return what the master lists now. If no master answers, raise `error` with that fact added."""
-        try:
-            return self._session.listed(once=error is not None)
-        except TransportError as no_answer:
-            if error is None:
-                raise
-            raise TransportError(f"{error}. No master answers either: {no_answer}", unserved=error.unserved) from None
-
-    def _listed(self) -> list[Partition]:
+    def listed(self) -> list[Partition]:
         """Return the partitions to read that the cluster is known to have."""
         found = (p for topic in self._options.topics for p in self._session.cluster.partitions(topic))
         return [partition for partition in found if self._is_subscribed(partition)]
@@ -233,13 +233,3 @@ def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list
             f"does not have: it has {', '.join(map(str, found))}"
         )
     return sorted(options.assigned)
-
-
-def _loss_of(partition: Partition, position: int) -> DataLossError:
-    return loss_of(
-        partition,
-        f"{partition}: the cluster does not have the partition any more: its broker or topic was removed, or option "
-        f"'tubemq.master' names another cluster; the query has read up to {position}, and all later messages are gone",
-        asked=position,
-        offered=-1,
-    )

@@ -38,11 +38,7 @@ def starting_positions(
     that retention has removed is not checked here: it may be removed at any time, and the reader reports it.
     """
     if isinstance(starting, dict):
-        check_partitions("startingOffsets", starting, group_positions)
-        return {
-            partition: _explicit_start(partition, starting[partition], at.end, earliest[partition])
-            for partition, at in group_positions.items()
-        }
+        return _explicit_positions("startingOffsets", starting, group_positions, earliest)
     if starting == "earliest":
         return {partition: earliest[partition] for partition in group_positions}
     if starting == GROUP:
@@ -61,15 +57,11 @@ def ending_positions(
     """
     if not isinstance(ending, dict):
         return {partition: at.end for partition, at in group_positions.items()}
-    check_partitions("endingOffsets", ending, group_positions)
-    ends: dict[Partition, int] = {}
-    for partition, (_, log_end) in group_positions.items():
-        position = ending[partition]
-        ends[partition] = log_end if position == LATEST else position
-        _check_end("endingOffsets", partition, ends[partition], log_end)
-        if ends[partition] < starts[partition]:
+    ends = _explicit_positions("endingOffsets", ending, group_positions, {})
+    for partition, end in ends.items():
+        if end < starts[partition]:
             raise ConfigError(
-                f"option 'endingOffsets' has {position} for {partition}, which lies before the start "
+                f"option 'endingOffsets' has {ending[partition]} for {partition}, which lies before the start "
                 f"{starts[partition]}"
             )
     return ends
@@ -89,49 +81,43 @@ def check_partitions(option: str, given: Collection[Partition], expected: Collec
         )
 
 
-def _explicit_start(partition: Partition, position: int, log_end: int, earliest: int) -> int:
-    if position == EARLIEST:
-        return earliest
-    if position == LATEST:
-        return log_end
-    _check_end("startingOffsets", partition, position, log_end)
-    return position
+def _explicit_positions(
+    option: str,
+    given: Positions,
+    group_positions: Mapping[Partition, GroupPosition],
+    earliest: Mapping[Partition, int],
+) -> dict[Partition, int]:
+    check_partitions(option, given, group_positions)
+    found: dict[Partition, int] = {}
+    for partition, (_, log_end) in group_positions.items():
+        position = given[partition]
+        if position > log_end:
+            raise ConfigError(
+                f"option '{option}' has {position} for {partition}, which lies beyond the end of the store: {log_end}; "
+                "use -1 for the latest, and check that the position is one of this cluster"
+            )
+        if position == EARLIEST:
+            position = earliest[partition]
+        found[partition] = log_end if position == LATEST else position
+    return found
 
 
-def _check_end(option: str, partition: Partition, position: int, log_end: int) -> None:
-    if position > log_end:
-        raise ConfigError(
-            f"option '{option}' has {position} for {partition}, which lies beyond the end of the store: {log_end}; use "
-            "-1 for the latest, and check that the position is one of this cluster"
+def lost_tails(reached: Positions, offered: Positions, log_ends: Positions) -> dict[Partition, DataLossError]:
+    """Return a loss for each partition that goes on, at `offered`, before the position that the query has `reached`."""
+    losses: dict[Partition, DataLossError] = {}
+    for partition, asked in reached.items():
+        at = offered.get(partition, asked)
+        if at >= asked:
+            continue
+        is_short = log_ends[partition] <= at
+        found = f"the store ends at {log_ends[partition]}" if is_short else f"the store has other messages from {at} on"
+        text = (
+            f"{partition}: {found}, but the query has read up to {asked}: the broker lost [{at}, {asked}) after it was "
+            "read and uses the positions for other messages, the topic was created anew, or the checkpoint belongs to "
+            "another cluster"
         )
-
-
-def lost_tails(reached: Positions, offered: Positions, log_ends: Positions) -> list[DataLossError]:
-    """Return a loss for each partition that goes on before the position that the query has `reached`: at the one of
-    `offered`."""
-    return [
-        loss_of(
-            partition,
-            _lost_tail(partition, position, offered[partition], log_ends[partition]),
-            asked=position,
-            offered=offered[partition],
-        )
-        for partition, position in reached.items()
-        if partition in offered and offered[partition] < position
-    ]
-
-
-def _lost_tail(partition: Partition, reached: int, offered: int, log_end: int) -> str:
-    found = f"the store ends at {log_end}" if log_end <= offered else f"the store has other messages from {offered} on"
-    return (
-        f"{partition}: {found}, but the query has read up to {reached}: the broker lost [{offered}, {reached}) after "
-        "it was read and uses the positions for other messages, the topic was created anew, or the checkpoint belongs "
-        "to another cluster"
-    )
-
-
-def partition_of(loss: DataLossError) -> Partition:
-    return Partition(loss.broker_id, loss.topic, loss.partition)
+        losses[partition] = loss_of(partition, text, asked=asked, offered=at)
+    return losses
 
 
 def ranges(start: Positions, end: Positions) -> dict[Partition, tuple[int, int]]:

@@ -56,7 +56,7 @@ class RateLimit:
         return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing)}
 
     def _limited(self, start: Positions, ends: Positions) -> Positions:
-        if self._least is not None and self._waits(start, ends, self._least):
+        if self._waits(start, ends):
             return start
         if self._batch_start != start:
             self._batch_start, self._batch_since = start, self._clock.monotonic()
@@ -65,13 +65,12 @@ class RateLimit:
         limited, self._served = limited_ends(start, ends, self._most, self._served)
         return limited
 
-    def _waits(self, start: Positions, ends: Positions, least: int) -> bool:
+    def _waits(self, start: Positions, ends: Positions) -> bool:
         """A run's first batch does not wait, as in Spark's Kafka source. With AvailableNow nothing more will come."""
-        if self._is_available_now or self._batch_since is None:
+        if self._least is None or self._is_available_now or self._batch_since is None:
             return False
-        if self._clock.monotonic() - self._batch_since >= self._max_delay:
-            return False
-        return entries_between(start, ends) < least
+        is_late = self._clock.monotonic() - self._batch_since >= self._max_delay
+        return not is_late and entries_between(start, ends) < self._least
 
 
 def entries_between(start: Positions, ends: Positions) -> int:

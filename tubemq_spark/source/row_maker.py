@@ -36,11 +36,6 @@ class _Compressed(Attributes):
     codec: str = ""
 
 
-@lru_cache(maxsize=1024)  # msgType and msgTime often make the same bytes
-def _decode_short(header: bytes, zone: tzinfo) -> Attributes:
-    return _decode(header, zone)
-
-
 def _decode(header: bytes, zone: tzinfo) -> Attributes:
     found = decode_attributes(header, zone)
     if found.own is None or COMPRESSION_KEY not in found.own:
@@ -50,22 +45,20 @@ def _decode(header: bytes, zone: tzinfo) -> Attributes:
     return _Compressed(own or None, found.msg_type, found.msg_time, codec)
 
 
+_decode_short = lru_cache(maxsize=1024)(_decode)  # msgType and msgTime often make the same bytes
+
+
 # These replace the attributes of a message that cannot be decoded; they are compared by identity.
 _KEPT, _SKIPPED = Attributes(), Attributes()
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How messages become rows: plain values.
+    """How messages become rows: plain values."""
 
-    `zone` is the time zone of the producers' `$msgTime$`; `corrupt` and `message_format` are the values of options
-    `corruptMessages` and `messageFormat`. `msg_types` are the wanted message types by topic; a topic without an entry
-    has all its messages read. `max_unpacked` is the maximum size in bytes of a decompressed body or a pack.
-    """
-
-    zone: tzinfo = timezone.utc
-    corrupt: str = "fail"
-    msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    zone: tzinfo = timezone.utc  # of the producers' `$msgTime$`
+    corrupt: str = "fail"  # the value of option `corruptMessages`
+    msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # wanted ones by topic; all without an entry
     message_format: str = "raw"
     max_unpacked: int = MAX_UNPACKED
 

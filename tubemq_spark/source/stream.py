@@ -101,14 +101,11 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _started(self) -> MicroBatchPlanner:
         if self._planner is None:
             self._planner = MicroBatchPlanner(self._options)
-            self._stop_on_termination()
+            # Spark sends SIGTERM when the query stops. `SystemExit` ends the process then, and `stop` runs.
+            atexit.register(self.stop)
+            with suppress(ValueError):  # not the main thread: the caller's program handles signals
+                signal.signal(signal.SIGTERM, _exit)
         return self._planner
-
-    def _stop_on_termination(self) -> None:
-        """Let SIGTERM end the process by `SystemExit`: Spark sends it when the query stops, and `stop` must run."""
-        atexit.register(self.stop)
-        with suppress(ValueError):  # not the main thread: the caller's program handles signals
-            signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(*_: object) -> None:
