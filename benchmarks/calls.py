@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from tests.counting import TOPIC, Cost, cluster, counted, send_to_all, streaming
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.options import SourceOptions
 

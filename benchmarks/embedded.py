@@ -28,7 +28,7 @@ from tubemq_spark.protocol.message import encode_content
 from tubemq_spark.protocol.metadata import parse_broker
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.protocol.pb import MasterService_pb2 as master_pb
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.testing import EmbeddedTubeMQ
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from benchmarks.common import Job, Runner, arguments, cluster, compare, jobs, spark_session
 from tests.interop.java_client import JavaClient
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
 

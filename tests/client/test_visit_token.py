@@ -28,7 +28,7 @@ from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(300)]

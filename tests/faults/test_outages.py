@@ -12,7 +12,7 @@ from tests.faults.engine import Query, fill, options, stored
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
 

@@ -25,7 +25,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.sink.options import SinkOptions
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import WritePlan
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ
 

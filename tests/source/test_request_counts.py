@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.counting import TOPIC, cluster, counted, send_to_all, streaming
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
 

@@ -1,23 +1,46 @@
-"""Batch reader: `spark.read.format("tubemq")`."""
+"""Batch reader and planner: `spark.read.format("tubemq")`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import logging
+import os
+import platform
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tubemq_spark.source.batch_planner import plan_batch
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
+from tubemq_spark.errors import NoTimesError
+from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.source.input_partition_planner import input_partitions, knows_offsets
+from tubemq_spark.source.option_parsers import Bound
 from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition_set import partitions_to_read
+from tubemq_spark.source.range_planner import OffsetResolver, Ranges, check_partitions, ranges, read_status
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from tubemq_spark.source.pushdown import Narrowing
+
+_log = logging.getLogger(__name__)
+
+_DISORDER = timedelta(minutes=15)  # conditions on `msg_time` find messages that are out of order by no more than this
+
+_FIRST, _LAST = (moment.replace(tzinfo=timezone.utc) for moment in (datetime.min, datetime.max))
 
 
 class TubeMQReader(DataSourceReader):
@@ -46,3 +69,114 @@ class PushingReader(TubeMQReader):
 
         self._narrowing = Narrowing()
         return self._narrowing.add(filters)
+
+
+def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> list[TubeMQInputPartition]:
+    """Return the tasks of a batch read, for what `narrowing` leaves. The group keeps its positions.
+
+    Another scan of the application may hold some of the partitions, and it may be planning, too. So this plan claims
+    the partitions that are free, learns what it needs, releases them, and only then waits for the others.
+    """
+    session = ConsumerSession(options.client, options.group, options.topics, options.filters)
+    session.register()
+    # The tasks derive their claims from this one. Another plan of the application may run at the same time.
+    label, reader = label_of(platform.node()), secrets.token_hex(4)
+    claim = ClaimId(_application_id(), run=0, batch=0, task=PLANNER, reader=reader, label=label)
+    claims = DriverClaims(session, claim, options.claim_timeout)
+    acquirer = claims.new_acquirer()
+    to_read: dict[Partition, tuple[int, int]] = {}
+    snapshots: dict[Partition, PartitionSnapshot] = {}
+    try:
+        partitions = partitions_to_read(options, session)
+        # Explicit positions must name all partitions, although only some of them are claimed at a time.
+        for option, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+            if isinstance(bound, dict):
+                check_partitions(option, bound, partitions)
+        left = set(partitions)
+        while left:
+            taken = claims.take_some(left, acquirer, read_status(options))
+            to_read |= _ranges_of(taken, options, session, claims, narrowing)
+            for partition in taken:
+                snapshots[partition] = PartitionSnapshot(
+                    session.broker(partition),
+                    verify=claims.is_doubtful(partition),
+                    group_position=claims.position(partition).group,
+                    flow_rules=session.flow_rules,
+                )
+            claims.release()
+            left -= taken
+        return input_partitions(
+            options,
+            session,
+            claim,
+            {partition: to_read[partition] for partition in partitions if partition in to_read},
+            snapshots,
+            only_types=None if narrowing is None else narrowing.msg_types,
+        )
+    finally:
+        claims.release()
+        session.close()
+
+
+def _ranges_of(
+    taken: Collection[Partition],
+    options: SourceOptions,
+    session: ConsumerSession,
+    claims: DriverClaims,
+    narrowing: Narrowing | None,
+) -> Ranges:
+    """Return what to read of partitions that `claims` holds."""
+    options = replace(options, starting=_part(options.starting, taken), ending=_part(options.ending, taken))
+    resolver = OffsetResolver(options, session)
+    starts = resolver.starting(taken, claims)
+    found = ranges(starts, resolver.ending(starts, claims))
+    if narrowing is None:
+        return found
+    left: dict[Partition, tuple[int, int]] = {}
+    for partition, (start, end) in found.items():
+        if not narrowing.includes(partition):
+            continue
+        if knows_offsets(options, session, partition):
+            left[partition] = narrowing.cut(start, end)
+        elif not narrowing.bounds_offset:  # no row has an offset here
+            left[partition] = start, end
+    return _between_times(left, narrowing, resolver, claims)
+
+
+def _part(bound: Bound, partitions: Collection[Partition]) -> Bound:
+    if not isinstance(bound, dict):
+        return bound
+    return {partition: position for partition, position in bound.items() if partition in partitions}
+
+
+def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver, claims: DriverClaims) -> Ranges:
+    """Return what conditions on `msg_time` leave of the ranges; all of it where messages have no time."""
+    left = dict(found)
+    try:
+        if narrowing.since is not None and narrowing.since - _FIRST > _DISORDER:
+            since = resolver.at_time(narrowing.since - _DISORDER, left, claims)
+            left = {partition: (max(start, since[partition]), end) for partition, (start, end) in left.items()}
+        if narrowing.until is not None and _LAST - narrowing.until > _DISORDER:
+            until = resolver.at_time(narrowing.until + _DISORDER, left, claims)
+            left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
+    except NoTimesError as error:
+        _log.warning("conditions on msg_time do not narrow what is read: %s", error)
+    return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
+
+
+def _application_id() -> str:
+    """Return the same id in all processes that plan for this Spark application; one per process without Spark.
+
+    Scans of one application in one group take turns at a partition; scans of others are foreign consumers. Spark does
+    not pass its application id to a process that plans a batch read, but the directories of the driver's block manager.
+    Their names have a random part. Users may set the variable to directories without it, which applications share.
+    """
+    directories = os.environ.get("SPARK_LOCAL_DIRS", "")
+    if "blockmgr-" not in directories:
+        return _process_id()
+    return "app-" + hashlib.sha256(f"{platform.node()} {directories}".encode()).hexdigest()[:16]
+
+
+@cache
+def _process_id() -> str:
+    return f"app-{secrets.token_hex(8)}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -19,16 +20,15 @@ from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
-from tubemq_spark.protocol.log_fingerprint import KnownIds
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.log_fingerprint import KnownIds, Store
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.empty_partitions import without_messages
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.input_partition_planner import counted_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
-from tubemq_spark.source.offset_resolver import OffsetResolver
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
-from tubemq_spark.source.range_planner import Ranges, lost_tails, ranges
+from tubemq_spark.source.range_planner import OffsetResolver, Ranges, lost_tails, ranges
 from tubemq_spark.source.rate_limit import PollInterval, RateLimit
 from tubemq_spark.source.store_check import ids_between
 from tubemq_spark.source.truncation_check import TruncationCheck
@@ -170,7 +170,7 @@ class MicroBatchPlanner:
         new = self._partitions.discover(begin, claims) if self._rate_limit.admits_new_partitions else {}
         new_ends = {partition: claims.position(partition).end for partition in new}
         ends = self._rate_limit.batch_end(begin, log_ends, new_ends, limited=limited)
-        empty = without_messages(self._session, claims, begin, ends)
+        empty = _without_messages(self._session, claims, begin, ends)
         lost, fingerprints = TruncationCheck(Prober(self._session, claims)).check(
             begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
         )
@@ -289,3 +289,51 @@ def first_claim(query: str, now: float) -> ClaimId:
     """Return the driver's claim at the start of a run. `now` is in seconds since the epoch: a later run's claim is
     newer, unless the clock was set back."""
     return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(platform.node()))
+
+
+def _without_messages(
+    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions
+) -> frozenset[Partition]:
+    """Return the partitions that are proven to have no message in [begin, ends). `claims` must hold all of `begin`.
+
+    Partitions may share a store, and index entries do not say whose they are. So a range of a shared store concerns all
+    its partitions. If it has few entries, it is cheaper to count messages than to read all partitions. The proof is a
+    sum: if the partitions have as many messages from the start on as there are entries up to the end, and the store
+    still ends there, then every entry was counted.
+    """
+    stores: defaultdict[Store, list[Partition]] = defaultdict(list)
+    for partition in begin:
+        if partition in ends:
+            stores[partition.store].append(partition)
+    sparse = [partitions for partitions in stores.values() if _is_sparse(session, claims, begin, ends, partitions)]
+    if not sparse:
+        return frozenset()
+    several = [partition for partitions in sparse for partition in partitions]
+    found = Prober(session, claims).count_messages(several)
+    empty: set[Partition] = set()
+    for partitions in sparse:
+        start, end = begin[partitions[0]], ends[partitions[0]]
+        counts = {partition: found[partition] for partition in partitions if partition in found}
+        are_all = len(counts) == len(partitions) and all(one.end == end for one in counts.values())
+        if are_all and sum(one.messages for one in counts.values()) == (end - start) // UNIT:
+            empty.update(partition for partition, one in counts.items() if not one.messages)
+    return frozenset(empty)
+
+
+def _is_sparse(
+    session: ConsumerSession, claims: DriverClaims, begin: Positions, ends: Positions, partitions: Sequence[Partition]
+) -> bool:
+    """Return True if counting can prove something and costs less than reading: it takes two requests a partition,
+    reading an empty partition takes ten."""
+    first = partitions[0]
+    start, end = begin[first], ends[first]
+    entries = (end - start) // UNIT
+    return (
+        len(partitions) > 1
+        and 0 < entries <= len(partitions) * 3 // 4
+        and len(partitions) == session.cluster.partitions_in_store(first)
+        and all(
+            (begin[partition], ends[partition]) == (start, end) == claims.position(partition)
+            for partition in partitions
+        )
+    )

@@ -27,6 +27,11 @@ _LIMIT = "a number of index entries, at least 1"
 _MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
 
+
+def _flag(name: str, default: bool, meaning: str) -> Option[bool]:
+    return Option(name, boolean, "true or false", meaning, default)
+
+
 SUBSCRIBE = Option("subscribe", parsers.topics, "topic[,topic…]", "the topics to read, with all their partitions")
 ASSIGN = Option(
     "assign", parsers.assigned, '{"topic":["brokerId:partitionId",…]}', "instead of `subscribe`: only these partitions"
@@ -78,12 +83,10 @@ ENDING_TIMESTAMP = Option(
     _TIME,
     "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`",
 )
-FAIL_ON_DATA_LOSS = Option(
+FAIL_ON_DATA_LOSS = _flag(
     "failOnDataLoss",
-    boolean,
-    "true or false",
-    "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
     True,
+    "whether to fail when messages that should be read are gone; with false, the loss is logged and reading goes on",
 )
 MAX_OFFSETS_PER_TRIGGER = Option(
     "maxOffsetsPerTrigger",
@@ -113,13 +116,11 @@ MAX_PARTITIONS_PER_TASK = Option(
     "there would be very many",
     shown_default="1",
 )
-COMMIT_OFFSETS = Option(
+COMMIT_OFFSETS = _flag(
     "commitOffsets",
-    boolean,
-    "true or false",
+    True,
     "whether the group's position follows the committed micro-batches; with false, the group keeps its position, but a "
     "driver that is killed leaves it where its micro-batch began",
-    True,
 )
 HEADS_INTERVAL_MS = Option(
     "headsIntervalMs",
@@ -130,12 +131,10 @@ HEADS_INTERVAL_MS = Option(
     "0, the brokers are asked whenever Spark asks",
     100,
 )
-PUSH_FILTERS = Option(
+PUSH_FILTERS = _flag(
     "pushFilters",
-    boolean,
-    "true or false",
-    "batch only: read only what the query's conditions need (requires spark.sql.python.filterPushdown.enabled=true)",
     False,
+    "batch only: read only what the query's conditions need (requires spark.sql.python.filterPushdown.enabled=true)",
 )
 CORRUPT_MESSAGES = Option(
     "corruptMessages",
@@ -299,8 +298,7 @@ def _set(raw: Mapping[str, str], options: tuple[Option[Any], ...]) -> list[Optio
 
 
 def _filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:
-    named = {topic for topic in filters if topic is not None}
-    if unknown := sorted(named - set(topics)):
+    if unknown := sorted({topic for topic in filters if topic is not None} - set(topics)):
         raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
     for_all = filters.get(None, ())
     return {topic: types for topic in topics if (types := filters.get(topic, for_all))}

@@ -36,15 +36,9 @@ class PartitionState:
     accepted_loss: DataLossError | None = None  # of a lost tail; the next batch ends where the store goes on
 
     def stored(self, committed: int) -> int:
-        """Return the position that Spark has `committed`, or where the store goes on if it lost its tail before that.
-
-        Spark passes a position once more after its loss was accepted.
-        """
-        loss = self.accepted_loss
-        if loss is None:
-            return committed
-        if committed == loss.asked:
-            return loss.offered
+        """Return the `committed` position, or where the store goes on if it lost its tail before that."""
+        if self.accepted_loss is not None and committed == self.accepted_loss.asked:
+            return self.accepted_loss.offered  # Spark passes the position once more after its loss was accepted
         self.accepted_loss = None  # the batch behind the loss is committed
         return committed
 
@@ -85,16 +79,9 @@ class PartitionSet:
             state.lent_at = group_positions.get(partition, start)
             state.committed = start if state.committed is None else state.committed
 
-    def first(self) -> list[Partition]:
-        """Return the partitions that a new query begins with. Raises as `partitions_to_read`."""
-        found = partitions_to_read(self._options, self._session)
-        return [partition for partition in found if not self._is(partition, Status.GONE)]
-
     def without_unsubscribed(self, offset: StreamOffset) -> StreamOffset:
-        """Return the offset without partitions that the options do not name any more.
-
-        Raise `ConfigError` instead if the query must fail on data loss.
-        """
+        """Return the offset without partitions that the options do not name any more. Raise `ConfigError` instead if
+        the query must fail on data loss."""
         left_out = {partition for partition in offset.positions if not self._is_subscribed(partition)}
         if not left_out:
             return offset
@@ -111,17 +98,14 @@ class PartitionSet:
         return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
 
     def discover(self, known: Positions, claims: DriverClaims) -> dict[Partition, int]:
-        """Return the earliest positions of partitions that are new, and claim them.
-
-        A partition that its broker does not serve is tried again after the next `metadataIntervalMs`.
-        """
+        """Return the earliest positions of partitions that are new, and claim them. One that its broker does not serve
+        is tried again after the next `metadataIntervalMs`."""
         is_due = self._refresh.passed
         if is_due:
             self._session.refresh()
             self._refresh = Deadline(self._options.metadata_interval, self._clock)
         new = [p for p in self.listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
-        new = self._claim_served(new, claims) if new else new
-        if not new:
+        if not new or not (new := self._claim_served(new, claims)):
             return {}
         _log.info("new partitions, which are read from their beginning: %s", ", ".join(map(str, new)))
         earliest = claims.earliest(new)
@@ -220,10 +204,8 @@ class PartitionSet:
 
 
 def partitions_to_read(options: SourceOptions, session: ConsumerSession) -> list[Partition]:
-    """Return the topics' partitions that the master lists, or those that option `assign` names.
-
-    Raise `ConfigError` if the cluster does not have one of the assigned partitions.
-    """
+    """Return the topics' partitions that the master lists, or those that option `assign` names. Raise `ConfigError` if
+    the cluster does not have one of these."""
     found = [partition for topic in options.topics for partition in session.cluster.partitions(topic)]
     if options.assigned is None:
         return found

@@ -1,4 +1,4 @@
-"""Range planner: turns the user's bounds and the log ends into ranges of positions, and ranges into tasks. No I/O.
+"""Range planner: resolves the user's starting and ending offsets to positions, and divides ranges among tasks.
 
 All positions are bytes of the index, 28 a message; ranges are half-open.
 """
@@ -6,14 +6,22 @@ All positions are bytes of the index, 28 a message; ranges are half-open.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.time_search import find_positions
 from tubemq_spark.errors import ConfigError, DataLossError
+from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.data_loss import loss_of
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.partition_set import PartitionSet, partitions_to_read
 
 T = TypeVar("T")
 
@@ -22,6 +30,59 @@ Ranges = Mapping[Partition, tuple[int, int]]
 
 _MAX_SHARED_TASKS = 64  # partitions with little to read share at most that many tasks
 _SMALL_RANGE = 4000  # index entries: about what one fetch reads
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class OffsetResolver:
+    """Asks the brokers for the positions that the user's bounds mean. `claims` must hold the partitions of a call."""
+
+    def __init__(self, options: SourceOptions, session: ConsumerSession) -> None:
+        self._options = options
+        self._session = session
+        self._initial: Positions | None = None
+
+    def initial(self, partitions: PartitionSet, claims: DriverClaims) -> Positions:
+        """Return where a new query begins, and claim its partitions. Later calls return the same positions.
+
+        Raises as `partitions_to_read`, `DriverClaims.take` and `starting`.
+        """
+        listed = dict.fromkeys(partitions_to_read(self._options, self._session), 0) if self._initial is None else {}
+        first = partitions.present(self._initial or listed)
+        free = [partition for partition in first if not claims.holds(partition)]
+        claims.take(dict.fromkeys(free), read_status(self._options))
+        if self._initial is None:
+            self._initial = self.starting(first, claims)
+        return partitions.present(self._initial)
+
+    def starting(self, partitions: Collection[Partition], claims: DriverClaims) -> dict[Partition, int]:
+        """Return where each partition is read from, by the options. Raises as `starting_positions`."""
+        options = self._options
+        if options.starting_at is not None:
+            return self.at_time(options.starting_at, partitions, claims)
+        earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
+        return starting_positions(options.starting, {p: claims.position(p) for p in partitions}, earliest)
+
+    def ending(self, starts: Positions, claims: DriverClaims) -> dict[Partition, int]:
+        """Return where the range of each partition of `starts` ends, by the options. Raises as `ending_positions`."""
+        options = self._options
+        if options.ending_at is None:
+            return ending_positions(options.ending, starts, {p: claims.position(p) for p in starts})
+        ends = self.at_time(options.ending_at, starts, claims)
+        return {partition: max(starts[partition], end) for partition, end in ends.items()}
+
+    def at_time(
+        self, moment: datetime, partitions: Collection[Partition], claims: DriverClaims
+    ) -> dict[Partition, int]:
+        """Return the position of each partition's first message that is not earlier, see `find_positions`."""
+        wanted = dict.fromkeys(partitions, (moment - _EPOCH) // timedelta(microseconds=1))
+        earliest = claims.earliest(partitions)
+        return find_positions(Prober(self._session, claims), wanted, earliest, self._options.msg_time_zone)
+
+
+def read_status(options: SourceOptions) -> ReadStatus:
+    """Return where brokers let a new group begin, so that its position is right from the start."""
+    at_the_end = options.starting == "latest" and options.starting_at is None
+    return ReadStatus.FROM_MAX if at_the_end else ReadStatus.NORMAL
 
 
 def needs_earliest(starting: Bound) -> bool:
@@ -52,8 +113,7 @@ def ending_positions(
 ) -> dict[Partition, int]:
     """Return where each partition's range ends.
 
-    Raise `ConfigError` if explicit positions do not name exactly these partitions, or lie beyond the end or before the
-    start.
+    Raise `ConfigError` for explicit positions as `starting_positions`, and if one lies before the start.
     """
     if not isinstance(ending, dict):
         return {partition: at.end for partition, at in group_positions.items()}
@@ -121,15 +181,10 @@ def lost_tails(reached: Positions, offered: Positions, log_ends: Positions) -> d
 
 
 def ranges(start: Positions, end: Positions) -> dict[Partition, tuple[int, int]]:
-    """Return what to read of each partition that has something new.
-
-    An end before its start is an accepted loss: the store lost its tail, and the next batch reads on from there.
-    """
-    return {
-        partition: (start[partition], until)
-        for partition, until in end.items()
-        if partition in start and until > start[partition]
-    }
+    """Return what to read of each partition that has something new. An end before its start is an accepted loss: the
+    store lost its tail, and the next batch reads on from there."""
+    grown = {partition: until for partition, until in end.items() if until > start.get(partition, until)}
+    return {partition: (start[partition], until) for partition, until in grown.items()}
 
 
 def tasks(wanted: Sequence[T], sizes: Sequence[int], per_task: int | None) -> list[tuple[T, ...]]:

@@ -17,10 +17,9 @@ _IDLE_SHARE = 0.1  # of the time without news: a message that arrives then waits
 
 
 class RateLimit:
-    """The read limits of one run of a query."""
+    """The read limits of one run of a query. `least` may hold a batch back for `max_delay` seconds."""
 
     def __init__(self, least: int | None, most: int | None, max_delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
-        """`least` and `most` are in index entries; `max_delay` is how many seconds `least` may hold a batch back."""
         self._least = least
         self._most = most
         self._max_delay = max_delay

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,13 +28,6 @@ except ImportError:  # Spark 4.0 and 4.1 have no read limits
         """In these releases, a run with this trigger is one micro-batch; the next run commits its end to the group."""
 
 
-class _ParsedOffset(NamedTuple):
-    """An offset and its JSON."""
-
-    json: dict[str, Any]
-    offset: StreamOffset
-
-
 class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches of exact ranges.
 
@@ -47,8 +40,9 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_schema(schema, spark_schema(self._options.corrupt_messages, self._options.message_format))
         self._planner: MicroBatchPlanner | None = None
         self._reached: StreamOffset | None = None  # the end of the batch that Spark planned last
-        self._start: _ParsedOffset | None = None  # the last argument of `latestOffset`
-        self._end: _ParsedOffset | None = None  # its last result
+        # The last argument of `latestOffset`, and its last result, as JSON and parsed
+        self._start: tuple[dict[str, Any], StreamOffset] | None = None
+        self._end: tuple[dict[str, Any], StreamOffset] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         return self._started().initial().to_json()
@@ -58,15 +52,14 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._started()
         if start is None:  # Spark calls it when all planned batches are committed
             begin = self._reached or planner.initial()
-        elif self._start is not None and start == self._start.json:
-            begin = self._start.offset  # Spark asks an idle query many times a second with the same offset
         else:
-            self._start = _ParsedOffset(start, StreamOffset.from_json(start))
-            begin = self._start.offset
+            if self._start is None or start != self._start[0]:  # an idle query often asks with the same offset
+                self._start = start, StreamOffset.from_json(start)
+            begin = self._start[1]
         end = planner.latest(begin, limited=not isinstance(limit, ReadAllAvailable))
-        if self._end is None or end is not self._end.offset:
-            self._end = _ParsedOffset(end.to_json(), end)
-        return self._end.json
+        if self._end is None or end is not self._end[1]:
+            self._end = end.to_json(), end
+        return self._end[0]
 
     def getDefaultReadLimit(self) -> Any:
         """Tell Spark 4.2 and later whether there are read limits. The options hold the limits themselves."""
