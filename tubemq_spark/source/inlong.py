@@ -54,17 +54,13 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to
 
 @dataclass(frozen=True)
 class Head:
-    """Attributes that some messages of a pack share.
-
-    `time` is in microseconds since the epoch, None if the pack has none that can be read. `text` is the number of
-    characters of all attributes.
-    """
+    """Attributes that some messages of a pack share."""
 
     attributes: Mapping[str, str]
     group: str | None
     stream: str | None
-    time: int | None
-    text: int = field(default=0, compare=False)
+    time: int | None  # in microseconds since the epoch; None if the pack has none that can be read
+    text: int = field(default=0, compare=False)  # characters of all attributes
 
 
 Inside = Iterator[tuple[Head, list[bytes]]]
@@ -250,10 +246,8 @@ def _joined(common: str, own: str) -> dict[str, str]:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes as InLong reads them: text without `=` is a key with an empty value; the last of equal keys
-    wins."""
-    parts = (part.partition("=") for part in text.split("&") if part)
-    return {key: value for key, _, value in parts}
+    """As in InLong, text without `=` is a key with an empty value, and the last of equal keys wins."""
+    return {key: value for key, _, value in (part.partition("=") for part in text.split("&") if part)}
 
 
 def _head(attributes: dict[str, str], zone: tzinfo) -> Head:

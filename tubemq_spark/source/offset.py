@@ -62,10 +62,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> StreamOffset:
-        """Return the offset that the checkpoint's JSON, or its text, stands for.
-
-        Raise `ConfigError` if `data` is not an offset of this connector, or one of a newer release.
-        """
+        """Parse the checkpoint's JSON, or its text. Raise `ConfigError` for anything but an offset of this release."""
         if isinstance(data, str):
             with suppress(ValueError, RecursionError):
                 data = json.loads(data)
@@ -114,10 +111,8 @@ def _to_json(values: Mapping[Any, T]) -> dict[str, dict[str, T]]:
 
 
 def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dict[Partition, int]:
-    """Parse `{"topic": {"brokerId:partitionId": position}}`.
-
-    Raise `ValueError` for any other shape, or for a position that is neither in `special` nor a multiple of 28.
-    """
+    """Parse `{"topic": {"brokerId:partitionId": position}}`; raise `ValueError` for any other shape, or for a position
+    that is neither in `special` nor a multiple of 28."""
     if not isinstance(data, dict) or not all(isinstance(keys, dict) for keys in data.values()):
         raise ValueError('its form is not {"topic":{"brokerId:partitionId":position}}')
     positions: dict[Partition, int] = {}

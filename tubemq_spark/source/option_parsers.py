@@ -1,5 +1,4 @@
-"""Parsers of the source's option values. Each takes the user's text and raises `ValueError`, in words for the user, for
-a text that it cannot use."""
+"""Parsers of the source's option values. For an unusable text, they raise `ValueError` in words for the user."""
 
 from __future__ import annotations
 

@@ -46,17 +46,14 @@ _NO_BOUND = 1 << 62
 
 @dataclass
 class Narrowing:
-    """What the conditions leave to read.
-
-    `low` and `high` bound index positions, half-open; `since` and `until` are moments, both inclusive.
-    """
+    """What the conditions leave to read."""
 
     conditions: list[spark.Filter] = field(default_factory=list)  # on values that all rows of a partition share
     msg_types: frozenset[str] | None = None
-    low: int = -_NO_BOUND
+    low: int = -_NO_BOUND  # index positions in [low, high)
     high: int = _NO_BOUND
     bounds_offset: bool = False  # then rows without an offset are not wanted
-    since: datetime | None = None
+    since: datetime | None = None  # inclusive, as `until`
     until: datetime | None = None
 
     def add(self, filters: Iterable[spark.Filter]) -> list[spark.Filter]:

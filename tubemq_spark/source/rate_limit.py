@@ -39,11 +39,8 @@ class RateLimit:
         return self._run_ends is None
 
     def batch_end(self, start: Positions, log_ends: Positions, new: Positions, *, limited: bool) -> Positions:
-        """Return where a batch from `start` ends; `start` itself if it must wait for more messages.
-
-        `new` are the log ends of partitions that enter with this batch. A batch that is not `limited` ends at the log
-        ends, or at the run's end.
-        """
+        """Return where a batch from `start` ends; `start` itself if it must wait for more messages. `new` are the log
+        ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end."""
         ends = log_ends
         if self._is_available_now:
             if self._run_ends is None:
@@ -115,11 +112,8 @@ def _store_ranges(start: Positions, ends: Positions) -> dict[Store, tuple[int, i
 
 
 class PollInterval:
-    """Tells when the next request is due. `least` and `most` bound the interval in seconds; with a `least` of 0 it is
-    always due, and a `least` above `most` wins.
-
-    While nothing arrives, the interval grows to a tenth of the time without news.
-    """
+    """Tells when the next request is due. While nothing arrives, the interval grows to a tenth of the time without
+    news, from `least` to `most` seconds. With a `least` of 0 it is always due, and a `least` above `most` wins."""
 
     def __init__(self, least: float, most: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
         self._least = least

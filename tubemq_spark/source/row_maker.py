@@ -75,11 +75,9 @@ class RowMaker:
     def batches(
         self, partition: Partition, messages: Sequence[Any], positions: Sequence[int | None] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the wire's messages of one partition, in one batch or more. `positions` has one index
-        position for each message, or is None.
+        """Yield the rows of the wire's messages of one partition, in one batch or more. `positions` has one for each.
 
         A batch has at most about `ROWS` rows or `BYTES` bytes after decompression and unpacking, or one longer row.
-        Messages of other types than the wanted ones are left out.
 
         Raise `ProtocolError`, which names the message, for a wrong check sum, attribute header or compressed body, or
         for a message that is not a pack in format `inlongmsg`, unless the row format skips or keeps such messages.
@@ -230,10 +228,8 @@ def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 class InlongColumns:
-    """The rows of one batch: each message of a pack is a row, and so is a corrupt pack that is kept.
-
-    The batch `is_full` when it has `most_rows` rows, or when they take about `most_bytes` with their repeated values.
-    """
+    """The rows of one batch, `most_rows` or about `most_bytes` with their repeated values. Each message of a pack is a
+    row, and so is a corrupt pack that is kept."""
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self.corrupt: list[bool] = []
@@ -250,11 +246,9 @@ class InlongColumns:
         return self._rows_left <= 0 or self._bytes_left <= 0
 
     def add(self, pack: int, index: int, head: Head | None, bodies: Sequence[bytes], each: int) -> int:
-        """Add messages of pack number `pack` of the outer columns, and return how many were added: at least one, and
-        no more once the batch is full.
+        """Add messages of pack number `pack`, the first at `index` in it, until the batch is full. Return how many.
 
-        A row repeats `each` bytes of the outer columns. `index` is the first message's place in its pack. Without a
-        head the pack is corrupt.
+        A row repeats `each` bytes of the outer columns. Without a head the pack is corrupt.
         """
         cost = MESSAGE_BYTES + each
         if head is not None:

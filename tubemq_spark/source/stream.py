@@ -29,11 +29,8 @@ except ImportError:  # Spark 4.0 and 4.1 have no read limits
 
 
 class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches of exact ranges.
-
-    For a run of the query, Spark keeps one reader in a driver process of its own and calls everything but `read`
-    there. Executors call `read` on a pickled copy.
-    """
+    """Reads micro-batches of exact ranges. For a run of the query, Spark keeps one reader in a driver process of its
+    own. Executors call `read` on a pickled copy."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.read(options, streaming=True)
