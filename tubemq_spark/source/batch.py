@@ -23,8 +23,7 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
 from tubemq_spark.errors import NoTimesError
 from tubemq_spark.protocol.claim_id import PLANNER, ClaimId, label_of
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.input_partition import TubeMQInputPartition
-from tubemq_spark.source.input_partition_planner import input_partitions, knows_offsets
+from tubemq_spark.source.input_partition import TubeMQInputPartition, input_partitions, knows_offsets
 from tubemq_spark.source.option_parsers import Bound
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import partitions_to_read

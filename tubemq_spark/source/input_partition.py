@@ -1,4 +1,4 @@
-"""Spark's input partition: the ranges of one task, and how an executor reads them."""
+"""Spark's input partitions: how the driver divides ranges among tasks, and how an executor reads those of one task."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.group_member import GroupMember, planned_token
 from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
@@ -21,8 +23,13 @@ from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.offset import Counted
+from tubemq_spark.source.options import SourceOptions
+from tubemq_spark.source.range_planner import Ranges, tasks
 from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
 
 _log = logging.getLogger(__name__)
@@ -77,9 +84,10 @@ class TubeMQInputPartition(InputPartition):
         pending: list[FetchedBatch] = []
         rows = size = 0
         for batch in reader.batches():
+            messages: Sequence[Any] = batch.messages  # its type declares only what tells messages apart
             pending.append(batch)
-            rows += len(batch.messages)
-            size += sum(len(message.payLoadData) for message in _wire_messages(batch))
+            rows += len(messages)
+            size += sum(len(message.payLoadData) for message in messages)
             if rows >= ROWS or size >= BYTES:
                 yield from _batches(maker, wanted.partition, pending)
                 pending, rows, size = [], 0, 0
@@ -109,7 +117,7 @@ def _query_name(context: TaskContext) -> str:
 
 
 def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
-    messages = [message for batch in fetched for message in _wire_messages(batch)]
+    messages = [message for batch in fetched for message in batch.messages]
     positions: list[int | None] | None = None
     if any(batch.positions is not None for batch in fetched):
         positions = []
@@ -118,6 +126,70 @@ def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBat
     return maker.batches(partition, messages, positions)
 
 
-def _wire_messages(batch: FetchedBatch) -> Sequence[Any]:
-    """Return the messages as TransferedMessages. The type of a batch declares only what tells messages apart."""
-    return cast(Sequence[Any], batch.messages)
+def input_partitions(
+    options: SourceOptions,
+    session: ConsumerSession,
+    claim: ClaimId,
+    to_read: Ranges,
+    snapshots: Mapping[Partition, PartitionSnapshot],
+    *,
+    ids: Mapping[Partition, KnownIds] = MappingProxyType({}),
+    only_types: frozenset[str] | None = None,
+    counted: Counted | None = None,
+) -> list[TubeMQInputPartition]:
+    """Return the input partitions that read `to_read`; tasks derive their claims from `claim`. `ids` are the known
+    message ids of some ranges. `only_types` is None if all types are needed. `counted` is as for `knows_offsets`."""
+    planned = []
+    for partition, (start, end) in to_read.items():
+        filters = options.filters.get(partition.topic, ())
+        owns_store = knows_offsets(options, session, partition, counted)
+        if only_types is not None and not owns_store:  # a filter would take the rows' offsets away
+            filters = tuple(sorted(only_types & set(filters) if filters else only_types))
+            if not filters:
+                continue
+        known = ids.get(partition, UNKNOWN_IDS)
+        if filters:
+            known = known._replace(last=None)  # the broker may leave that one out
+        planned.append((RangeToRead(partition, start, end, owns_store, filters, known), snapshots[partition]))
+    rows = RowFormat(
+        options.msg_time_zone,
+        options.corrupt_messages,
+        {topic: frozenset(types) for topic, types in options.filters.items()},
+        options.message_format,
+        options.max_unpacked,
+    )
+    sizes = [(one.end - one.start) // UNIT for one, _ in planned]
+    return [
+        TubeMQInputPartition(
+            settings=options.client,
+            group=options.group,
+            claim=claim,
+            ranges=tuple(group),
+            visit_token=session.visit_token,
+            claim_timeout=options.claim_timeout,
+            rows=rows,
+            topics=options.topics,
+            filters=dict(options.filters),
+            loss_policy=options.loss_policy,
+        )
+        for group in tasks(planned, sizes, options.partitions_per_task)
+    ]
+
+
+def knows_offsets(
+    options: SourceOptions, session: ConsumerSession, partition: Partition, counted: Counted | None = None
+) -> bool:
+    """Return True if the rows of the partition have an offset: it owns its store, and no filter is set. `counted` are
+    the stores that were found to have one partition before, None to look at the cluster as it is now."""
+    if counted is None:
+        counted = counted_stores(session, [partition])
+    return partition.broker_id in counted.get(partition.topic, ()) and partition.topic not in options.filters
+
+
+def counted_stores(session: ConsumerSession, partitions: Iterable[Partition]) -> Counted:
+    """Return the brokers, by topic, on which one of `partitions` owns its store, as the cluster is now."""
+    found: dict[str, set[int]] = {}
+    for partition in partitions:
+        if session.cluster.owns_store(partition):
+            found.setdefault(partition.topic, set()).add(partition.broker_id)
+    return {topic: frozenset(brokers) for topic, brokers in found.items()}

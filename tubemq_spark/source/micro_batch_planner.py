@@ -23,8 +23,7 @@ from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.log_fingerprint import KnownIds, Store
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.input_partition import TubeMQInputPartition
-from tubemq_spark.source.input_partition_planner import counted_stores, input_partitions
+from tubemq_spark.source.input_partition import TubeMQInputPartition, counted_stores, input_partitions
 from tubemq_spark.source.offset import Positions, StreamOffset
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.partition_set import PartitionSet
