@@ -24,8 +24,7 @@ class AnswerTimeout:
 
     The broker handles requests one after the other. So each send has its turn: it begins when the one before was
     answered. The timeout of its turn starts again while its own bytes leave, because a slow link needs time for those.
-    Even so a turn ends after `retry_for` plus the time that the bytes need at 16 KiB/s.
-    """
+    Even so a turn ends after `retry_for` plus the time that the bytes need at 16 KiB/s."""
 
     def __init__(self, settings: ClientSettings, connection: Connection) -> None:
         self._settings = settings

@@ -149,7 +149,9 @@ class Producer:
         record = PendingRecord(topic, content, row, self._queue.accepted, record_id)
         queue = None
         if key is not None or target is not None:
-            partition = None if target is None else self._verified(row, Partition(target[0], topic, target[1]))
+            partition = None if target is None else Partition(target[0], topic, target[1])
+            if partition is not None and partition not in self._targets.verified:
+                self._verify_target(row, partition)
             queue = self._queue.ordered(topic, key, partition, self._partitioner.for_key)
         if self._queue.put(record, queue):
             self.step()
@@ -207,10 +209,7 @@ class Producer:
         self._update_partitioner()
         return self._targets.limits[topic]
 
-    def _verified(self, row: int | None, partition: Partition) -> Partition:
-        """Return an explicit partition that is usable."""
-        if partition in self._targets.verified:
-            return partition
+    def _verify_target(self, row: int | None, partition: Partition) -> None:
         try:
             exists = self._targets.exists(partition)
         except TransportError as error:
@@ -220,7 +219,6 @@ class Producer:
             raise self._errors.unknown_target(row, partition)
         self._partitioner.require(partition)
         self._targets.verified.add(partition)
-        return partition
 
     def _dispatch(self) -> bool:
         """Give records to the channels as far as these take them. Return True if there were any."""
