@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -62,6 +63,11 @@ class FilledTopic:
         return lost
 
 
+def new_claim() -> ClaimId:
+    """Return a claim that takes a partition from nobody."""
+    return ClaimId(f"look-{uuid.uuid4().hex}", run=1, batch=0, task=0)
+
+
 @dataclass(frozen=True)
 class Scanner:
     """Scans a topic in groups of its own."""
@@ -79,8 +85,9 @@ class Scanner:
         claim: ClaimId | None = None,
         retry_for: float | None = None,
     ) -> Iterator[ScannedMessage]:
+        claim = claim or new_claim()
         return scan_partition(
-            self.session, self.base, partition, since, until=until, margin=margin, claim=claim, retry_for=retry_for
+            self.session, self.base, partition, since, claim, until=until, margin=margin, retry_for=retry_for
         )
 
     def claim(self, client_id: object, partition: Partition) -> int:

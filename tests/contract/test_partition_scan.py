@@ -18,7 +18,7 @@ from tests.clusters.servers import EACH_FRAMING, EMBEDDED, REAL_THOROUGHLY, runn
 from tests.messages import bring_into_files
 from tests.reading import UNIT
 from tests.real.topics import FLUSH_NEVER
-from tests.scanning import KINDS, MANY, STAMP, FilledTopic, NewScanner, scanners
+from tests.scanning import KINDS, MANY, STAMP, FilledTopic, NewScanner, new_claim, scanners
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.consumer.bookmarks import move_bookmarks, read_bookmarks
@@ -131,7 +131,7 @@ def scan_in_a_process(settings: ClientSettings, base: str, partition: Partition)
     try:
         with SESSIONS.lease(settings) as session:
             session.add_topics([partition.topic])
-            return list(scan_partition(session, base, partition, 0))
+            return list(scan_partition(session, base, partition, 0, new_claim()))
     finally:
         forget_servers()
 

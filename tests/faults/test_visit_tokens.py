@@ -14,6 +14,7 @@ import pytest
 from tests.clocks import UseTimings
 from tests.faults.engine import GROUP, SMALL_FETCHES, TOPICS, Query, bodies, counts, fill, options, stored, write
 from tests.faults.engine import settings as usual
+from tests.scanning import new_claim
 from tests.without_spark.sink import Task, Writing, schema
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
@@ -180,7 +181,7 @@ def test_scans_and_bookmarks_work_across_token_rotations(tubemq: EmbeddedTubeMQ)
         for number in range(3):
             tubemq.send("one", b"%d" % number)
             rotate(tubemq)
-            assert len(list(scan_partition(session, "base", place, 0))) == number + 1
+            assert len(list(scan_partition(session, "base", place, 0, new_claim()))) == number + 1
             rotate(tubemq)
             move_bookmarks(session, "base", number, [place])
         assert read_bookmarks(session, "base", [place])[place] == Bookmark(28 * 3, 28 * 2, 28 * 3)

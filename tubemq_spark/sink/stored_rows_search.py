@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, entries, scan_partition
+from tubemq_spark.client.consumer.partition_scan import MARGIN, ScannedMessage, scan_partition
 from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.errors import ConfigError, DataLossError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
@@ -131,7 +131,7 @@ class StoredRowsSearch:
         self._claim = claim = replace(self._claim, attempt=self._claim.attempt + 1)
         group = self._options.group
         return scan_partition(
-            self._session, group, partition, since, until=until, margin=margin, claim=claim, retry_for=retry_for
+            self._session, group, partition, since, claim, until=until, margin=margin, retry_for=retry_for
         )
 
 
@@ -224,5 +224,5 @@ def _count_messages(ends: Bookmarks, since: Mapping[Partition, int]) -> int:
     counts: dict[tuple[int, int], int] = {}
     for partition, bookmark in ends.items():
         store = partition.broker_id, partition.store_id
-        counts[store] = max(counts.get(store, 0), entries(since[partition], bookmark.end, margin=0))
+        counts[store] = max(counts.get(store, 0), (bookmark.end - since[partition]) // UNIT)
     return sum(counts.values())

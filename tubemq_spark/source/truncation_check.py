@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
@@ -26,16 +27,14 @@ from tubemq_spark.source.store_check import FingerprintState, Results, StoreChec
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class TruncationCheck:
     """Checks stores whose partitions the prober's claims hold. Only finds out; `LossPolicy` decides about losses.
 
     All methods raise `TransportError` if a broker stays away.
     """
 
-    def __init__(self, prober: Prober) -> None:
-        self._prober = prober
-        self._claims = prober.claims
-        self._settings = prober.session.settings
+    prober: Prober
 
     def check(
         self,
@@ -60,7 +59,7 @@ class TruncationCheck:
         ]
         found = dict(fingerprints)
         resume_at: dict[Partition, int] = {}
-        now = max(0, int(self._settings.clock.time()))  # a fingerprint has no negative time
+        now = max(0, int(self.prober.session.settings.clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)
         for batch in batches:
@@ -68,8 +67,8 @@ class TruncationCheck:
                 if partition in empty:
                     results[partition, position] = ProbeResult(position, ())
         first = [place for check in checks for place in check.first_places() if place not in results]
-        results |= self._prober.probe(first, {place for check in checks for place in check.exact_places()})
-        results |= self._prober.probe(place for check in checks for place in check.second_places())
+        results |= self.prober.probe(first, {place for check in checks for place in check.exact_places()})
+        results |= self.prober.probe(place for check in checks for place in check.second_places())
         for check in checks:
             batch = check.batch
             first_new: int | None = None
@@ -90,9 +89,10 @@ class TruncationCheck:
         `fingerprints` are those of `ends`. All partitions of these stores that `ends` has must be held.
         """
         stores = {partition.store for partition in partitions}
-        log_ends = {partition: self._claims.position(partition).end for partition in ends if partition.store in stores}
+        position = self.prober.claims.position
+        log_ends = {partition: position(partition).end for partition in ends if partition.store in stores}
         batches = store_ranges({partition: ends[partition] for partition in log_ends}, ends, log_ends, fingerprints)
-        results = self._prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
+        results = self.prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
         for batch in batches:
             first_new, _ = self._find_first_new(batch) if batch.is_truncated(results) else (None, ())
@@ -104,8 +104,8 @@ class TruncationCheck:
         """`results` is empty; the caller puts what it finds out there."""
         firsts = {batch.partitions[0]: batch for batch in batches}
         unclear = [partition for partition, batch in firsts.items() if batch.needs_flushed_end]
-        flushed_ends = self._prober.flushed_ends(unclear) if unclear else {}
-        partitions_in_store = self._prober.session.cluster.partitions_in_store
+        flushed_ends = self.prober.flushed_ends(unclear) if unclear else {}
+        partitions_in_store = self.prober.session.cluster.partitions_in_store
         return [
             StoreCheck(batch, results, now, partitions_in_store(one) == len(batch.partitions), flushed_ends.get(one))
             for one, batch in firsts.items()
@@ -117,7 +117,7 @@ class TruncationCheck:
         """Return where new messages begin in a store that seems to be truncated, None if it is not; and its intact
         fingerprints.
         """
-        backoff = RetryBackoff(self._settings.retry_for, clock=self._settings.clock)
+        backoff = RetryBackoff(self.prober.session.settings.retry_for, clock=self.prober.session.settings.clock)
         while True:
             try:
                 return self._try_to_find_first_new(batch)
@@ -125,23 +125,23 @@ class TruncationCheck:
                 if not backoff.pause():
                     raise
                 _log.info("%s; trying again", error)
-                self._claims.take({partition: self._claims.position(partition).group for partition in batch.partitions})
+                self.prober.claim_again(batch.partitions)
 
     def _try_to_find_first_new(self, batch: StoreRange) -> tuple[int | None, tuple[Fingerprint, ...]]:
-        results = self._prober.probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
+        results = self.prober.probe(batch.place(fingerprint) for fingerprint in batch.fingerprints)
         if not batch.is_truncated(results):
             return None, batch.fingerprints
         states = {one: batch.state(one, results) for one in batch.fingerprints}
         intact = tuple(one for one, state in states.items() if state is FingerprintState.INTACT)
         # What has expired had been flushed, so no crash has lost it.
         survived = [one for one, state in states.items() if one in intact or state is FingerprintState.EXPIRED]
-        store_begin = max(self._claims.earliest(batch.partitions).values())
+        store_begin = max(self.prober.claims.earliest(batch.partitions).values())
         if not survived and len(batch.fingerprints) > 1:
             return store_begin, ()  # not even the oldest message is there, so all messages are new
         last = survived[-1] if survived else None
         replaced = next(one for one in batch.fingerprints if last is None or one.position > last.position)
         low = max(last.position + UNIT if last else 0, store_begin)
-        high = min(replaced.position, *(self._claims.position(partition).end for partition in batch.partitions))
+        high = min(replaced.position, *(self.prober.claims.position(partition).end for partition in batch.partitions))
         if low < high:
             high = self._search(batch, low, high, span_between(last, replaced) if last else None)
         return high, intact
@@ -164,4 +164,4 @@ class TruncationCheck:
             partition: Search(1, low, high, lambda message: 0 if has_old_id(message.messageId) else 1)
             for partition in batch.partitions
         }
-        return min(run_searches(self._prober, searches, "the first new message").values())
+        return min(run_searches(self.prober, searches, "the first new message").values())

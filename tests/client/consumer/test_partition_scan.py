@@ -10,7 +10,6 @@ from tests.clusters import Layout
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.reading import UNIT
 from tests.scanning import KINDS, MANY, FilledTopic, NewScanner, scanners
-from tubemq_spark.client.consumer.partition_scan import MARGIN, entries
 from tubemq_spark.errors import DataLossError
 
 LAYOUT_NAMES: tuple[Layout, ...] = ("one", "three", "stores")
@@ -77,21 +76,3 @@ def test_retention_during_a_scan_may_repeat_messages(own: EmbeddedCluster, new_s
 
 
 # Counting entries before a scan
-
-
-@pytest.mark.parametrize(
-    ("since", "end", "margin", "count"),
-    [
-        (0, 0, MARGIN, 0),
-        (0, 10, MARGIN, 10),
-        (10, 10, MARGIN, 10),
-        (10, 10, 0, 0),
-        (10, 10, 4, 4),
-        (10, 15, 4, 9),
-        (15, 10, 4, 4),
-        (100_000, 100_000, MARGIN, MARGIN),
-        (100_000, 100_001, MARGIN, MARGIN + 1),
-    ],
-)
-def test_entries_of_a_scan(since: int, end: int, margin: int, count: int) -> None:
-    assert entries(since * UNIT, end * UNIT, margin=margin) == count

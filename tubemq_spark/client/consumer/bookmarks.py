@@ -24,20 +24,10 @@ The client registers and unregisters in one write, so it holds each claim only f
 these groups, so its rules for groups do not apply. Processes of one query may meet at a partition: each may end the
 claims of the others, which have served their purpose once they are answered.
 
-Bookmarks do not protect from:
-
-* A broker that crashes before it has ever written a group's first position in a partition. The group begins at the end
-  once more then, behind messages of the batch that were flushed within those few seconds.
-* A crash that takes the unflushed tail of a store, whose positions are given to other messages. Then a bookmark may be
-  behind messages that were sent later. `partition_scan` begins `MARGIN` entries before it; a store that can hold more
-  messages in memory needs a greater margin.
-* Retention that removes messages behind a bookmark: `partition_scan` raises `DataLossError`.
-* Brokers from release 2.1 on drop groups that did not change for long (20 days by default, a day at most if set), and
-  administrators may. A batch that is repeated after such a time finds its groups at the end.
-* What an earlier attempt sends during the scan, or has sent without the broker having handled it: TubeMQ cannot fence
-  producers.
-* Two simultaneous runs of a query with the same base: they move each other's bookmarks.
-* Topics that are closed for reading: nothing can scan them.
+A bookmark may be behind messages of the batch, after a crash or if servers have dropped the group: docs/sink.md lists
+the cases. Brokers from release 2.1 on drop groups that did not change for long: 20 days by default, a day at most if
+set. After a crash the positions of a lost tail are given to other messages, so `partition_scan` begins `MARGIN` entries
+before the bookmark. A store that can hold more messages in memory needs a greater margin.
 """
 
 from __future__ import annotations

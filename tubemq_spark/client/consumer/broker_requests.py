@@ -16,8 +16,6 @@ from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
-_WITH_TOKEN = frozenset({Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT})
-
 Exchange = tuple[ServerRequest, Outcome]
 
 
@@ -39,11 +37,10 @@ class GroupRequests:
         filters: Sequence[str] = (),
         policy: int = READ_EVERYTHING,
     ) -> ServerRequest:
-        """Claim the partition for `client_id`, or seek in a claimed one.
+        """Claim the partition for `client_id`, or seek in a claimed one. `ClaimTarget` explains the positions.
 
-        With a position the group moves there. Without, it stays where it is, and a new group starts where `read_status`
-        says. With filters, fetches return messages whose type has the same hash code as one of them. `policy` is what
-        fetches may read until the next registration.
+        With filters, fetches return messages whose type has the same hash code as one of them. `policy` is what fetches
+        may read until the next registration.
         """
         message = self._registration(OpType.REGISTER, partition, client_id, read_status)
         message.qryPriorityId = policy
@@ -105,14 +102,13 @@ class GroupRequests:
         )
 
     def _request(self, broker: Broker, method: Method, message: Message, what: str) -> ServerRequest:
-        token = self.token if method in _WITH_TOKEN else None
+        token = self.token if method in (Method.PARTITION_REGISTER, Method.PARTITION_HEARTBEAT) else None
         return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
 
 
 def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
-    """Return the reply to a register of a held partition. Raise `TransportError` if the broker refused it: for a
-    partition that is held this is temporary, or the claim was lost.
-    """
+    """Return the reply to a register of a held partition. A refusal is temporary, or the claim was lost: raise
+    `TransportError`."""
     request, outcome = exchange
     reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     if reply.errCode != ErrCode.SUCCESS:

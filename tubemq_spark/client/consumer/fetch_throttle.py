@@ -1,8 +1,7 @@
 """Rate limit and back-pressure of one reader: when it may fetch next, by the master's rules and the broker's replies.
 
-It counts as the Java client does (wire: PartitionExt). A data limit is chosen for a minute at a time, by the lag that
-the broker reported last. From then on the bytes that were read are counted. Other than there, no limit is chosen before
-the first lag is known.
+It counts as the Java client does (wire: PartitionExt): a data limit is chosen for a minute at a time, by the lag that
+the broker reported last. Other than there, no limit is chosen before the first lag is known.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class FetchThrottle:
 
     @property
     def esc_flow_ctrl(self) -> bool:
-        """The `escFlowCtrl` of the next fetch."""
         return flow.esc_flow_ctrl(self._rules, flow.time_of_day(self._clock.time()))
 
     def seconds_to_wait(self) -> float:
@@ -64,20 +62,18 @@ class FetchThrottle:
     def on_fetched(self, sizes: Iterable[int], data_lag: int, require_slow: bool) -> None:
         """Record a successful fetch, with messages or without.
 
-        `sizes` are the bytes of each message; they are added up only if there is a limit. `data_lag` is the lag that
-        the broker reported, in bytes, negative for none. With `require_slow` the broker asks for the slow pause.
+        `sizes` are the bytes of each message. `data_lag` is the lag that the broker reported, in bytes, negative for
+        none. With `require_slow` the broker asks for the slow pause.
         """
         now = self._clock.monotonic()
         self._empty_fetches = 0
-        exhausted = self._budget.spend(now, sizes, data_lag)
-        if exhausted is not None:
+        if exhausted := self._budget.spend(now, sizes, data_lag):
             rule, limit = exhausted
             what = f"a reader that lags by more than {limit.lag} B reads {limit.per_minute // _MEBIBYTE} MiB a minute"
             self._wait(now, limit.wait_ms, rule, what)
         elif self._pause is not None:
             rule, pause = self._pause
-            wait_ms = pause.wait_ms(filtered=self._filtered, slow=require_slow)
-            if wait_ms:
+            if wait_ms := pause.wait_ms(filtered=self._filtered, slow=require_slow):
                 self._wait(now, wait_ms, rule, "there is a pause after each fetch")
 
     def on_not_found(self) -> None:
@@ -85,8 +81,7 @@ class FetchThrottle:
         now = self._clock.monotonic()
         self._empty_fetches += 1
         self._budget.renew(now)
-        found = flow.empty_wait(self._rules, self._empty_fetches)
-        if found is not None:
+        if found := flow.empty_wait(self._rules, self._empty_fetches):
             rule, (answers, wait_ms) = found
             what = f"there is a pause after fetches that find nothing, {answers} or more in a row"
             self._wait(now, wait_ms, rule, what, logging.INFO)
@@ -124,21 +119,21 @@ class _DataBudget:
 
     def spend(self, now: float, sizes: Iterable[int], data_lag: int) -> tuple[FlowRule, DataLimit] | None:
         """Count the bytes. Return the limit if it is used up."""
-        size = sum(sizes) if self.has_limits else 0
-        self._in_share += size
-        self._in_minute += size
+        if self.has_limits:
+            size = sum(sizes)
+            self._in_share += size
+            self._in_minute += size
         if data_lag >= 0:
             self._lag = data_lag
         self.renew(now)
-        is_used_up = self._limit is not None and self._limit[1].is_used_up(self._in_minute, self._in_share)
-        return self._limit if is_used_up else None
+        limit = self._limit
+        return limit if limit and limit[1].is_used_up(self._in_minute, self._in_share) else None
 
     def renew(self, now: float) -> None:
         """Start the next minute, or share, if the last one is over. It does not count what was read before."""
-        if now > self._minute_ends and self._lag >= 0:
+        is_over = now > self._minute_ends and self._lag >= 0
+        if is_over:
             self._limit = flow.data_limit(self._rules, self._lag, flow.time_of_day(self._clock.time()))
-            self._in_minute = self._in_share = 0
-            self._minute_ends, self._share_ends = now + LIMIT_PERIOD, now + SHARE_PERIOD
-        elif now > self._share_ends:
-            self._in_share = 0
-            self._share_ends = now + SHARE_PERIOD
+            self._in_minute, self._minute_ends = 0, now + LIMIT_PERIOD
+        if is_over or now > self._share_ends:
+            self._in_share, self._share_ends = 0, now + SHARE_PERIOD

@@ -113,9 +113,9 @@ class PartitionReader:
         # that it had when the range was planned, none was replaced either.
         if self._claim.same_broker or not check.finds_replacement:
             return
-        place = *self._claim.place, end - INDEX_MSG_UNIT_SIZE
+        held, last_entry = self._claim.place, end - INDEX_MSG_UNIT_SIZE
         try:
-            if ids.last is None or not has_message_at(self._claim.requests, *place, ids.last, back_to=start):
+            if ids.last is None or not has_message_at(self._claim.requests, held, last_entry, ids.last, back_to=start):
                 raise check.error()
         except TransportError:
             self._claim.on_disconnect()

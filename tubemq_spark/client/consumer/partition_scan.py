@@ -7,7 +7,6 @@ partition in one group take turns, because each of them waits for the claim. Suc
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -50,22 +49,15 @@ def scan_group(base: str) -> str:
     return f"{base}_look_{os.getpid() % _GROUPS}"
 
 
-def entries(since: int, end: int, *, margin: int = MARGIN) -> int:
-    """Return how many index entries, of all partitions of the store, a scan from `since` to `end` passes at most.
-    Positions are bytes of the index.
-    """
-    return max(0, end - _start(since, end, margin)) // UNIT
-
-
 def scan_partition(
     session: ProducerSession,
     base: str,
     partition: Partition,
     since: int,
+    claim: ClaimId,
     *,
     until: int | None = None,
     margin: int = MARGIN,
-    claim: ClaimId | None = None,
     retry_for: float | None = None,
 ) -> Iterator[ScannedMessage]:
     """Yield all messages of `partition` from `margin` entries before the position `since` up to `until`, by default the
@@ -74,25 +66,22 @@ def scan_partition(
     Messages with unreadable attributes are left out. A message may come twice if retention removes the beginning at the
     same time. Only a scan that ends without an error is complete.
 
-    With a `claim` the scan takes the partition over from older claims of the same `claim.query`; this should name a
-    task and not a query. Without, it takes the partition from nobody.
+    The scan takes the partition over from older claims of the same `claim.query`, which should name a task and not a
+    query.
 
     Raise `DataLossError` if retention has removed messages behind `since`; `PositionMovedError` if the broker lost
     messages in a crash after some were returned: start again by reading the bookmarks; `FencedError` if a newer claim
     took the partition over; `PartitionOccupiedError` if others keep it for longer than `retry_for` seconds (default:
     those of the settings); `TransportError` or `ServerError` if the broker stays away or refuses for so long.
     """
-    settings = session.settings
-    retry_for = settings.retry_for if retry_for is None else retry_for
+    retry_for = session.settings.retry_for if retry_for is None else retry_for
     if until is None:
         until = read_bookmarks(session, base, [partition], retry_for)[partition].end
-    if claim is None:
-        claim = ClaimId(f"look-{uuid.uuid4().hex}", run=int(settings.clock.time() * 1000), batch=0, task=0)
     start, end = _start(since, until, margin), until
     has_read = False
     while start < end:
         try:
-            for batch in _read(session, scan_group(base), claim, partition, start, end, retry_for):
+            for batch in _read(session, base, claim, partition, start, end, retry_for):
                 has_read = True
                 yield from _messages(batch)
             return
@@ -122,14 +111,9 @@ def _start(since: int, end: int, margin: int) -> int:
 
 
 def _read(
-    session: ProducerSession,
-    group: str,
-    claim: ClaimId,
-    partition: Partition,
-    start: int,
-    end: int,
-    retry_for: float,
+    session: ProducerSession, base: str, claim: ClaimId, partition: Partition, start: int, end: int, retry_for: float
 ) -> Iterator[FetchedBatch]:
+    group = scan_group(base)
     broker = session.cluster.brokers.get(partition.broker_id)
     if broker is None:
         raise ConfigError(f"the master lists no broker {partition.broker_id}, which has {partition}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
@@ -22,8 +23,6 @@ from tubemq_spark.protocol.metadata import Broker, Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PARTITIONS_PER_WRITE = 32  # a reply may have half a megabyte, and all replies of one write are kept in memory
 _FETCHES = (1, 4, 16, 16, 16, 16)  # of each attempt: other partitions' messages may fill a fetch
@@ -61,21 +60,18 @@ class MessageCount(NamedTuple):
     end: int
 
 
+@dataclass(frozen=True)
 class Prober:
     """Probes partitions that `claims` holds. The groups' positions do not change."""
 
-    def __init__(self, session: ConsumerSession, claims: DriverClaims) -> None:
-        self.session = session
-        self.claims = claims
+    session: ConsumerSession
+    claims: DriverClaims
 
     def probe(
-        self,
-        places: Iterable[PartitionPosition],
-        only_exact: Collection[PartitionPosition] = frozenset(),
+        self, places: Iterable[PartitionPosition], only_exact: Collection[PartitionPosition] = frozenset()
     ) -> dict[PartitionPosition, ProbeResult]:
         """Return what is stored at the positions (bytes of the index). A position is left out if its broker gives no
-        clear answer for now. For positions in `only_exact` the probe needs to find out only whether the partition has a
-        message exactly there.
+        clear answer for now. In `only_exact` it suffices to know whether the partition has a message exactly there.
 
         A claim that was lost is taken again. Raise `TransportError` if a broker does not come back, else as
         `DriverClaims.take`; even then the groups usually are where they were.
@@ -86,7 +82,7 @@ class Prober:
         for fetches in _FETCHES:
             answers, lost = self._attempt(missing, fetches)
             if lost:
-                self.claims.take({partition: self.claims.position(partition).group for partition in lost})
+                self.claim_again(lost)
             for place, answer in answers.items():
                 if isinstance(answer, ProbeResult):
                     results[place] = answer
@@ -101,17 +97,16 @@ class Prober:
                 _log.info("%s: the broker does not tell for now what is stored at %d", partition, position)
         return results
 
+    def claim_again(self, partitions: Iterable[Partition]) -> None:
+        """Claim partitions that are lost, or may be, at their groups' positions."""
+        self.claims.take({partition: self.claims.position(partition).group for partition in partitions})
+
     def flushed_ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return where the files of each partition's store end, in bytes of the index. A crash of the broker loses
         nothing before that position. Partitions whose brokers do not answer are left out.
         """
-        requests = {
-            partition: [
-                self.seek(partition, self.claims.position(partition).group, READ_FILES),
-                self.seek_back(partition),
-            ]
-            for partition in partitions
-        }
+        groups = {partition: self.claims.position(partition).group for partition in partitions}
+        requests = {one: [self.seek(one, group, READ_FILES), self.seek_back(one)] for one, group in groups.items()}
         ends: dict[Partition, int] = {}
         for partition, exchanges in self.exchange(requests).items():
             try:
@@ -204,24 +199,18 @@ class Prober:
 
 
 def has_message_at(
-    requests: GroupRequests,
-    broker: Broker,
-    partition: Partition,
-    client_id: str,
-    position: int,
-    message_id: int,
-    *,
-    back_to: int,
+    requests: GroupRequests, held: tuple[Broker, Partition, str], position: int, message_id: int, *, back_to: int
 ) -> bool:
     """Return True if the message is one of the first two that `partition` has at `position` or behind it.
 
-    This is a probe for a task, which has its own claim: `client_id` must hold the partition, and no request of it may
-    be in flight. The group's position is `back_to` afterwards. Raise `TransportError` if the broker does not answer.
+    This is a probe for a task, which has its own claim: the client id in `held` must hold the partition, and no request
+    of it may be in flight. The group's position is `back_to` afterwards. Raise `TransportError` if the broker does not
+    answer.
     """
     sent = [
-        requests.register(broker, partition, client_id, position),
-        *[requests.fetch(broker, partition, client_id, escape=True)] * _FETCHES[1],
-        requests.register(broker, partition, client_id, back_to),
+        requests.register(*held, position),
+        *[requests.fetch(*held, escape=True)] * _FETCHES[1],
+        requests.register(*held, back_to),
     ]
     exchanges = list(zip(sent, send_requests(requests.settings, sent), strict=True))
     unwrap_seek(exchanges[-1])
@@ -229,11 +218,10 @@ def has_message_at(
     return isinstance(answer, ProbeResult) and message_id in answer.message_ids
 
 
-def write_batches(partitions: Sequence[T]) -> list[Sequence[T]]:
+def write_batches(partitions: Sequence[Partition]) -> list[Sequence[Partition]]:
     """Divide `partitions` into batches whose replies may be kept in memory together."""
-    return [
-        partitions[first : first + _PARTITIONS_PER_WRITE] for first in range(0, len(partitions), _PARTITIONS_PER_WRITE)
-    ]
+    size = _PARTITIONS_PER_WRITE
+    return [partitions[first : first + size] for first in range(0, len(partitions), size)]
 
 
 def _answer(exchanges: Sequence[Exchange]) -> ProbeResult | _OthersOnly | None:

@@ -159,17 +159,12 @@ def _evaluate(search: Search, exchanges: Sequence[Exchange]) -> _Refusal | None:
         kind = not_found_kind(reply.errMsg) if reply.errCode == ErrCode.NOT_FOUND else NotFound.WAIT
         found.append(kind)
         if kind is NotFound.WAIT:
-            refusal = _refusal(request, reply)
+            refusal = _Refusal(f"{request.what}: {reply.errCode} {reply.errMsg}")
+            if reply.errCode == ErrCode.SERVER_CONSUME_SPEED_LIMIT:
+                pause = min(max(_LEAST_LIMIT_MS, reply.minLimitTime), LONGEST_WAIT) / 1000
+                refusal = _Refusal(f"{refusal.text}, asked again after {pause:g} s", pause)
             break
     return None if search.found(begin.currOffset, found, back.maxOffset) else refusal
-
-
-def _refusal(request: ServerRequest, reply: broker_pb.GetMessageResponseB2C) -> _Refusal:
-    text = f"{request.what}: {reply.errCode} {reply.errMsg}"
-    if reply.errCode != ErrCode.SERVER_CONSUME_SPEED_LIMIT:
-        return _Refusal(text)
-    pause = min(max(_LEAST_LIMIT_MS, reply.minLimitTime), LONGEST_WAIT) / 1000
-    return _Refusal(f"{text}, asked again after {pause:g} s", pause)
 
 
 def _unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
