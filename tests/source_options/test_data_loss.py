@@ -21,7 +21,8 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 pytestmark = pytest.mark.option("failOnDataLoss")
 
 FIRST = Partition(1, "t", 0)
-SHORT = {"tubemq_retry_maxElapsedMs": 1000}
+SHORT = {"tubemq_retry_maxElapsedMs": 200}
+UNTIL_UNLISTED = {"tubemq_retry_maxElapsedMs": 1000}  # the master lists a removed broker a little longer
 
 
 def loss_of(stream: Stream, **changed: Any) -> DataLossError:
@@ -269,7 +270,9 @@ def test_a_removed_broker_or_partition_is_a_loss(
     """The error names the position reached; or one warning does, and the query goes on with the rest."""
     tubemq = start({"t": 2}, brokers=2)
     fill(tubemq, "t", 40)
-    stream = Stream(tubemq, "t", failOnDataLoss=str(fail).lower(), metadataIntervalMs=100, **SHORT)
+    stream = Stream(
+        tubemq, "t", failOnDataLoss=str(fail).lower(), metadataIntervalMs=100, **(UNTIL_UNLISTED if running else SHORT)
+    )
     with ExitStack() as stack:
         run = stack.enter_context(stream.running())
         run.next()
@@ -343,7 +346,9 @@ def test_a_topic_that_moves_to_other_brokers_is_read_from_its_beginning_there(st
     """Also if the query began at the latest position, and none of its partitions is left."""
     tubemq = start({}, brokers=2)
     tubemq.create_topic("t", 1, brokers=[2])
-    stream = Stream(tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **SHORT)
+    stream = Stream(
+        tubemq, "t", startingOffsets="latest", failOnDataLoss="false", metadataIntervalMs=100, **UNTIL_UNLISTED
+    )
     with stream.running() as run:
         run.next()
         fill(tubemq, "t", 5)
