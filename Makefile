@@ -4,9 +4,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; 
 VENV := .venv
 STAMP := $(VENV)/.made
 PY := $(VENV)/bin/python
-# Two at once, for many tests wait. Tests share servers and Spark within a process, so whole files go to each, in the order
+# Three at once on two cores, because many tests wait. Tests share servers and Spark within a process, so whole files go to each, in the order
 # of their names: the slow ones are not the last.
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 
 # Spark starts its workers with this interpreter, not with the one the driver runs on.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(is_so: Callable[[], object], what: str = "what the test waits for", patience: float = 60.0) -> None:
+def wait_until(is_so: Callable[[], object], what: str = "what the test waits for", patience: float = 180.0) -> None:
     """Call `is_so` until it returns something true. Fail after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not is_so():
