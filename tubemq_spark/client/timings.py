@@ -1,4 +1,4 @@
-"""All timeouts, pauses and settling times that are not options, in one place.
+"""Timeouts, pauses and settling times of client, source and sink that are not options.
 
 `ClientSettings.timings` carries them to every part of the client, the source and the sink. Tests replace single values
 there. Times that users may set are options, see `settings`. Times that TubeMQ's servers prescribe are part of the

@@ -3,8 +3,8 @@
 A broker or partition that failed gets nothing during a backoff, which doubles with each failure. After the backoff it
 is half open: one record at a time is tried until one is stored. This holds for every record.
 
-Records that may go to any partition avoid the broker for longer, as in TubeMQ's Java client: one that refuses for 50 s,
-one that cannot be reached for 15 s and more, one that leaves sends unanswered as long as it does. Only a part of the
+Records that may go to any partition avoid the broker for longer, as in TubeMQ's Java client: 50 s if it refused,
+15 s and more if it was unreachable, and while it does not answer sends. Only a part of the
 cluster is avoided: if all records left every broker that is slow once, the other brokers would be slow next.
 (wire: ProducerManager, DefaultBrokerRcvQltyStats, TubeClientConfig; at most 30 % of the brokers there.)
 """

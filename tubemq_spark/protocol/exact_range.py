@@ -8,7 +8,7 @@ MsgMemStore):
   position and the end of the store. The broker handles the requests of one connection in order.
 * Fetches in manual mode move the cursor and confirm nothing. A reply covers [its begin, the next reply's begin). It may
   be small, or empty in the middle of data. A 404 may have moved the cursor, too.
-* The broker may take a reply's `maxOffset` before it reads the messages. It limits earlier replies, not this one.
+* The broker may take a reply's `maxOffset` before it reads the messages. It limits the earlier replies, not this one.
 * A roll-back (a commit with nothing consumed) returns the confirmed position. That is still the position of the last
   seek, unless something moved the group: retention, the removal of an idle group, or an administrator.
 

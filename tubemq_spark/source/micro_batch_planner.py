@@ -194,7 +194,7 @@ class MicroBatchPlanner:
             )
         end = self._partitions.without_unsubscribed(end)
         ids: dict[Partition, KnownIds] = {}
-        if end == self._verified_end:  # fingerprints prove more than ids, but only this run's own were checked just now
+        if end == self._verified_end:  # only then did this run check the fingerprints just now
             ids = ids_between(begin, self._partitions.present(end.positions), end.fingerprints)
 
         def find_ranges(claims: DriverClaims) -> tuple[Ranges, Positions]:

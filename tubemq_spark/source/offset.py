@@ -62,7 +62,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Any) -> StreamOffset:
-        """Parse the checkpoint's JSON, or its text. Raise `ConfigError` for anything but an offset of this release."""
+        """Parse the checkpoint's JSON, or its text. Raise `ConfigError` for any other format or version."""
         if isinstance(data, str):
             with suppress(ValueError, RecursionError):
                 data = json.loads(data)

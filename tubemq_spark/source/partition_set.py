@@ -32,7 +32,7 @@ class PartitionState:
     status: Status = Status.PRESENT
     read_up_to: int = 0  # of a partition that is gone
     committed: int | None = None  # up to where Spark is known to have committed
-    lent_at: int | None = None  # the group's position to restore, if tasks of the last plan leave another one
+    lent_at: int | None = None  # the group's position to restore, if tasks of the last plan left the group elsewhere
     accepted_loss: DataLossError | None = None  # of a lost tail; the next batch ends where the store goes on
 
     def stored(self, committed: int) -> int:
@@ -111,7 +111,7 @@ class PartitionSet:
         earliest = claims.earliest(new)
         for partition in new:
             before = self._states.pop(partition, PartitionState())
-            # The partition is back if its store has the position; a shorter store is another one.
+            # If the store has the position, it is the same partition. A shorter store belongs to a new partition.
             if earliest[partition] < before.read_up_to <= claims.position(partition).end:
                 _log.info("%s is there again; reading goes on at %d", partition, before.read_up_to)
                 earliest[partition] = before.read_up_to

@@ -1,4 +1,4 @@
-"""Bookmarks: the positions behind which the messages of a sink's batch are stored (the read side of exactly-once).
+"""Bookmarks: the positions behind which the messages of a sink's batch are stored (the read side of effectively once).
 
 A batch that Spark repeats must find what its earlier attempts have stored, without reading whole topics. So each query
 keeps positions at the brokers, in two consumer groups of its own, `<base>_0` and `<base>_1`, in which nobody reads. The

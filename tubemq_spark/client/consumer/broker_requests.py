@@ -50,7 +50,7 @@ class GroupRequests:
         return self._request(broker, Method.PARTITION_REGISTER, message, f"claiming {partition} for group {self.group}")
 
     def unregister(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
-        """Release the claim. The broker discards what is in flight; the group stays where it is."""
+        """Release the claim. The group stays where it is; messages that were delivered are not confirmed."""
         message = self._registration(OpType.UNREGISTER, partition, client_id, ReadStatus.FROM_MAX)
         return self._request(broker, Method.PARTITION_REGISTER, message, f"releasing {partition}")
 
@@ -67,7 +67,7 @@ class GroupRequests:
         return self._request(broker, Method.GET_MESSAGE, message, f"reading {partition}")
 
     def roll_back(self, broker: Broker, partition: Partition, client_id: str) -> ServerRequest:
-        """Discard what is in flight. The reply has the group's position and the end of the store."""
+        """Move the cursor back to the confirmed position. The reply has that position and the end of the store."""
         message = broker_pb.CommitOffsetRequestC2B(
             clientId=client_id,
             topicName=partition.topic,

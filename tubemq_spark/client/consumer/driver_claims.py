@@ -6,7 +6,7 @@ takes them back and moves the group to the position that Spark has committed. He
 claims partitions again after a broker's restart, and once an hour, because servers drop groups that are idle for long.
 
 A client that takes a partition from a holder with fetches in flight must let the next reader verify what it reads, see
-`PartitionSnapshot.verify`. `DriverClaims` marks such partitions as doubtful until a task has read them and given them
+`PartitionReader`. `DriverClaims` marks such partitions as doubtful until a task has read them and given them
 back.
 """
 
@@ -123,8 +123,8 @@ class DriverClaims:
         self, partitions: Iterable[Partition], acquirer: ClaimAcquirer, read_status: ReadStatus = ReadStatus.NORMAL
     ) -> set[Partition]:
         """Claim those of `partitions` that no other client holds, at least one, and return them. The group does not
-        move. This waits only while the driver has none of them, because two clients that wait and hold nothing never
-        block each other. `acquirer` limits the wait over several calls. Raise as `take` does.
+        move. The driver waits only while it holds none of them: two clients that wait and hold nothing cannot block
+        each other. `acquirer` limits the wait over several calls. Raise as `take` does.
         """
         return self._take(dict.fromkeys(partitions), read_status, acquirer, some=True)
 
@@ -203,8 +203,8 @@ class DriverClaims:
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the earliest position of each held partition.
 
-        Only a register below it reports it, and the next request of the same write moves the group back. One partition
-        of each store is asked.
+        A broker reports it only to a register at a lower position; the next request of the same write moves the group
+        back. One partition of each store is asked.
         """
         wanted = list(partitions)
         asked = list({partition.store: partition for partition in wanted}.values())

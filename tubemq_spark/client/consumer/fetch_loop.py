@@ -99,7 +99,7 @@ class FetchLoop:
                     to_send.popleft()
                     exact.on_seek(sought.group, sought.end)
                     sought = None
-                while to_send and self._may_send(to_send[0], in_flight):
+                while to_send and self._wait_until_allowed(to_send[0], in_flight):
                     command = to_send.popleft()
                     request = self._request(command)
                     serial_no = connection.submit(
@@ -116,7 +116,7 @@ class FetchLoop:
 
     # Sending
 
-    def _may_send(self, command: Command, in_flight: deque[_InFlight]) -> bool:
+    def _wait_until_allowed(self, command: Command, in_flight: deque[_InFlight]) -> bool:
         """Return False if the command has to wait until a reply has come."""
         if command.action is Action.FETCH:
             wait = self._throttle.seconds_to_wait()

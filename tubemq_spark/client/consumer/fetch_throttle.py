@@ -1,7 +1,7 @@
 """Rate limit and back-pressure of one reader: when it may fetch next, by the master's rules and the broker's replies.
 
 It counts as the Java client does (wire: PartitionExt): a data limit is chosen for a minute at a time, by the lag that
-the broker reported last. Other than there, no limit is chosen before the first lag is known.
+the broker reported last. Unlike the Java client, it chooses no limit before the first lag is known.
 """
 
 from __future__ import annotations

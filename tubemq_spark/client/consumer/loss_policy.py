@@ -1,4 +1,4 @@
-"""Data loss policy: fail the query, or log a warning and go on. Only this module decides by option `failOnDataLoss`."""
+"""Data loss policy: fail the query, or log a warning and continue, as option `failOnDataLoss` says."""
 
 from __future__ import annotations
 

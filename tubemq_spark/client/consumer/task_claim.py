@@ -85,9 +85,9 @@ class TaskClaim:
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
         """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
 
-        Return the reply if the claim was a seek to `start`, too, else None. If the task has to find out where the group
-        stands, the claim moves no group. The reply must then come before the first seek: a sibling may leave between a
-        claim that is refused and a seek that is not.
+        Return the reply if the claim was also a seek to `start`, else None. If the task must first learn the group's
+        position, the claim does not move the group, and the reader must wait for its reply before the first seek.
+        Otherwise a sibling could return the partition after the claim was refused and before the seek is accepted.
 
         Raise `TransportError` if a retry may succeed, else as `ClaimConflict.must_fence`.
         """

@@ -22,9 +22,9 @@ _SERVICE, _METHOD = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE  # looked up f
 class AnswerTimeout:
     """The time at which a broker counts as silent.
 
-    The broker handles requests one after the other. So each send has its turn: it begins when the one before was
-    answered. The timeout of its turn starts again while its own bytes leave, because a slow link needs time for those.
-    Even so a turn ends after `retry_for` plus the time that the bytes need at 16 KiB/s."""
+    The broker handles requests one after the other. So each send has its turn: it begins when the broker has
+    answered the send before. While bytes of the send leave the socket, its timeout starts again, because a slow link
+    needs that time. But a turn ends at the latest after `retry_for` plus the time that the bytes need at 16 KiB/s."""
 
     def __init__(self, settings: ClientSettings, connection: Connection) -> None:
         self._settings = settings
@@ -107,7 +107,7 @@ class BrokerChannel:
 
     @property
     def oldest_in_flight_since(self) -> float | None:
-        """The time since which the oldest send waits for its answer, as far as somebody polled; None if none does."""
+        """The time since which the oldest send waits for its answer, without times in which nobody polled; or None."""
         oldest = self._oldest
         return None if oldest is None else max(oldest.sent_at, self.timeout.attended_since)
 

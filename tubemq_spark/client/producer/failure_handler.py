@@ -105,7 +105,7 @@ class DeliveryTimeout:
         return len(self._failing)
 
     def resume(self) -> None:
-        """Run the clock again. A short pause of the caller counts, and as much of a longer one."""
+        """Run the clock again. Of the caller's pause at most `idle_producer_counts` seconds count."""
         self._advance(self._settings.timings.idle_producer_counts)
 
     def suspend(self) -> None:

@@ -2,7 +2,7 @@
 
 Records without a key go to the partitions of their topic in turn (round robin). They avoid brokers whose circuit
 breaker says so, and brokers with far more sends in flight than others. Records with a key go to the partition of the
-key, records with an explicit partition to that one; they wait for it as long as its backoff lasts.
+key, records with an explicit partition to that partition. Both wait while the circuit breaker keeps it open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Breakers:
     def __init__(self, health: BrokerHealth, clock: Clock) -> None:
         self.health = health
         self.now = 0.0
-        self.any_open = False  # whether any broker or partition gets fewer records; no socket signals the end of that
+        self.any_open = False  # whether any broker or partition gets fewer records; no socket event ends this
         self._clock = clock
         self.failures = NO_FAILURES  # those that the states were made from
         self._states: dict[int, BreakerState] = {}

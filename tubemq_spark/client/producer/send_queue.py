@@ -42,9 +42,9 @@ class RecordMetadata(NamedTuple):
 class PendingRecord(Lifecycle[SendState, SendEvent]):
     """A record from `Producer.send` until a broker has stored it. Only its own methods change its state.
 
-    `content` is `send_request.encode_content`'s; `row` is the row's number, if it has one; `number` counts the records
-    of the producer. Attributes that only a failure sets have their defaults in the class, which saves time and memory
-    for each record; therefore they are more than twelve.
+    `content` is the result of `message.encode_content`; `row` is the row's number, if it has one; `number` counts the
+    records of the producer. Attributes that only a failure sets have defaults in the class, which saves time and memory
+    per record. The class has more than twelve attributes, because one object per record is faster than two.
     """
 
     _what, _table, state = "a record", SEND, SendState.WAITING
