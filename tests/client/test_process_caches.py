@@ -7,7 +7,7 @@ from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.client.net.framings import FRAMINGS
+from tubemq_spark.client.net.connection import FRAMINGS
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.producer.producer import Producer
 

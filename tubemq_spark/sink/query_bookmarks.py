@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from tubemq_spark.client.cluster.deployed_topics import all_partitions
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.cluster.topic_partitions import all_partitions
 from tubemq_spark.client.consumer.bookmarks import Bookmark, read_bookmarks
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition

@@ -16,8 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.cluster.group_member import GroupMember, planned_token
-from tubemq_spark.client.cluster.moved_brokers import MOVED_BROKERS
+from tubemq_spark.client.cluster.group_member import GroupMember, current_broker, planned_token
 from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
@@ -79,7 +78,7 @@ class TubeMQInputPartition(InputPartition):
             claim_timeout=self.claim_timeout,
             is_first=context is None or context.attemptNumber() == 0,
             loss_policy=self.loss_policy,
-            find_broker=lambda broker: MOVED_BROKERS.now(self.settings, member, broker),
+            find_broker=lambda broker: current_broker(self.settings, member, broker),
         )
         pending: list[FetchedBatch] = []
         rows = size = 0

@@ -13,8 +13,8 @@ from tests.clocks import SkippingClock
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.deployed_topics import all_partitions
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.cluster.topic_partitions import all_partitions
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 

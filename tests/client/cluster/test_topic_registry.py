@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from tests.client.cluster.test_consumer_session import Master, session
 from tests.clocks import ManualClock
 from tests.peers import Peer, answering, message_reply
+from tubemq_spark.client.cluster.cluster_metadata import TopicRegistry
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.cluster.topic_registry import TopicRegistry
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings

@@ -1,18 +1,34 @@
-"""The cluster's metadata as one immutable value: brokers with their addresses, topics with their partitions."""
+"""The metadata cache of a session: the brokers and topics that the masters listed.
+
+The lists of a master are short for a while after a failover, because its brokers register with it one by one. So the
+registry only adds to its `cluster`, and knows by when (`complete_by`) a topic that exists must be listed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 
-from tubemq_spark.protocol.metadata import Broker, Partition, TopicOnBroker, check_brokers, check_sizes
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.metadata import (
+    Address,
+    Broker,
+    Partition,
+    TopicOnBroker,
+    check_brokers,
+    check_sizes,
+    parse_brokers,
+    parse_layouts,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Brokers by id, and the layout of each topic by (topic, broker id)."""
+    """An immutable value: brokers by id, and the layout of each topic by (topic, broker id)."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     layouts: Mapping[tuple[str, int], TopicOnBroker] = field(default_factory=dict)
@@ -61,3 +77,76 @@ class Cluster:
     def missing(self, topics: Iterable[str]) -> list[str]:
         """Return those of `topics` that have no partition here."""
         return [topic for topic in topics if not self.partitions(topic)]
+
+
+class TopicRegistry:
+    """`cluster` is the union of all lists, `listed` the last list of topics alone, by (topic, broker id)."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.cluster = Cluster()
+        self.listed: Mapping[tuple[str, int], TopicOnBroker] = {}
+        self.complete_by = float("-inf")  # on the monotonic clock
+        self._settings = settings
+        self._has_brokers = False  # whether the current master has listed its brokers
+
+    def add_brokers(self, master: Address, brokers: Sequence[str]) -> None:
+        """Add the brokers that `master` listed. Raise `ProtocolError` if the list cannot be used."""
+        with _naming(master):
+            self.cluster = self.cluster.with_more(parse_brokers(brokers, self._settings.default_broker_port), ())
+        self._has_brokers |= bool(brokers)
+
+    def set_topics(self, master: Address, topics: Sequence[str], parse: Callable[[str], list[TopicOnBroker]]) -> None:
+        """Replace `listed` by the list of `master`, and add it to `cluster`. Raise `ProtocolError` if the list cannot
+        be used.
+        """
+        with _naming(master):
+            layouts = parse_layouts(topics, parse)
+            cluster = self.cluster.with_more({}, layouts)
+        listed = {(layout.topic, layout.broker_id): layout for layout in layouts}
+        if self.listed.keys() - listed.keys():
+            self.expect_short_lists()
+        # In this order: a thread that sees the new cluster must also see the new list.
+        self.listed = listed
+        self.cluster = cluster
+
+    def forget_unlisted(self) -> None:
+        """Drop the partitions that the last list does not have."""
+        self.cluster = Cluster(self.cluster.brokers, self.listed)
+
+    def lists(self, partition: Partition) -> bool:
+        """Return True if the last list has `partition`."""
+        layout = self.listed.get((partition.topic, partition.broker_id))
+        return layout is not None and partition in layout.all_partitions()
+
+    def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
+        """Return True if the last list has any partition of `topic`, on broker `broker_id` if one is given."""
+        return any(topic == name and broker_id in (None, listed) for name, listed in self.listed)
+
+    def expect_short_lists(self) -> None:
+        """Allow the lists some time to fill up, because a master began to collect them."""
+        timings = self._settings.timings
+        self._has_brokers = False
+        self.complete_by = self._settings.clock.monotonic() + min(timings.topic_lists_fill_up, self._settings.retry_for)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all brokers have registered with the master. It knows the brokers from its configuration, and their
+        topics from the brokers themselves.
+        """
+        return self._has_brokers and self.cluster.brokers.keys() <= {broker_id for _, broker_id in self.listed}
+
+    def excludes_broker(self, broker_id: int) -> bool:
+        """Return True if the current master has listed its brokers, and `broker_id` is none of them."""
+        return self._has_brokers and broker_id not in self.cluster.brokers
+
+
+@contextmanager
+def _naming(master: Address) -> Iterator[None]:
+    """Name `master` in a `ProtocolError` about its lists."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"the master {master} sent lists that cannot be used: {error}. Check that option 'tubemq.master' names the "
+            "masters of a TubeMQ cluster, and what they list"
+        ) from None

@@ -1,7 +1,14 @@
-"""Short-lived members of a consumer group, because a master answers only members, and the visit tokens of tasks."""
+"""Short-lived members of a consumer group, because a master answers only members: tasks get visit tokens and the new
+addresses of brokers from it (a metadata refresh).
+
+A plan has the token and the addresses of the moment when it was made. A DataFrame may be read much later: the token may
+be too old then, and a broker may have moved to another host.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +18,10 @@ from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import VisitToken
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.metadata import Broker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,8 +51,8 @@ def joined(settings: ClientSettings, member: GroupMember) -> Iterator[ConsumerSe
 def planned_token(settings: ClientSettings, member: GroupMember, token: int) -> VisitToken:
     """Return the visit token of a task whose plan has `token`.
 
-    A task may start much later than its plan, run for long, or be retried. If a broker refuses the token, this process
-    joins the group for a new one. All tasks that were planned with the refused token then use the new one.
+    If a broker refuses the token, this process joins the group for a new one. All tasks that were planned with the
+    refused token then use the new one.
     """
 
     def ask() -> int:
@@ -51,5 +62,33 @@ def planned_token(settings: ClientSettings, member: GroupMember, token: int) -> 
     return VisitToken(ask, token)
 
 
-empty_after_fork(planned_token.cache_clear)
-close_with_servers(planned_token.cache_clear)
+def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
+    """Return `broker` with the address that the master lists now, or `broker` if the master does not list it or is
+    silent. Answers are reused for `Timings.moved_broker_ask_again`.
+    """
+    with _lock:  # so that readers that fail together ask the master once
+        asked_at, listed = _listed.get((settings, member), (float("-inf"), {}))
+        if settings.clock.monotonic() - asked_at > settings.timings.moved_broker_ask_again:
+            try:
+                with joined(settings, member) as session:
+                    listed = dict(session.cluster.brokers)
+            except TubeMQError as error:
+                _log.info("the master does not tell where brokers are: %s", error)
+                listed = {}
+            _listed[settings, member] = settings.clock.monotonic(), listed
+    return listed.get(broker.broker_id, broker)
+
+
+_listed: dict[tuple[ClientSettings, GroupMember], tuple[float, dict[int, Broker]]] = {}
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    global _lock
+    planned_token.cache_clear()
+    _listed.clear()
+    _lock = threading.Lock()  # a thread of the parent process may hold the old one at a fork
+
+
+empty_after_fork(_forget)
+close_with_servers(_forget)

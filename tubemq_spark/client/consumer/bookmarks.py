@@ -40,7 +40,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tubemq_spark.client.backoff import RetryBackoff
-from tubemq_spark.client.cluster.master_session import new_client_id
+from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims

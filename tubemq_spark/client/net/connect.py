@@ -6,8 +6,7 @@ import logging
 
 from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.net.connection import Connection
-from tubemq_spark.client.net.framings import FRAMINGS
+from tubemq_spark.client.net.connection import FRAMINGS, Connection
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.net import socket_stream
-from tubemq_spark.client.net.framings import FRAMINGS
 from tubemq_spark.client.net.open_socket import open_socket, reason_of
 from tubemq_spark.client.net.socket_stream import SocketStream
+from tubemq_spark.client.process_caches import close_with_servers
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError
@@ -21,6 +21,11 @@ from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol
+
+FRAMINGS: dict[Address, Framing] = {}
+"""The framing that each server speaks, as far as this process knows."""
+
+close_with_servers(FRAMINGS.clear)  # the next server at an address may speak the other framing
 
 _MIN_RATE = 16 * 1024  # bytes a second; the request timeout applies to a peer that sends less
 _TLS_ALERT = b"\x15\x03"  # the first bytes of the record in which a TLS server reports an error

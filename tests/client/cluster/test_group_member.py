@@ -13,8 +13,7 @@ from tests.peers import refused_address
 from tests.real.topics import TopicSpec
 from tests.sending import counted, settings
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.cluster.group_member import GroupMember
-from tubemq_spark.client.cluster.moved_brokers import MovedBrokers
+from tubemq_spark.client.cluster.group_member import GroupMember, current_broker
 from tubemq_spark.protocol.metadata import Broker
 
 MEMBER = GroupMember("g", ("demo",))
@@ -30,19 +29,19 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 def test_the_master_is_asked_for_the_new_address_every_10_s(cluster: EmbeddedCluster) -> None:
     clock = SkippingClock()
-    client, brokers = settings(cluster, clock=clock), MovedBrokers()
+    client = settings(cluster, clock=clock)
     asked, left = counted(cluster, "consumer_register_v2"), counted(cluster, "consumer_close")
     for seconds, times in [(0.0, 1), (9.0, 1), (2.0, 2)]:
         clock.advance(seconds)
-        assert brokers.now(client, MEMBER, MOVED) == messages.broker(cluster, 1)
+        assert current_broker(client, MEMBER, MOVED) == messages.broker(cluster, 1)
         assert asked.fired == left.fired == times
 
 
 def test_a_broker_that_the_master_does_not_list_keeps_its_address(cluster: EmbeddedCluster) -> None:
     unknown = Broker(7, refused_address())
-    assert MovedBrokers().now(settings(cluster), MEMBER, unknown) == unknown
+    assert current_broker(settings(cluster), MEMBER, unknown) == unknown
 
 
 def test_without_a_master_a_broker_keeps_its_address(cluster: EmbeddedCluster) -> None:
     cluster.tubemq.stop_master()
-    assert MovedBrokers().now(settings(cluster), MEMBER, MOVED) == MOVED
+    assert current_broker(settings(cluster), MEMBER, MOVED) == MOVED
