@@ -130,7 +130,7 @@ def test_the_plugin_imports_nothing_slow_when_it_is_not_used(tmp_path: Path) -> 
 USES_THE_CLIENT = """
 import threading
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.settings import ClientSettings

@@ -17,8 +17,7 @@ from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch
 from tubemq_spark.client.net import pool
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import AuthError, ServerError, TransportError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials, master_certificate

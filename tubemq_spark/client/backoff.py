@@ -39,9 +39,9 @@ class Deadline:
 class RetryBackoff:
     """Pauses between attempts that grow, until `seconds` have passed without progress."""
 
-    def __init__(self, seconds: float, first: float = 0.05, ceiling: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._seconds, self._first, self._ceiling, self._clock = seconds, first, ceiling, clock
-        self.progress()
+    def __init__(self, seconds: float, first: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._seconds, self._first, self._clock = seconds, first, clock
+        self._restart()
 
     @property
     def left(self) -> float:
@@ -50,8 +50,11 @@ class RetryBackoff:
 
     def progress(self) -> None:
         """Start the time and the pauses again, because an attempt got further than the ones before."""
+        self._restart()
+
+    def _restart(self) -> None:
         self._deadline = Deadline(self._seconds, self._clock)
-        self._delays = delays(self._first, self._ceiling)
+        self._delays = delays(self._first)
 
     def pause(self, at_least: float = 0.0) -> bool:
         """Sleep before the next attempt and return True, or return False at once if the time is over."""

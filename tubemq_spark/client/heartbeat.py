@@ -35,8 +35,7 @@ class Heartbeat:
         with self._changed:
             self._last_key += 1
             key = self._last_key
-            arguments = key, beat, period
-            threading.Thread(target=self._run, args=arguments, name="tubemq-heartbeat", daemon=True).start()
+            threading.Thread(target=self._run, args=(key, beat, period), name="tubemq-heartbeat", daemon=True).start()
             self._beats[key] = beat  # after the start, which may fail; the thread waits for the lock that we hold
 
         def end() -> None:
@@ -49,7 +48,16 @@ class Heartbeat:
     def _run(self, key: int, beat: Callable[[], None], period: float) -> None:
         succeeded = True
         while self._is_kept_for(period, key):
-            succeeded = self._call(beat, succeeded)
+            try:
+                beat()
+                succeeded = True
+            except TubeMQError as error:
+                # The owner notices by its own requests and decides. This thread has nobody to report to.
+                _log.log(logging.WARNING if succeeded else logging.DEBUG, "a heartbeat failed: %s", error)
+                succeeded = False
+            except Exception:
+                _log.exception("a heartbeat failed")
+                succeeded = False
 
     def _is_kept_for(self, period: float, key: int) -> bool:
         """Wait for `period` seconds. Return True if nobody has ended the heartbeat meanwhile."""
@@ -58,20 +66,6 @@ class Heartbeat:
             while key in self._beats and (left := due - time.monotonic()) > 0:
                 self._changed.wait(left)
             return key in self._beats
-
-    @staticmethod
-    def _call(beat: Callable[[], None], succeeded_before: bool) -> bool:
-        """Return True if `beat` succeeded."""
-        try:
-            beat()
-        except TubeMQError as error:
-            # The owner notices by its own requests and decides. This thread has nobody to report to.
-            _log.log(logging.WARNING if succeeded_before else logging.DEBUG, "a heartbeat failed: %s", error)
-        except Exception:
-            _log.exception("a heartbeat failed")
-        else:
-            return True
-        return False
 
 
 HEARTBEAT = Heartbeat()

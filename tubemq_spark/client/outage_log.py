@@ -34,9 +34,6 @@ class OutageLog:
         self.timings = timings
         self.forget()
 
-    def __repr__(self) -> str:
-        return f"<OutageLog {self._outages}>"
-
     def forget(self) -> None:
         """Drop all outages."""
         self._outages: dict[Hashable, _Outage] = {}
@@ -92,42 +89,26 @@ OUTAGES = OutageLog()
 """The outages of this process."""
 
 
-class Retries:
+class Retries(RetryBackoff):
     """A `RetryBackoff` that logs long outages. `what` is a part of a sentence, such as `reading 1:demo:0`."""
 
-    def __init__(
-        self,
-        log: logging.Logger,
-        what: str,
-        seconds: float,
-        first: float = 0.05,
-        ceiling: float = 1.0,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    def __init__(self, log: logging.Logger, what: str, seconds: float, clock: Clock) -> None:
+        super().__init__(seconds, clock=clock)
         self._log = log
         self._what = what
-        self._clock = clock
-        self._backoff = RetryBackoff(seconds, first, ceiling, clock)
         self._since = clock.monotonic()
-
-    def __repr__(self) -> str:
-        return f"<Retries of {self._what}, {self._backoff.left:.1f} s left>"
 
     def progress(self) -> None:
         """Record a success: the time and the pauses start again, and an outage is over."""
-        self._backoff.progress()
+        super().progress()
         self._since = self._clock.monotonic()
         OUTAGES.worked(self._log, self._what)
 
-    def pause(self, at_least: float = 0.0) -> bool:
-        """Pause as `RetryBackoff.pause` does, after something that is no failure."""
-        return self._backoff.pause(at_least)
-
     def failed(self, problem: object, at_least: float = 0.0) -> bool:
-        """Record that an attempt failed with `problem`, and pause as `RetryBackoff.pause` does."""
-        left = self._backoff.left
-        OUTAGES.failed(self._log, self._what, lambda: f"{self._what} fails: {problem}", left, self._since, self._clock)
-        return self._backoff.pause(at_least)
+        """Record that an attempt failed with `problem`, and pause as `pause` does."""
+        what = self._what
+        OUTAGES.failed(self._log, what, lambda: f"{what} fails: {problem}", self.left, self._since, self._clock)
+        return self.pause(at_least)
 
 
 empty_after_fork(OUTAGES.forget)

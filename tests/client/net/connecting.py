@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 from tests.peers import Peer, reply_bytes, requests, silent
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Response

@@ -13,7 +13,7 @@ from tests.client.net.connecting import HASTY, LATE, SOON, connected, response, 
 from tests.peers import Peer, Serve, answering, echo, reply_bytes, requests, silent
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import connect
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing
 

@@ -14,7 +14,7 @@ from tests.client.net.connecting import LATE, SOON, connected, response, submit,
 from tests.clocks import SkippingClock
 from tests.peers import Peer, answering, echo, reply_bytes, requests, silent
 from tubemq_spark.client.clock import SystemClock
-from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import Framing, Method

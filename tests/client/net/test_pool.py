@@ -5,54 +5,24 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.faults.engine import Query, write
 from tests.peers import Peer, answering, echo, refused_address
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.client.net.connection import Connection
-from tubemq_spark.client.net.pool import POOL, ConnectionPool, Idle, Key, split_by_age
+from tubemq_spark.client.net.pool import POOL, ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
-from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.testing import EmbeddedTubeMQ
 
-A, B = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 STANDARD = Framing.STANDARD
 SETTINGS = ClientSettings(masters=(), framing=STANDARD)
-TLS = TlsSettings()
-
-
-@dataclass(frozen=True)
-class Used:
-    """What `split_by_age` compares."""
-
-    idle_since: float
-
-
-@pytest.mark.parametrize(
-    ("oldest", "kept"),
-    [
-        (0.0, {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}),
-        (3.0, {(A, STANDARD, None): [5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}),
-        (4.5, {(A, STANDARD, None): [5.0]}),
-        (9.0, {}),
-    ],
-)
-def test_split_by_age_keeps_recently_used_connections(oldest: float, kept: dict[Key, list[float]]) -> None:
-    idle = {(A, STANDARD, None): [1.0, 5.0], (A, None, TLS): [3.0], (B, STANDARD, None): [4.0]}
-    given = cast(Idle, {key: [Used(moment) for moment in moments] for key, moments in idle.items()})
-    keep, drop = split_by_age(given, oldest)
-    assert {key: [used.idle_since for used in connections] for key, connections in keep.items()} == kept
-    assert sorted(used.idle_since for used in drop) == sorted(
-        {moment for moments in idle.values() for moment in moments} - {m for moments in kept.values() for m in moments}
-    )
 
 
 @pytest.fixture
@@ -120,6 +90,19 @@ def test_a_task_leaves_shared_connections_and_sessions_behind(shared: bool) -> N
         assert (repr(SESSIONS) == "<ProducerSessions []>") is not shared
         assert farewells.fired == (0 if shared else 1)
         forget_servers()
+
+
+def test_each_lease_closes_all_connections_that_were_idle_for_too_long(pool: ConnectionPool, peer: Peer) -> None:
+    clock = ManualClock()
+    settings = replace(SETTINGS, idle_for=10.0, clock=clock)
+    with Peer(answering(echo)) as other:
+        old = use(pool, other, settings)
+        clock.advance(6)
+        young = use(pool, peer, settings)
+        clock.advance(5)
+        assert use(pool, peer, settings) is young
+        assert old.closed
+        assert repr(pool) == f"<ConnectionPool idle: {{'{peer.address}': 1}}>"
 
 
 def test_a_connection_that_was_idle_for_too_long_is_closed(pool: ConnectionPool, peer: Peer) -> None:

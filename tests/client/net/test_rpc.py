@@ -11,8 +11,7 @@ import pytest
 from tests.clocks import SkippingClock
 from tests.peers import Peer, answering, echo, refused_address, silent
 from tubemq_spark.client.net import pool as pool_module
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, send_request, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings

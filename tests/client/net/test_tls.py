@@ -25,8 +25,7 @@ from tests.peers import Peer, Serve, answering, echo, message_reply, reply_bytes
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client import tls as tls_module
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection, wait_for_any
+from tubemq_spark.client.net.connection import Connection, connect, wait_for_any
 from tubemq_spark.client.net.pool import ConnectionPool
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings

@@ -16,8 +16,7 @@ from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3
 from tests.peers import Peer, answering, echo
 from tubemq_spark.client import forget_servers, tls
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError

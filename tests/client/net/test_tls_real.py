@@ -15,7 +15,7 @@ from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
-from tubemq_spark.client.net.connect import connect
+from tubemq_spark.client.net.connection import connect
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError

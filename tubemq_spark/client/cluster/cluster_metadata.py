@@ -60,18 +60,14 @@ class Cluster:
         """Return the partitions of `topic` on brokers whose address is known, ordered by broker and id."""
         return list(self._by_topic.get(topic, ()))
 
-    def layout(self, partition: Partition) -> TopicOnBroker | None:
-        """Return the layout of the partition's topic on the partition's broker, None if it is unknown."""
-        return self.layouts.get((partition.topic, partition.broker_id))
-
     def partitions_in_store(self, partition: Partition) -> int:
         """Return how many partitions share the store of `partition`, itself included; 0 if the store is unknown."""
-        layout = self.layout(partition)
+        layout = self.layouts.get((partition.topic, partition.broker_id))
         return layout.partitions if layout is not None and partition.store_id < layout.stores else 0
 
     def owns_store(self, partition: Partition) -> bool:
         """Return True if no other partition shares the store of `partition`."""
-        layout = self.layout(partition)
+        layout = self.layouts.get((partition.topic, partition.broker_id))
         return layout is not None and layout.partitions == 1
 
     def missing(self, topics: Iterable[str]) -> list[str]:

@@ -103,9 +103,6 @@ class ConnectAttempts:
         self._last: dict[Broker, ConnectAttempt] = {}
         self._lock = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"<ConnectAttempts {[attempt for attempt in self._last.values() if not attempt.done]}>"
-
     def to(self, broker: Broker) -> ConnectAttempt:
         """Return the attempt that is running, or a new one. The caller must `take` or `close` it."""
         with self._lock:

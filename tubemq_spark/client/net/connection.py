@@ -1,14 +1,17 @@
-"""One TCP connection to a master or broker: pipelined requests, replies, request timeouts.
+"""One TCP connection to a master or broker: pipelined requests, replies, request timeouts. `connect` finds out which
+framing a server speaks.
 
 A connection belongs to one thread at a time; the pool ensures that. It may have any number of unanswered requests.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from google.protobuf.message import Message
 
+from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.net import socket_stream
 from tubemq_spark.client.net.open_socket import open_socket, reason_of
@@ -22,10 +25,16 @@ from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol
 
+_log = logging.getLogger(__name__)
+
 FRAMINGS: dict[Address, Framing] = {}
 """The framing that each server speaks, as far as this process knows."""
 
 close_with_servers(FRAMINGS.clear)  # the next server at an address may speak the other framing
+
+# A method that no server knows. The server answers with an exception at once and changes nothing.
+_PROBE = Request(ServiceType.MASTER, 0, 10_000, b"")
+_PROBE_POLL = 0.02  # seconds
 
 _MIN_RATE = 16 * 1024  # bytes a second; the request timeout applies to a peer that sends less
 _TLS_ALERT = b"\x15\x03"  # the first bytes of the record in which a TLS server reports an error
@@ -127,9 +136,6 @@ class Connection:
                 )
         return self._replies.pop(serial_no)
 
-    def call(self, service: ServiceType, method: Method, message: Message, timeout: float) -> Response | Failure:
-        return self.reply(self.submit(service, method, message, timeout))
-
     def flush(self) -> None:
         """Write what is queued and read what is there, as far as possible without waiting."""
         self.poll(0)
@@ -190,6 +196,61 @@ class Connection:
         if not never_answered or self._stream.is_tls:
             return ""
         return ". It never answered: if the port uses TLS, set option 'tubemq.tls.enabled' to true"
+
+
+def connect(
+    address: Address,
+    framing: Framing | None,
+    timeout: float,
+    tls: TlsSettings | None = None,
+    timings: Timings = DEFAULT_TIMINGS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Connection:
+    """Return a connection with `framing`, or with the framing that `address` answers to if `framing` is None.
+
+    A server does not answer the framing that it does not know. So the standard framing is tried first, and soon the
+    other one too, over a second connection. Raises as `Connection` does, and `TransportError` if neither framing is
+    answered within `timeout` seconds.
+    """
+    known = framing or FRAMINGS.get(address)
+    if known is not None:
+        return Connection(address, known, timeout, tls, timings, clock)
+    deadline = Deadline(timeout, clock)
+    standard = Connection(address, Framing.STANDARD, timeout, tls, timings, clock)
+    probes = {standard: standard.submit_request(_PROBE)}
+    try:
+        found = _first_answered(probes, Deadline(min(timings.second_framing_after, timeout / 2), clock))
+        if found is None:
+            left = max(deadline.left, timings.min_connect_step)
+            prefixed = Connection(address, Framing.PREFIXED, left, tls, timings, clock)
+            probes[prefixed] = prefixed.submit_request(_PROBE)
+            found = _first_answered(probes, deadline)
+    except (TransportError, ProtocolError):
+        for probe in probes:
+            probe.close()
+        raise
+    for probe in probes:
+        if probe is not found:
+            probe.close()
+    if found is None:
+        raise TransportError(
+            f"{address} accepts connections but does not answer within {timeout:g} s in either framing. "
+            f"Check that it is the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
+            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)"
+        )
+    FRAMINGS[address] = found.framing
+    _log.debug("%s speaks the %s framing", address, found.framing.value)
+    return found
+
+
+def _first_answered(probes: dict[Connection, int], deadline: Deadline) -> Connection | None:
+    while not deadline.passed:
+        for connection, serial_no in probes.items():
+            connection.poll(min(_PROBE_POLL, deadline.left))
+            if connection.answered(serial_no):
+                connection.reply(serial_no)
+                return connection
+    return None
 
 
 def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tubemq_spark.client.net.connect import connect
-from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import TlsSettings
@@ -15,7 +15,6 @@ from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.metadata import Address
 
 Key = tuple[Address, "Framing | None", "TlsSettings | None"]  # a connection serves all settings with the same key
-Idle = dict[Key, list[Connection]]
 
 
 class ConnectionPool:
@@ -26,12 +25,11 @@ class ConnectionPool:
 
     def __repr__(self) -> str:
         with self._lock:
-            counts = {str(address): len(connections) for (address, *_), connections in self._idle.items()}
-        return f"<ConnectionPool idle: {counts}>"
+            return f"<ConnectionPool idle: {dict(Counter(str(address) for (address, *_), _ in self._idle))}>"
 
     def forget(self) -> None:
         """Drop all connections without closing them."""
-        self._idle: Idle = {}
+        self._idle: list[tuple[Key, Connection]] = []  # those used last at the end
         self._lock = threading.Lock()
 
     @contextmanager
@@ -60,47 +58,42 @@ class ConnectionPool:
             connection.take()  # replies that nobody read are not for the next borrower
             connection.idle_since = settings.clock.monotonic()
             with self._lock:
-                self._idle.setdefault(key, []).append(connection)
+                self._idle.append((key, connection))
 
     def has_idle(self, address: Address, settings: ClientSettings) -> bool:
         """Return True if a lease would most likely not have to connect."""
+        key = (address, settings.framing, settings.tls)
+        oldest = settings.clock.monotonic() - settings.idle_for
         with self._lock:
-            idle = self._idle.get((address, settings.framing, settings.tls), ())
-            oldest = settings.clock.monotonic() - settings.idle_for
-            return settings.shared_connections and any(c.idle_since >= oldest and c.still_open() for c in idle)
+            idle = [c for one, c in self._idle if one == key and c.idle_since >= oldest]
+            return settings.shared_connections and any(c.still_open() for c in idle)
 
     def close(self) -> None:
         """Close all idle connections."""
         with self._lock:
-            connections = [c for idle in self._idle.values() for c in idle]
-            self._idle.clear()
-        for connection in connections:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
             connection.close()
 
     def _take(self, key: Key, oldest: float) -> Connection | None:
+        """Remove and return the connection for `key` that was used last. Close those that were last used before
+        `oldest`, and those for `key` that broke.
+        """
+        usable: list[tuple[Key, Connection]] = []
+        unusable: list[Connection] = []
+        chosen = None
         with self._lock:
-            self._idle, expired = split_by_age(self._idle, oldest)
-            candidates = self._idle.pop(key, [])
-            chosen = next((c for c in reversed(candidates) if c.still_open()), None)
-            left = [c for c in candidates if c is not chosen and c.still_open()]
-            if left:
-                self._idle[key] = left
-        for connection in (*expired, *(c for c in candidates if c is not chosen and c not in left)):
+            for one, connection in reversed(self._idle):
+                if connection.idle_since < oldest or (one == key and not connection.still_open()):
+                    unusable.append(connection)
+                elif one == key and chosen is None:
+                    chosen = connection
+                else:
+                    usable.append((one, connection))
+            self._idle = usable[::-1]
+        for connection in unusable:
             connection.close()
         return chosen
-
-
-def split_by_age(idle: Idle, oldest: float) -> tuple[Idle, list[Connection]]:
-    """Return the connections to keep, and those to close because they were last used before `oldest`."""
-    keep: Idle = {}
-    expired: list[Connection] = []
-    for key, connections in idle.items():
-        for connection in connections:
-            if connection.idle_since < oldest:
-                expired.append(connection)
-            else:
-                keep.setdefault(key, []).append(connection)
-    return keep, expired
 
 
 POOL = ConnectionPool()

@@ -61,8 +61,10 @@ def send_requests(
     renewals = _renew_tokens(requests, outcomes)
     if renewals:
         again = [number for number, request in enumerate(requests) if renewals.get(request.address, "") is None]
-        for number in again:
-            _set_token(settings, requests[number])
+        for request in (requests[number] for number in again):
+            if request.token is not None:
+                info: broker_pb.AuthorizedInfo = request.message.authInfo  # type: ignore[attr-defined]
+                info.CopyFrom(authorization(settings.credentials, request.token.value, settings.clock))
         repeated = _send_once(settings, [requests[number] for number in again], timeout)
         for number, outcome in zip(again, repeated, strict=True):
             outcomes[number] = outcome
@@ -77,24 +79,11 @@ def _renew_tokens(requests: Sequence[ServerRequest], outcomes: Sequence[Outcome]
     for request, outcome in zip(requests, outcomes, strict=True):
         if request.token is not None and request.address not in renewals and _refusal(request, outcome) is not None:
             try:
-                request.token.renew(token_of(request))
+                request.token.renew(request.message.authInfo.visitAuthorizedToken)  # type: ignore[attr-defined]
                 renewals[request.address] = None
             except TransportError as error:
                 renewals[request.address] = str(error)
     return renewals
-
-
-def _set_token(settings: ClientSettings, request: ServerRequest) -> None:
-    """Put the current token into the message."""
-    if request.token is not None:
-        info: broker_pb.AuthorizedInfo = request.message.authInfo  # type: ignore[attr-defined]
-        info.CopyFrom(authorization(settings.credentials, request.token.value, settings.clock))
-
-
-def token_of(request: ServerRequest) -> int:
-    """Return the visit token in the message of a request that has one."""
-    token: int = request.message.authInfo.visitAuthorizedToken  # type: ignore[attr-defined]
-    return token
 
 
 def _refusal(request: ServerRequest, outcome: Outcome) -> str | None:
