@@ -54,7 +54,6 @@ CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sche
 SOCKET_USERS = (
     "tubemq_spark.client.net.open_socket",
     "tubemq_spark.client.net.socket_stream",
-    "tubemq_spark.client.net.tls_socket",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.testing.listener",

@@ -68,8 +68,5 @@ class Heartbeat:
             return key in self._beats
 
 
-HEARTBEAT = Heartbeat()
-"""The heartbeats of this process."""
-
-# Threads do not survive a fork, and the child does not own the parent's clients.
-empty_after_fork(HEARTBEAT._reset)
+HEARTBEAT = Heartbeat()  # of this process
+empty_after_fork(HEARTBEAT._reset)  # threads do not survive a fork, and the child does not own the parent's clients

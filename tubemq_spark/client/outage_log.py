@@ -35,7 +35,6 @@ class OutageLog:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all outages."""
         self._outages: dict[Hashable, _Outage] = {}
         self._lock = threading.Lock()
 
@@ -66,7 +65,11 @@ class OutageLog:
             if now < due:
                 return
             outage.warned_at = now
-        log.warning("%s; failing for %.0f s, %s", describe(), now - outage.since, _remaining(left, clock))
+        retrying = "retrying"
+        if left is not None:
+            until = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
+            retrying = f"retrying for {max(left, 0.0):.0f} s more, until {until}"
+        log.warning("%s; failing for %.0f s, %s", describe(), now - outage.since, retrying)
 
     def worked(self, log: logging.Logger, subject: Hashable) -> None:
         """Record that an attempt at `subject` succeeded. If a warning was logged, log that the outage is over."""
@@ -78,15 +81,7 @@ class OutageLog:
             log.warning("%s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
 
 
-def _remaining(left: float | None, clock: Clock) -> str:
-    if left is None:
-        return "retrying"
-    moment = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
-    return f"retrying for {max(left, 0.0):.0f} s more, until {moment}"
-
-
-OUTAGES = OutageLog()
-"""The outages of this process."""
+OUTAGES = OutageLog()  # of this process
 
 
 class Retries(RetryBackoff):

@@ -1,4 +1,4 @@
-"""TLS settings: the files that TLS needs, checked and loaded. `net.tls_socket` uses them for connections."""
+"""TLS settings: the files that TLS needs, checked and loaded. `net.open_socket` uses them for connections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def _context(tls: TlsSettings, _modified_at: tuple[int, ...]) -> ClientContext:
         try:
             context.load_verify_locations(tls.ca)
         except OSError as cause:
-            raise ConfigError(f"option 'tubemq.tls.ca': no PEM certificate in {tls.ca} ({reason_of(cause)})") from None
+            raise ConfigError(
+                f"option 'tubemq.tls.ca': no PEM certificate in {tls.ca} ({openssl_reason(cause)})"
+            ) from None
     if tls.cert is not None:
         _load_own_certificate(context, tls, tls.cert)
         context.shows_certificate = True
@@ -104,10 +106,10 @@ def _load_own_certificate(context: ssl.SSLContext, tls: TlsSettings, cert: str) 
             ) from None
         raise ConfigError(
             f"options 'tubemq.tls.cert' and 'tubemq.tls.key': {cert} and {tls.key} are no PEM certificate and its "
-            f"private key ({reason_of(cause)})"
+            f"private key ({openssl_reason(cause)})"
         ) from None
 
 
-def reason_of(cause: OSError | ValueError) -> str:
+def openssl_reason(cause: OSError | ValueError) -> str:
     """Return OpenSSL's reason in words, such as `wrong version number`."""
     return (getattr(cause, "reason", None) or str(cause)).lower().replace("_", " ")

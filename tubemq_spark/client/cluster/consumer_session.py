@@ -57,7 +57,7 @@ class ConsumerSession(MasterSession):
         self._start_heartbeat(self._heartbeat)
 
     def refresh(self) -> Cluster:
-        """List the partitions again and return the metadata. Register again if needed. Raises as `register` does."""
+        """List the partitions again, and register again if needed. Raises as `register` does."""
         with self._lock:
             self._master.retry(self._list_partitions)
             return self.cluster

@@ -199,7 +199,6 @@ class MasterSession:
 
     @property
     def visit_token(self) -> int:
-        """The last visit token of a master."""
         return self.token.value
 
     def broker_authorization(self) -> broker_pb.AuthorizedInfo:

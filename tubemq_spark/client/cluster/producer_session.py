@@ -94,18 +94,16 @@ class ProducerSession(MasterSession):
             self._master.retry(self._list_topics)
             return self.cluster
 
-    def refresh_once(self) -> Cluster:
+    def refresh_once(self) -> None:
         """As `refresh`, but ask each master once at most."""
         with self._lock:
             self._list_topics()
-            return self.cluster
 
     def lists(self, partition: Partition) -> bool:
-        """Return True if the master's last list has `partition`, so that it accepts messages."""
+        """Return True if `partition` accepts messages, because the master's last list has it."""
         return self._registry.lists(partition)
 
     def lists_any(self, topic: str, broker_id: int | None = None) -> bool:
-        """Return True if that list has any partition of `topic`, on broker `broker_id` if one is given."""
         return self._registry.lists_any(topic, broker_id)
 
     def message_limit(self, topic: str) -> int:

@@ -69,7 +69,6 @@ class ConnectionPool:
             return settings.shared_connections and any(c.still_open() for c in idle)
 
     def close(self) -> None:
-        """Close all idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for _, connection in idle:

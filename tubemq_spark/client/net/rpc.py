@@ -175,10 +175,7 @@ def unwrap_reply(outcome: Outcome, kind: type[M], what: str) -> M:
 
 
 def _with_readable_texts(reply: M) -> M:
-    """Return `reply` with an `errMsg` that errors and logs can show. Raise `ProtocolError` if a text is no UTF-8.
-
-    Code that searches a text, such as for the holder of a partition, still finds it.
-    """
+    """Return `reply` with an `errMsg` that errors and logs can show. Raise `ProtocolError` if a text is no UTF-8."""
     for name in _texts(reply.DESCRIPTOR):
         value = getattr(reply, name)
         # protobuf returns bytes instead of a text that is no UTF-8.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from tubemq_spark.client.net.tls_socket import TlsSocket
+from tubemq_spark.client.net.open_socket import TlsSocket
 
 if sys.platform != "win32":
     import fcntl
@@ -22,10 +22,11 @@ _DROP_UNSENT = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds
 
 
 class SocketStream:
-    """`socket` with a send buffer. Its methods raise `OSError` if the peer or the network fails."""
+    """A connected, non-blocking socket with a send buffer. Its methods raise `OSError` if the peer or the network
+    fails.
+    """
 
     def __init__(self, opened: socket.socket) -> None:
-        """`opened` is connected and non-blocking."""
         self.socket = opened
         self.received = 0  # bytes
         self.queued = 0  # bytes ever queued, sent or not
@@ -65,7 +66,6 @@ class SocketStream:
         return self._chunk
 
     def queue(self, data: bytes) -> None:
-        """Add `data` to the send buffer."""
         self._to_write.append(data)
         self.queued += len(data)
 
@@ -136,7 +136,6 @@ class SocketStream:
 
 
 def wait_for_any(streams: list[SocketStream], seconds: float) -> None:
-    """Wait up to `seconds` until one of `streams` can read, or can write what is queued."""
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream.socket, stream.wanted_events)
