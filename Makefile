@@ -31,7 +31,7 @@ test-all: check  ## the same with the thorough tests: long histories, wide matri
 
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
-	$(PYTEST) tests/contract tests/differential -m real
+	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
 	$(PY) scripts/matrix.py $(MATRIX)
