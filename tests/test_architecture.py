@@ -245,6 +245,17 @@ def test_sparks_lookup_survives_a_broken_installation(broken: str) -> None:
     assert run_python(code) == ["False"]
 
 
+def test_test_files_are_named_after_a_module() -> None:
+    """`tests/a/test_b.py` or `tests/a/test_b_aspect.py` tests `tubemq_spark/a/b.py`, or package `b`."""
+    for folder in ("cli", "client", "protocol", "sink", "source", "testing"):
+        for path in (ROOT / "tests" / folder).rglob("test_*.py"):
+            beside = ROOT / PACKAGE / path.parent.relative_to(ROOT / "tests")
+            words = path.stem.split("_")[1:]
+            names = ["_".join(words[: n + 1]) for n in range(len(words))]
+            found = [name for name in names if (beside / f"{name}.py").exists() or (beside / name).is_dir()]
+            assert found, f"{path.relative_to(ROOT)}: tubemq_spark has no such module; name the file after the module"
+
+
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/calls.md", "CONTRIBUTING.md"])
 def test_pages_name_files_that_exist(page: str) -> None:
     names = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", (ROOT / page).read_text(encoding="utf-8")))

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from tests.clusters import Cluster
-from tests.clusters.servers import BOTH, EMBEDDED, REAL_THOROUGHLY, running
+from tests.clusters.servers import BOTH, running
 from tests.messages import partitions, settings
 from tests.real.topics import TopicSpec
 from tests.stored import stored_in
@@ -23,9 +23,7 @@ from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.message import Attributes
 
-ON_THE_CLIENT = pytest.mark.parametrize("cluster", [EMBEDDED, REAL_THOROUGHLY], indirect=True)
-"""The client alone decides; a real server proves it once more."""
-
+ON_BOTH_SERVERS = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
 MOMENT = datetime(2026, 11, 21, 8, 30, 59, tzinfo=timezone.utc)
 MINUTE = int(MOMENT.timestamp()) // 60 * 60_000_000
@@ -70,6 +68,7 @@ def by_older_spark() -> type[TubeMQDataSource]:
     return OlderSpark
 
 
+@ON_BOTH_SERVERS
 @pytest.mark.parametrize("by_rows", [False, True], ids=["Arrow", "rows"])
 def test_spark_writes_all_columns(cluster: Cluster, spark: SparkSession, by_rows: bool) -> None:
     spark.dataSource.register(by_older_spark())
@@ -122,6 +121,7 @@ def test_rows_name_their_topics(cluster: Cluster, spark: SparkSession) -> None:
     assert sorted(message.body for message in stored_in(cluster, second)) == [b"a", b"b", b"b"]
 
 
+@ON_BOTH_SERVERS
 def test_a_stream_is_copied_into_another_topic(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
     """The copy has the source's columns. Copies do not return: the second run of the query finds nothing new."""
     first, second = cluster.new_topic("three"), cluster.new_topic("one")
@@ -191,7 +191,6 @@ def topic(cluster: Cluster) -> str:
     return cluster.new_topic("three")
 
 
-@ON_THE_CLIENT
 @pytest.mark.parametrize(
     ("sql", "options", "error"),
     [
@@ -214,7 +213,6 @@ def test_impossible_writes_fail_in_the_plan(
     assert error in str(caught.value)
 
 
-@ON_THE_CLIENT
 def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, topic: str, tmp_path: Path) -> None:
     rows = spark.sql("select 'a' value").write.format("tubemq").option("tubemq.master", cluster.master)
     with pytest.raises(AnalysisException, match="TubeMQ only appends"):
@@ -237,7 +235,6 @@ def test_only_append_mode_is_accepted(cluster: Cluster, spark: SparkSession, top
         query.awaitTermination()
 
 
-@ON_THE_CLIENT
 def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> None:
     topic = cluster.new_topic("one")
     rows: list[tuple[Any, ...]] = [(b"a", {"ok": "ok"}), (b"b", {"not": "o,k"}), (b"c", None)]
@@ -249,7 +246,6 @@ def test_a_bad_row_reaches_the_user(cluster: Cluster, spark: SparkSession) -> No
     assert {message.body for message in stored_in(cluster, topic)} == {b"a"}
 
 
-@ON_THE_CLIENT
 def test_passwords_are_in_no_plan(cluster: Cluster, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     topic = cluster.new_topic("one")
     rows = spark.sql("select 'a' value")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.certificates import Authority, Certificate, tls_files, trusting
-from tests.client.net.test_tls import TIMEOUT, TLS_1_2, TLS_1_3
+from tests.client.test_tls import TIMEOUT, TLS_1_2, TLS_1_3
 from tests.peers import Peer, answering, echo
 from tubemq_spark.client import forget_servers, tls
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
