@@ -19,12 +19,14 @@ from tests.clocks import SkippingClock, UseTimings
 from tests.clusters import Cluster
 from tests.clusters.servers import BOTH, shared
 from tests.real.jars import MissingTool
+from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.timings import Timings
 
 # Spark's workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_HOME"] = str(spark_home())
 
 # Hypothesis tries the same examples every time in CI, random ones elsewhere. A slow machine is no failure.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])

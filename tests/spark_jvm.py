@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from tests.real.jars import cached, tool
+from tests.spark_home import spark_home
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _ARCHIVE = "classes.jsa"
@@ -27,7 +28,7 @@ def quick_start() -> str:
         MissingTool: Java is missing.
     """
     java = subprocess.run([tool("java"), "-version"], capture_output=True, text=True).stderr
-    made_from = f"{java} {pyspark.__version__} {Path(pyspark.__file__)} {Path(__file__).read_text()}"
+    made_from = f"{java} {pyspark.__version__} {spark_home()} {Path(__file__).read_text()}"  # Java compares the paths
     archive = cached("spark-classes", made_from.encode(), _dump) / _ARCHIVE
     return f"{_QUICK} -XX:SharedArchiveFile={archive} -Xlog:disable"  # the log would warn on standard output
 
@@ -36,6 +37,7 @@ def _dump(folder: Path) -> None:
     """Run this module as a Spark program whose JVM writes its loaded classes to the archive when it ends."""
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(root)}
+    environment["SPARK_HOME"] = str(spark_home())
     with tempfile.TemporaryDirectory(prefix="tubemq-spark-") as work:
         command = [sys.executable, "-m", "tests.spark_jvm", str(folder / _ARCHIVE)]
         subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True)

@@ -1,7 +1,7 @@
 """Jars and compiled Java classes, in a cache outside the work tree.
 
 A cache entry is a folder whose name ends with a hash of its input. It is built under another name and then renamed, so
-an existing folder is complete: it needs neither a build nor the network. A lock file serves concurrent processes.
+an existing folder is complete: it needs neither a build nor the network. Lock files serve concurrent processes.
 """
 
 from __future__ import annotations
@@ -126,17 +126,20 @@ def _from_pom(name: str, goal: str) -> Path:
     def fetch(folder: Path) -> None:
         _run("mvn", "-B", "-q", f"dependency:{goal}", f"-DoutputDirectory={folder}", "-f", str(pom))
 
-    return cached(name, pom.read_bytes(), fetch)
+    return cached(name, pom.read_bytes(), fetch, lock="maven")  # two Mavens must not share a repository
 
 
-def cached(name: str, made_from: bytes, build: Callable[[Path], None]) -> Path:
-    """Return the cache entry made from these bytes; `build` fills its folder if there is none."""
+def cached(name: str, made_from: bytes, build: Callable[[Path], None], lock: str | None = None) -> Path:
+    """Return the cache entry made from these bytes; `build` fills its folder if there is none.
+
+    Processes that build entries with the same `lock` wait for each other; by default, entries with the same name.
+    """
     place = cache() / f"{name}-{hashlib.sha256(made_from).hexdigest()[:12]}"
     if place.is_dir():
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    with open(place.parent / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one lock for all entries, because two Mavens must not share a repository
+    with open(place.parent / f"lock-{lock or name}", "w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
         if not place.is_dir():  # another process may have built it meanwhile
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as unfinished:
                 entry = Path(unfinished, "entry")
