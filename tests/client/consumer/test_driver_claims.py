@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,8 @@ from tests.sending import counted, settings
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ServerError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -47,7 +50,13 @@ def clock() -> SkippingClock:
 
 @pytest.fixture
 def driver(cluster: EmbeddedCluster, clock: SkippingClock) -> Iterator[DriverClaims]:
-    session = ConsumerSession(settings(cluster, clock=clock), GROUP, ["demo", "wide"])
+    with claiming(settings(cluster, clock=clock)) as driver:
+        yield driver
+
+
+@contextmanager
+def claiming(settings: ClientSettings) -> Iterator[DriverClaims]:
+    session = ConsumerSession(settings, GROUP, ["demo", "wide"])
     session.register()
     driver = DriverClaims(session, CLAIM, claim_timeout=0.0)
     yield driver
@@ -181,22 +190,21 @@ def test_claims_are_repeated_once_an_hour(cluster: EmbeddedCluster, driver: Driv
         assert registers.fired == times
 
 
-def test_heartbeats_keep_claims_while_they_are_held(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
-    settings = driver._session.settings
-    driver._session.settings = replace(settings, timings=replace(settings.timings, heartbeat_period=0.01))
+def test_heartbeats_keep_claims_while_they_are_held(cluster: EmbeddedCluster) -> None:
+    with claiming(replace(settings(cluster), timings=Timings(heartbeat_period=0.01))) as driver:
 
-    def outlive_the_timeout() -> None:
-        """In steps, for a beat after each."""
-        cluster.wait_for_expiry(iter([False] * 6 + [True]).__next__, beating=[str(driver.claim)])
-        assert holder(cluster) == str(driver.claim)
+        def outlive_the_timeout() -> None:
+            """In steps, for a heartbeat after each."""
+            cluster.wait_for_expiry(iter([False] * 6 + [True]).__next__, beating=[str(driver.claim)])
+            assert holder(cluster) == str(driver.claim)
 
-    driver.take({PARTITION: HERE})
-    outlive_the_timeout()
-    driver.lend([PARTITION])
-    driver.take({PARTITION: None})
-    outlive_the_timeout()
-    driver.release()
-    assert holder(cluster) is None
+        driver.take({PARTITION: HERE})
+        outlive_the_timeout()
+        driver.lend([PARTITION])
+        driver.take({PARTITION: None})
+        outlive_the_timeout()
+        driver.release()
+        assert holder(cluster) is None
 
 
 def test_lent_claims_get_heartbeats_and_are_not_released(cluster: EmbeddedCluster, driver: DriverClaims) -> None:
