@@ -34,7 +34,7 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
-	$(PY) scripts/matrix.py $(MATRIX)
+	$(PY) -m scripts.matrix $(MATRIX)
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .

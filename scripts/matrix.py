@@ -1,12 +1,14 @@
 """`make matrix`: test one wheel on every supported Spark.
 
 For each entry of the table below the script creates an environment with the wheel, that Spark and pytest, and runs
-`tests/matrix` in it. It keeps the environments and reuses them while their requirements stay the same.
+`tests/matrix` in it. It keeps the environments and reuses them while their requirements stay the same. Several
+environments are installed and tested at the same time; the output of each is printed when it ends.
 
-    scripts/matrix.py                        all of them
-    scripts/matrix.py --only spark-4.0       one; may be given more than once
-    scripts/matrix.py --quick                the tests marked `quick`, as CI does
-    scripts/matrix.py -- -k limits -x        further arguments for pytest
+    python -m scripts.matrix                      all of them
+    python -m scripts.matrix --only spark-4.0     one; may be given more than once
+    python -m scripts.matrix --quick              the tests marked `quick`, as CI does
+    python -m scripts.matrix --jobs 1             one environment at a time
+    python -m scripts.matrix -- -k limits -x      further arguments for pytest
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import IO, TypeVar
+
+from tests.spark_home import link_spark
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,8 @@ ENVIRONMENTS = (
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests" / "matrix"
 FOLDER = ROOT / ".cache" / "matrix"
-LIMIT = 900  # seconds for the tests of one environment
+LIMIT = 1800  # seconds for the installation, and for the tests, of one environment
+MEMORY = 3 << 30  # bytes that the tests of one environment may need
 
 T = TypeVar("T")
 
@@ -76,19 +85,76 @@ class Outcome:
 
 
 class StepError(Exception):
-    """A step failed; its output is already printed."""
+    """A step failed. Its output is in the environment's log."""
+
+
+class Steps:
+    """Runs programs, one at a time in each environment, and ends all of them if the script is interrupted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], log: IO[str]) -> None:
+        status = self.call(command, log)
+        if status != 0:
+            told = f"not within {LIMIT} s" if status is None else f"failed with status {status}"
+            raise StepError(f"{told}: {' '.join(command[:6])} …")
+
+    def call(
+        self,
+        command: Sequence[str],
+        log: IO[str],
+        folder: Path = ROOT,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> int | None:
+        """Return the exit status of `command`, or None if it took too long and was killed with its children."""
+        ours = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON", "PYTEST_ADDOPTS")
+        inherited = {name: value for name, value in os.environ.items() if name not in ours}
+        with self._lock:
+            if self._stopped:
+                raise StepError("stopped")
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**inherited, **variables},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            return process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+        finally:
+            with self._lock:
+                self._running.remove(process)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                with suppress(ProcessLookupError):  # it has ended just now
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+STEPS = Steps()
 
 
 def build_wheel() -> Path:
     folder = FOLDER / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    run([*pip, "--wheel-dir", str(folder), str(ROOT)])
+    STEPS.run([*pip, "--wheel-dir", str(folder), str(ROOT)], sys.stdout)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def install(environment: Environment, wheel: Path) -> Path:
+def install(environment: Environment, wheel: Path, log: IO[str]) -> Path:
     """Install `wheel` and return the environment's interpreter."""
     folder = FOLDER / environment.name
     python = folder / "bin" / "python"
@@ -98,13 +164,13 @@ def install(environment: Environment, wheel: Path) -> Path:
     # Compiling all of Spark takes longer than running the part that is used.
     quietly = ["install", "--quiet", "--no-compile"]
     if made_of.exists() and made_of.read_text() == wanted:
-        run([*pip, *quietly, "--no-deps", "--force-reinstall", str(wheel)])
+        STEPS.run([*pip, *quietly, "--no-deps", "--force-reinstall", str(wheel)], log)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        run([sys.executable, "-m", "venv", str(folder)])
-        run([*pip, *quietly, str(wheel), *environment.requirements])
+        STEPS.run([sys.executable, "-m", "venv", str(folder)], log)
+        STEPS.run([*pip, *quietly, str(wheel), *environment.requirements], log)
         made_of.write_text(wanted)
-    run([*pip, "check"], quiet=True)
+    STEPS.run([*pip, "check"], log)
     return python
 
 
@@ -115,7 +181,9 @@ def versions(python: Path) -> str:
     return "  ".join(f"{version:<8}" for version in found)
 
 
-def test(environment: Environment, python: Path, quick: bool, arguments: Sequence[str]) -> tuple[str, bool]:
+def test(
+    environment: Environment, python: Path, quick: bool, arguments: Sequence[str], log: IO[str]
+) -> tuple[str, bool]:
     """Run the tests; return a summary and whether they passed."""
     work = python.parents[1] / "work"
     shutil.rmtree(work, ignore_errors=True)
@@ -124,7 +192,12 @@ def test(environment: Environment, python: Path, quick: bool, arguments: Sequenc
     report = work / "report.xml"
     command = [str(python), "-m", "pytest", "-c", str(tests / "pytest.ini"), "--rootdir", str(work)]
     command += ["--junitxml", str(report), *(["-m", "quick"] if quick else []), *arguments, str(tests)]
-    status = call(command, work, {"PYSPARK_PYTHON": str(python), "MATRIX_CONNECT": str(int(environment.connect))})
+    variables = {"PYSPARK_PYTHON": str(python), "MATRIX_CONNECT": str(int(environment.connect))}
+    if quick:  # all tests together use Spark as it is installed
+        (installed,) = python.parents[1].glob("lib/python*/site-packages/pyspark")
+        link_spark(installed, work / "spark")
+        variables["SPARK_HOME"] = str(work / "spark")
+    status = STEPS.call(command, log, work, variables)
     if status is None:
         return f"not within {LIMIT} s", False
     if not report.exists():
@@ -137,44 +210,52 @@ def test(environment: Environment, python: Path, quick: bool, arguments: Sequenc
     return ", ".join(f"{count} {what}" for what, count in told.items() if count), status == 0
 
 
-def call(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> int | None:
-    """Return the exit status of `command`, or None if it took too long and was killed with its children."""
-    ours = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON", "PYTEST_ADDOPTS")
-    inherited = {name: value for name, value in os.environ.items() if name not in ours}
-    process = subprocess.Popen(command, cwd=folder, env={**inherited, **variables}, start_new_session=True)
-    try:
-        return process.wait(LIMIT)
-    except BaseException as reason:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(reason, subprocess.TimeoutExpired):
-            return None
-        raise
-
-
-def run(command: Sequence[str], quiet: bool = False) -> None:
-    done = subprocess.run(command, capture_output=quiet, text=True)
-    if done.returncode:
-        print(done.stdout or "", done.stderr or "", sep="", file=sys.stderr)
-        raise StepError(f"failed: {' '.join(command[:6])} …")
-
-
 def timed(action: Callable[[], T]) -> tuple[T, float]:
     begin = time.monotonic()
     return action(), time.monotonic() - begin
 
 
-def try_out(environment: Environment, wheel: Path, quick: bool, arguments: Sequence[str]) -> Outcome:
-    print(f"\n== {environment.name}: {', '.join(environment.requirements)}", flush=True)
+def try_out(environment: Environment, wheel: Path, quick: bool, arguments: Sequence[str], log: IO[str]) -> Outcome:
     if sys.version_info < environment.python:
         told = "left out: needs Python {}.{} or later".format(*environment.python)
         return Outcome(environment, "", told, (0, 0), passed=os.environ.get("CI") != "true")
     try:
-        python, installing = timed(lambda: install(environment, wheel))
+        python, installing = timed(lambda: install(environment, wheel, log))
+        (result, passed), testing = timed(lambda: test(environment, python, quick, arguments, log))
     except StepError as problem:
         return Outcome(environment, "", str(problem), (0, 0), False)
-    (result, passed), testing = timed(lambda: test(environment, python, quick, arguments))
     return Outcome(environment, versions(python), result, (installing, testing), passed)
+
+
+def try_all(environments: Sequence[Environment], jobs: int, quick: bool, arguments: Sequence[str]) -> list[Outcome]:
+    """Try `jobs` environments at a time. Print the output of each when it has ended."""
+    wheel = build_wheel()
+
+    def begin(environment: Environment) -> tuple[Outcome, str]:
+        path = FOLDER / f"{environment.name}.log"
+        with open(path, "w") as log:
+            outcome = try_out(environment, wheel, quick, arguments, log)
+        return outcome, path.read_text(errors="replace")
+
+    outcomes = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(begin, environment) for environment in environments]):
+                outcome, output = done.result()
+                print(f"\n== {outcome.environment.name}: {', '.join(outcome.environment.requirements)}\n{output}")
+                print(f"== {outcome.environment.name}: {outcome.result}", flush=True)
+                outcomes.append(outcome)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            STEPS.stop()
+            raise
+    return sorted(outcomes, key=lambda outcome: environments.index(outcome.environment))
+
+
+def default_jobs() -> int:
+    """Return one more than the cores, because tests also wait, or fewer if the memory is small."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min((os.cpu_count() or 1) + 1, memory // MEMORY))
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
@@ -185,7 +266,6 @@ def show(outcomes: Sequence[Outcome]) -> None:
         mark = "ok" if outcome.passed else "FAILED"
         numbers = f"{installing:>5.0f} s  {testing:>3.0f} s"
         print(f"{outcome.environment.name:<12}  {outcome.versions:<28}  {numbers}  {mark}: {outcome.result}")
-    print(f"{sum(sum(outcome.seconds) for outcome in outcomes) / 60:.1f} minutes")
 
 
 def main() -> int:
@@ -193,13 +273,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The wheel on every Spark that it promises to run on.")
     parser.add_argument("--only", action="append", choices=names, help="this environment; may be given more than once")
     parser.add_argument("--quick", action="store_true", help="only the tests marked `quick`")
+    parser.add_argument("--jobs", type=int, default=default_jobs(), help="environments at a time, here %(default)s")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, behind --")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with what it started
     chosen = [environment for environment in ENVIRONMENTS if environment.name in (given.only or names)]
-    wheel = build_wheel()
-    outcomes = [try_out(environment, wheel, given.quick, given.pytest) for environment in chosen]
+    outcomes, seconds = timed(lambda: try_all(chosen, max(1, given.jobs), given.quick, given.pytest))
     show(outcomes)
+    print(f"{seconds / 60:.1f} minutes")
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 

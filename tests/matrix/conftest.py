@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     assert Path(tubemq_spark.__file__).is_relative_to(sys.prefix), "not the installed package"
-    builder = SparkSession.builder.remote("local[2]") if CONNECT else SparkSession.builder.master("local[2]")
+    builder = local_connect() if CONNECT else SparkSession.builder.master("local[2]")
     with warnings.catch_warnings():
         # Connect starts its server with all of these, and then warns that some cannot be changed.
         warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
@@ -51,6 +52,16 @@ def spark() -> Iterator[SparkSession]:
         )
     yield session
     session.stop()
+
+
+def local_connect() -> SparkSession.Builder:
+    """Let Connect's server use a port of its own: several environments run at the same time."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
+    return SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", str(port))
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ def start(source: Source, queries: Queries, topic: str, sink: Batches, checkpoin
     return queries.start(source.stream(topic, startingOffsets="earliest"), sink, checkpoint)
 
 
+@pytest.mark.thorough
 def test_idle_query_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]
 ) -> None:
@@ -99,6 +100,7 @@ def test_idle_query_survives_a_broker_crash(
     source.wait_for_positions(ends_of(flushed["running"], more))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_arrow_batches")
 def test_task_survives_a_broker_crash(
     source: Source, queries: Queries, tmp_path: Path, flushed: dict[str, Stored]

@@ -51,7 +51,7 @@ stops = pytest.mark.parametrize(
 kills = pytest.mark.parametrize(
     ("cluster", "turns", "program"),
     [
-        pytest.param("embedded", 1, "any", id="embedded"),
+        pytest.param("embedded", 1, "any", id="embedded", marks=pytest.mark.thorough),
         pytest.param("embedded", 2, "all", id="embedded-everything", marks=pytest.mark.thorough),
         pytest.param("embedded", 2, "java", id="embedded-java", marks=pytest.mark.thorough),
         pytest.param("real", 1, "all", id="real-everything", marks=real_thoroughly),
