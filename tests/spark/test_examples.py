@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.waiting import wait_until
+from tests.spark.queries import wait_for
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -95,8 +95,9 @@ def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTub
     assert stored("clicks_copy") == sent
 
     send("click 3", "order 2")
-    wait_until(lambda: stored("orders") == Counter(["order 1", "order 2"]), "the copied orders")
-    wait_until(lambda: in_the_lake() == sent, "the rows of the first example")
+    orders, lake = shell.names["orders_query"], shell.names["query"]
+    wait_for(lambda: stored("orders") == Counter(["order 1", "order 2"]), "the copied orders", orders)
+    wait_for(lambda: in_the_lake() == sent, "the rows of the first example", lake)
     assert len(spark.streams.active) == 2
     assert [query.exception() for query in spark.streams.active] == [None, None]
 
@@ -108,7 +109,7 @@ def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path
     shell = Shell(spark, tubemq, tmp_path)
     shell.paste(block.replace(".load()", '.option("startingOffsets", "earliest").load()'))
     tubemq.send("my_topic", b"a", attributes={"n": "1"}, msg_type="t")
-    wait_until(lambda: tubemq.messages("my_other_topic"), "the copy")
+    wait_for(lambda: tubemq.messages("my_other_topic"), "the copy", shell.names["query"])
     shell.names["query"].stop()
     (copy,) = tubemq.messages("my_other_topic")
     assert (copy.body, copy.attributes, copy.msg_type) == (b"a", {"n": "1"}, "t")
@@ -131,9 +132,9 @@ def test_updates_are_written_by_foreach_batch(spark: SparkSession, tubemq: Embed
     shell = Shell(spark, tubemq, tmp_path)
     shell.names["events"] = events
     shell.paste(block)
-    wait_until(lambda: len(tubemq.messages("counts")) == 2, "the first micro-batch")
+    wait_for(lambda: len(tubemq.messages("counts")) == 2, "the first micro-batch", shell.names["query"])
     (tmp_path / "events" / "1.txt").write_text("Rome")
-    wait_until(lambda: len(tubemq.messages("counts")) == 3, "the second one")
+    wait_for(lambda: len(tubemq.messages("counts")) == 3, "the second one", shell.names["query"])
     shell.names["query"].stop()
     found = [(message.partition, json.loads(message.body)) for message in tubemq.messages("counts")]
     rome = [(partition, told["count"]) for partition, told in found if told["city"] == "Rome"]
