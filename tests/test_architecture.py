@@ -266,7 +266,7 @@ def test_pages_name_files_that_exist(page: str) -> None:
 @pytest.mark.parametrize(
     ("word", "module"),
     [
-        ("acks?", "tubemq_spark.client.producer.broker_channel"),
+        ("acks?", "tubemq_spark.client.producer.sender"),
         ("back-pressure", "tubemq_spark.client.producer.send_queue"),
         ("circuit breaker", "tubemq_spark.protocol.circuit_breaker"),
         ("commit", "tubemq_spark.sink.commit"),

@@ -14,7 +14,7 @@ from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tubemq_spark.client.net.connection import Connection
-from tubemq_spark.client.producer.broker_channel import BrokerChannel
+from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.testing import Fault

@@ -141,7 +141,7 @@ def test_an_error_that_ends_the_producer_is_reported_once(
 
     rows = batch([{"value": b"a"}] * 500)
     connect(cluster)  # so that rows leave before all are taken
-    monkeypatch.setattr("tubemq_spark.client.producer.broker_channel.BrokerChannel.submit", refuse)
+    monkeypatch.setattr("tubemq_spark.client.producer.sender.BrokerChannel.submit", refuse)
     with pytest.raises(ConfigError, match=r"^row \d+ of the task is too long for broker [^;]*: no frame takes it$"):
         write_batches(options(cluster), [rows])
 

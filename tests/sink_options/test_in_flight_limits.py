@@ -10,7 +10,7 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.without_spark.sink import Writing, batches, bodies, save, schema
-from tubemq_spark.client.producer.broker_channel import BrokerChannel
+from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.sink.task_writer import write_batches
 
 ROWS = [{"value": b"%04d" % n} for n in range(400)]

@@ -13,9 +13,9 @@ from tests.clocks import ManualClock
 from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
-from tubemq_spark.client.producer.broker_channel import BrokerChannel
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.send_queue import PendingRecord
+from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError

@@ -1,22 +1,212 @@
-"""Sender of one producer: opens connections in the background, sends records, and returns their outcomes."""
+"""The sender of one producer: connections to brokers, and the sends in flight on them (pipelining, acks, timeouts).
+
+A `BrokerChannel` sends over one connection and returns the outcome of each send. The `Sender` opens the connections in
+the background and has one channel for each.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from contextlib import ExitStack
 
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
-from tubemq_spark.client.producer.broker_channel import BrokerChannel, wait_for
+from tubemq_spark.client.net.connection import Connection, wait_for_any
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.lifecycle import Outcome
-from tubemq_spark.protocol.metadata import Broker
+from tubemq_spark.protocol.constants import Method, ServiceType
+from tubemq_spark.protocol.envelope import Failure, Response, parse
+from tubemq_spark.protocol.lifecycle import Answer, Outcome
+from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 
+_MAX_IN_FLIGHT_BYTES = 16 << 20  # these bytes stay in memory, whatever number of sends may be in flight
+_SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
+_SERVICE, _METHOD = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE  # looked up for each record
+
+
+class AnswerTimeout:
+    """The time at which a broker counts as silent.
+
+    The broker handles requests one after the other. So each send has its turn: it begins when the broker has
+    answered the send before. While bytes of the send leave the socket, its timeout starts again, because a slow link
+    needs that time. But a turn ends at the latest after `retry_for` plus the time that the bytes need at 16 KiB/s."""
+
+    def __init__(self, settings: ClientSettings, connection: Connection) -> None:
+        self._settings = settings
+        self._connection = connection
+        self.attended_at = now = settings.clock.monotonic()  # when somebody last polled the connection or waited for it
+        self.attended_since = now  # since when nobody paused for long between two polls
+        self.turn_began = now
+        self._moved_at = now  # when the turn began, or bytes of the send were last seen to leave
+        self._grace_ends = now + settings.timings.slow_peer_grace
+        self._delivered = connection.delivered  # as last seen
+
+    def begin_turn(self, now: float) -> None:
+        self.turn_began = self._moved_at = now
+
+    def polled(self, now: float, oldest: PendingRecord | None, *, is_answered: bool) -> None:
+        """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
+
+        The caller may be busy for longer than the timeout. Meanwhile the answer waits in the socket, or the request in
+        this process. So a broker counts as silent only after it was polled for a moment.
+        """
+        grace = self._settings.timings.slow_peer_grace
+        if now - self.attended_at > grace:
+            self.attended_since = now
+            self.turn_began += now - self.attended_at  # nothing was sent in that time
+        if is_answered:
+            self.begin_turn(now)
+        if is_answered or self.attended_since == now:
+            self._grace_ends = now + grace
+        self.attended_at = now
+        if self.is_leaving(oldest) and (delivered := self._connection.delivered) > self._delivered:
+            self._delivered, self._moved_at = delivered, now
+
+    def is_leaving(self, oldest: PendingRecord | None) -> bool:
+        """Whether bytes of `oldest` have not left yet, as last seen."""
+        return oldest is not None and self._delivered < oldest.ends_at
+
+    def ends_at(self, oldest: PendingRecord | None) -> float:
+        """Return the time at which the broker counts as silent; infinite if no send is in flight."""
+        if oldest is None:
+            return float("inf")
+        settings = self._settings
+        longest = max(settings.rpc_timeout, settings.retry_for) + len(oldest.content) / _SLOWEST
+        return max(min(self._moved_at + settings.rpc_timeout, self.turn_began + longest), self._grace_ends)
+
+    def poll_at(self, oldest: PendingRecord | None, ends_at: float) -> float:
+        """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
+        soon = self.attended_at + self._settings.timings.bytes_sent_poll
+        return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
+
+
+class BrokerChannel:
+    """Sends to one broker, for one thread, and returns the outcome of each send.
+
+    The channel `is_full` while it takes no further record. It `is_broken` when the connection is lost, or given up
+    because the broker `is_silent`; `poll` has then returned all its sends."""
+
+    def __init__(
+        self, broker: Broker, connection: Connection, lease: ExitStack, settings: ClientSettings, max_in_flight: int
+    ) -> None:
+        """`lease` returns the connection to the pool when it is closed."""
+        self.broker = broker
+        self.connection = connection
+        self.is_full = False
+        self.is_broken = False
+        self.is_silent = False
+        self._lease = lease
+        self.settings = settings
+        self._max_in_flight = max_in_flight
+        self._sends: dict[int, PendingRecord] = {}  # in flight, by serial number
+        self._bytes = 0  # in flight
+        self._error: TransportError | ProtocolError | None = None  # that ended the connection
+        self.timeout = AnswerTimeout(settings, connection)
+
+    def __repr__(self) -> str:
+        return f"<BrokerChannel to {self.broker}, {self.in_flight} in flight>"
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._sends)
+
+    @property
+    def oldest_in_flight_since(self) -> float | None:
+        """The time since which the oldest send waits for its answer, without times in which nobody polled; or None."""
+        oldest = self._oldest
+        return None if oldest is None else max(oldest.sent_at, self.timeout.attended_since)
+
+    @property
+    def silent_since(self) -> float | None:
+        """The time since which a broker that `is_silent` did not answer, else None."""
+        return self.timeout.turn_began if self.is_silent else None
+
+    def submit(self, record: PendingRecord, partition: Partition, target: bytes) -> None:
+        """Queue `record` for the next `flush`. Raise `ProtocolError` if it is too long for a frame."""
+        content = record.content
+        serial_no = self.connection.submit_bytes(_SERVICE, _METHOD, target + content, self.settings.rpc_timeout)
+        now = self.settings.clock.monotonic()
+        record.sent(partition, now, self.connection.queued)
+        if not self._sends:
+            self.timeout.begin_turn(now)
+        self._sends[serial_no] = record
+        self._bytes += len(content)
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
+
+    def flush(self) -> None:
+        """Write as much as possible without waiting. The next `poll` returns what fails."""
+        try:
+            self.connection.flush()
+        except (TransportError, ProtocolError) as cause:
+            self._error = cause
+
+    def poll(self) -> list[tuple[PendingRecord, Outcome]]:
+        """Write and read without waiting. Return the records that were answered, or never will be."""
+        if self._error is None:
+            self.flush()
+        error = self._error
+        outcomes = [(self._pop(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
+        now = self.settings.clock.monotonic()
+        self.timeout.polled(now, self._oldest, is_answered=bool(outcomes))
+        if error is None and now >= self.gives_up_at():
+            self.is_silent = True
+            error = TransportError(self._timeout_text(now))
+        if error is not None:
+            outcomes += [(record, error) for record in self._sends.values()]
+            self._sends.clear()
+            self.is_broken = True
+            self.connection.close()
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
+        return outcomes
+
+    def close(self) -> None:
+        """Return the connection to the pool, or close it if a send is in flight."""
+        self._lease.close()
+
+    def poll_at(self) -> float:
+        """Return the time of the next `poll`, even if nothing arrives; infinite if no send is in flight."""
+        return self.timeout.poll_at(self._oldest, self.gives_up_at())
+
+    def gives_up_at(self) -> float:
+        """Return the time at which the broker counts as silent; infinite if no send is in flight."""
+        return self.timeout.ends_at(self._oldest)
+
+    @property
+    def _oldest(self) -> PendingRecord | None:
+        return next(iter(self._sends.values()), None)
+
+    def _timeout_text(self, now: float) -> str:
+        if self.timeout.is_leaving(self._oldest):
+            return f"{self.broker} did not take all of a message within {now - self.timeout.turn_began:.1f} s"
+        return f"{self.broker} did not answer within {self.settings.rpc_timeout:g} s"
+
+    def _pop(self, serial_no: int) -> PendingRecord:
+        record = self._sends.pop(serial_no)
+        self._bytes -= len(record.content)
+        return record
+
+
+def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
+    """Wait up to `seconds` until `poll` has something to do for one of `channels`."""
+    wait_for_any([channel.connection for channel in channels], seconds)
+    for channel in channels:
+        channel.timeout.attended_at = channel.settings.clock.monotonic()
+
+
+def _outcome(reply: Response | Failure) -> Outcome:
+    if isinstance(reply, Failure):
+        return reply
+    try:
+        return parse(Answer, reply.data)
+    except ProtocolError as error:
+        return error
+
 
 class Sender:
-    """At most one connection to each broker. `connected` has the channels that take records, by broker."""
+    """At most one connection to each broker. `connected` has the open channels, by broker id."""
 
     def __init__(self, settings: ClientSettings, attempts: ConnectAttempts, max_in_flight: int) -> None:
         """`attempts` are those of all producers of the session."""
