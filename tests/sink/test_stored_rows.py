@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
+import sqlite3
+import subprocess
+import sys
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.sink.stored_rows import StoredRows, StoredRowsOfTask
+from tubemq_spark.sink.stored_rows import StoredRows
 
 HERE, THERE = Partition(1, "demo", 0), Partition(2, "demo", 3)
 
@@ -23,11 +27,11 @@ def location(number: int) -> RecordMetadata:
     return RecordMetadata((HERE, THERE)[number % 2], number, None if number % 3 else number * 28, None)
 
 
-@pytest.mark.parametrize("run_length", [1, 2, 7, 1 << 18])
+@pytest.mark.parametrize("inserted", [1, 7, 1000], ids=lambda rows: f"{rows} at a time")
 @pytest.mark.parametrize("seed", range(8))
-def test_each_stored_row_is_matched_once(run_length: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stored_row_is_matched_once(inserted: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with a simple model. A row may be added several times."""
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows.RUN_LENGTH", run_length)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows.INSERTED", inserted)
     r = random.Random(seed)
     found = StoredRows()
     model: dict[int, dict[tuple[int, int], int]] = defaultdict(dict)
@@ -64,57 +68,85 @@ def test_a_used_number_is_not_free() -> None:
     assert found.of(1).free_number(3) == 3
 
 
+@pytest.mark.parametrize("number", [0, 2**63, 2**64 - 1])
+def test_any_digest_may_be_stored(number: int) -> None:
+    found = StoredRows()
+    found.add(0, 5, f"{number:016x}", location(5))
+    stored_rows = found.of(0)
+    assert stored_rows.take(1, f"{number ^ 1:016x}") is None
+    assert stored_rows.take(1, f"{number:016x}") == (5, location(5))
+
+
 def test_nothing_is_stored() -> None:
-    assert not StoredRowsOfTask()
-    assert StoredRowsOfTask().take(0, digest(0)) is None
-    assert StoredRowsOfTask().free_number(0) == 0
+    stored_rows = StoredRows().of(0)
+    assert len(stored_rows) == 0
+    assert stored_rows.take(0, digest(0)) is None
+    assert stored_rows.free_number(0) == 0
 
 
-class Counted(int):
-    """A number that counts its comparisons."""
-
-    count = 0
-
-    def __lt__(self, other: int) -> bool:
-        Counted.count += 1
-        return int(self) < other
-
-    def __gt__(self, other: int) -> bool:
-        Counted.count += 1
-        return int(self) > other
-
-    def __eq__(self, other: object) -> bool:
-        Counted.count += 1
-        return int(self) == other
-
-    __hash__ = int.__hash__
+def test_each_attempt_in_this_process_gets_all_rows() -> None:
+    """Spark may run a task again in the worker that knows the rows of the batch."""
+    found = StoredRows()
+    found.add(0, 5, digest(1), location(5))
+    for _ in range(2):
+        stored_rows = found.of(0)
+        assert stored_rows.unmatched == 1
+        assert stored_rows.take(5, digest(1)) == (5, location(5))
+        assert stored_rows.take(5, digest(1)) is None
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5000])
-def test_equal_rows_take_linear_time(shift: int) -> None:
-    """Also if they come in another order."""
+def test_equal_rows_take_linear_time(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if they come in another order, and if more come than are stored."""
+    steps = 0
+
+    def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        def count() -> None:
+            nonlocal steps
+            steps += 100
+
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_progress_handler(count, 100)  # is called after each 100 steps of SQLite's virtual machine
+        return connection
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", counted)
     found = StoredRows()
-    for row in range(10_000):
+    for row in range(3000):
         found.add(0, row, digest(1), location(row))
     stored_rows = found.of(0)
-    Counted.count = 0
-    for row in range(10_000):
-        assert stored_rows.take(Counted((row + shift) % 10_001), digest(1)) is not None
+    steps = 0
+    taken = [stored_rows.take((row + shift) % 3001, digest(1)) for row in range(6000)]
+    assert len({number for number, _ in filter(None, taken)}) == 3000
     assert stored_rows.unmatched == 0
-    assert Counted.count < 10_000 * 40
+    assert 0 < steps < 6000 * 100
 
 
-def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubemq_spark.sink.stored_rows.RUN_LENGTH", 2000)
-    found = StoredRows()
-    tracemalloc.start()
-    try:
-        for row in range(20_000):
-            found.add(0, row, digest(row), location(row))
-        stored_rows = found.of(0)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(stored_rows) == 20_000
-    assert peak < 20_000 * 60
-    assert stored_rows.take(7, digest(7)) == (7, location(7))
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells the memory of a process in /proc")
+def test_memory_does_not_grow_with_the_rows() -> None:
+    """In a process of its own, whose memory nothing else takes."""
+    code = """
+import resource
+from pathlib import Path
+from tubemq_spark.sink import stored_rows
+from tests.sink.test_stored_rows import digest, location
+
+stored_rows.MEMORY = 1 << 20
+found = stored_rows.StoredRows()
+
+def fill(rows):
+    for row in rows:
+        found.add(0, row, digest(row), location(row))
+
+def memory():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+fill(range(2000))
+before = memory()
+fill(range(2000, 200_000))
+stored = found.of(0)
+assert len(stored) == 200_000 and stored.take(7, digest(7)) == (7, location(7))
+print(memory() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert int(done.stdout) < 200_000 * 40

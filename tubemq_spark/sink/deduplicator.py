@@ -61,7 +61,7 @@ class Deduplicator:
         self._search = StoredRowsSearch(
             session, self._options, task, self._bookmarks, plan.made_at, self._report_uncertain
         )
-        self._stored: dict[str, StoredRowsOfTask] = {}
+        self._stored: dict[str, StoredRowsOfTask | None] = {}  # by topic; None if nothing of the task is stored
         self.earlier_tasks: dict[str, frozenset[int]] = {}
         """By topic, the numbers of the tasks of this batch of which earlier attempts have stored rows."""
 
@@ -72,15 +72,15 @@ class Deduplicator:
 
     def match(self, topic: str, row: int, digest: str) -> tuple[int, RecordMetadata | None]:
         """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it."""
-        stored = self._stored.get(topic)
+        if topic not in self._stored:
+            self._stored[topic] = self._stored_in(topic)
+        stored = self._stored[topic]
         if stored is None:
-            stored = self._stored[topic] = self._stored_in(topic)
-        if not stored:
             return row, None
         return stored.take(row, digest) or (stored.free_number(row), None)
 
-    def _stored_in(self, topic: str) -> StoredRowsOfTask:
-        """Return the task's rows that earlier attempts have stored in `topic`."""
+    def _stored_in(self, topic: str) -> StoredRowsOfTask | None:
+        """Return the task's rows that earlier attempts have stored in `topic`, None if there are none."""
         has_earlier_attempts = self._earlier is not EarlierAttempts.NONE
         is_planned = bool(self._bookmarks.of_topic(topic))
         if not is_planned:
@@ -88,13 +88,13 @@ class Deduplicator:
             # earlier run has begun with it.
             self._bookmarks.known |= self._bookmarks.read_topic(topic, begins=not has_earlier_attempts)
         if not has_earlier_attempts:
-            return StoredRowsOfTask()
+            return None
         stored = self._search_topic(topic)
         if not is_planned:
             self._bookmarks.read(self._bookmarks.of_topic(topic), skip_away=False)
         return stored
 
-    def _search_topic(self, topic: str) -> StoredRowsOfTask:
+    def _search_topic(self, topic: str) -> StoredRowsOfTask | None:
         try:
             # Attempts of an earlier run ended when this run began, or soon after. One search in each process serves all
             # tasks of the batch. An attempt of this run may have failed just now, so its task searches anew.
@@ -105,9 +105,9 @@ class Deduplicator:
             stored = by_topic[topic]
         except TubeMQError as error:
             self._report_uncertain(error)
-            return StoredRowsOfTask()
+            return None
         self.earlier_tasks[topic] = frozenset(stored.tasks)
-        return stored.of(self._task.partition)
+        return stored.of(self._task.partition) if self._task.partition in stored.tasks else None
 
     def finish(self) -> None:
         """Check, when all rows are stored, that each row of an earlier attempt was a row of this attempt too.
@@ -121,7 +121,7 @@ class Deduplicator:
         )
         if is_responsible and self._main_topic is not None and self._main_topic not in self._stored:
             self._stored[self._main_topic] = self._stored_in(self._main_topic)
-        unmatched = sum(stored.unmatched for stored in self._stored.values())
+        unmatched = sum(stored.unmatched for stored in self._stored.values() if stored is not None)
         if unmatched:
             self._report_uncertain(
                 ConfigError(

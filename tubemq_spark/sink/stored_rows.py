@@ -1,200 +1,113 @@
-"""An index of the rows that earlier attempts of a batch have stored, in bounded memory (an external merge sort).
+"""An index of the rows that earlier attempts of a batch have stored, in bounded memory (a temporary SQLite database).
 
-`StoredRows` keeps 64 bytes for each row, in sorted runs of a quarter of a million rows. Further runs go to temporary
-files and are merged in the end. So the index needs some tens of megabytes at most, whatever the number of rows, and
-time in proportion to it. `StoredRowsOfTask` is the part of one task, and returns each stored row once.
+`StoredRows` has the rows of all tasks. `StoredRowsOfTask` has those of one task, and returns each stored row once.
 """
 
 from __future__ import annotations
 
-import mmap
-import tempfile
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
-from typing import Any, Literal
-
-import pyarrow as pa
-import pyarrow.compute as pc
+import weakref
+from typing import Any
 
 from tubemq_spark.client.producer.send_queue import RecordMetadata
 from tubemq_spark.protocol.metadata import Partition
 
-RUN_LENGTH = 1 << 18
-"""The number of rows in memory before they are sorted and moved to a file."""
+MEMORY = 16 << 20
+"""Bytes of the index that stay in memory; the others are in an unnamed file. A row has about 60."""
 
-_NO_POSITION = -1
-_COLUMNS = ("task", "digest", "row", "partition", "message", "position")
-_CODES: Sequence[Literal["q", "Q"]] = ("q", "Q", "q", "q", "q", "q")  # of `array`, for each column
-_VIEWS: Sequence[Literal["q", "Q"]] = (*_CODES, "q", "q")  # and for the sorted pairs of task and row number
+INSERTED = 1000  # rows at a time
+_LEAST, _MOST = -(2**63), 2**63 - 1  # what fits into a column
 
-
-class _Run:
-    """Rows sorted by task, digest and row number, and pairs of task and row number, sorted; no row occurs twice.
-
-    The columns are views of 8 bytes a row, into memory or into an unnamed file.
-    """
-
-    def __init__(self, columns: Sequence[memoryview]) -> None:
-        casts = [column.cast(code) for column, code in zip(columns, _VIEWS, strict=True)]
-        self.tasks, self.digests, self.rows, self.partitions, self.messages, self.positions = casts[:6]
-        self.number_tasks, self.numbers = casts[6:]
-
-    def __len__(self) -> int:
-        return len(self.tasks)
-
-    def entries(self) -> Iterator[tuple[int, ...]]:
-        return zip(self.tasks, self.digests, self.rows, self.partitions, self.messages, self.positions, strict=True)
-
-
-def _sorted_run(rows: pa.Table) -> _Run:
-    rows = _sorted_once(rows, ["task", "digest", "row"])
-    numbers = _sorted_once(rows.select(["task", "row"]), ["task", "row"])
-    return _Run([memoryview(_bytes_of(column)) for column in [*rows.columns, *numbers.columns]])
-
-
-def _merged(runs: Sequence[_Run]) -> _Run:
-    """Return a run in a temporary file, with all rows of `runs`."""
-    entries = merge(*(run.entries() for run in runs))
-    numbers = merge(*(zip(run.number_tasks, run.numbers, strict=True) for run in runs))
-    # The file has room for repetitions, too.
-    sizes = [8 * sum(map(len, runs))] * len(_CODES) + [8 * sum(len(run.numbers) for run in runs)] * 2
-    with tempfile.TemporaryFile(prefix="tubemq-spark-") as file:
-        file.truncate(sum(sizes))
-        whole = memoryview(mmap.mmap(file.fileno(), sum(sizes)))
-    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
-    columns = [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    views = [column.cast(code) for column, code in zip(columns, _VIEWS, strict=True)]
-    counts = [_fill(views[:6], entries, 3), _fill(views[6:], numbers, 2)]
-    return _Run([column[: 8 * counts[number >= 6]] for number, column in enumerate(columns)])
-
-
-def _fill(columns: Sequence[Any], entries: Iterable[tuple[int, ...]], key_length: int) -> int:
-    """Write the entries whose key differs from that of the entry before, and return how many these are."""
-    count, last = 0, None
-    for entry in entries:
-        key = entry[:key_length]
-        if key == last:
-            continue
-        last = key
-        for column, value in zip(columns, entry, strict=True):
-            column[count] = value
-        count += 1
-    return count
+_CREATE = """
+    PRAGMA journal_mode = OFF;
+    PRAGMA cache_size = -{kibibytes};
+    CREATE TABLE fresh (task, digest, row, partition, message, position, taken);
+    CREATE TABLE stored (
+        task, digest, row, partition, message, position, taken, PRIMARY KEY (task, digest, row)
+    ) WITHOUT ROWID;
+    BEGIN
+"""
+_FIND = """
+    SELECT row, partition, message, position FROM stored
+    WHERE task = ? AND digest = ? AND row BETWEEN ? AND ? AND NOT taken ORDER BY row LIMIT 1
+"""
 
 
 class StoredRows:
     """The rows of a batch that earlier attempts have stored in a topic, by task."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
-        self._partitions: dict[Partition, int] = {}  # and the number that stands for each in the runs
-        self._fresh = _new_columns()
+        import sqlite3  # here, because only this class needs it, and a Python may be built without it
+
         self.tasks: set[int] = set()
         """The numbers of the tasks that have stored rows."""
+        self._partitions: dict[Partition, int] = {}  # and the number that stands for each in the database
+        self._fresh: list[tuple[int | None, ...]] = []  # rows to insert
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        self._database.executescript(_CREATE.format(kibibytes=MEMORY >> 10))
 
     def add(self, task: int, row: int, digest: str, stored: RecordMetadata) -> None:
         """Add a row with its digest of 16 hex digits; a row that is added again counts once."""
         number = self._partitions.setdefault(stored.partition, len(self._partitions))
-        position = _NO_POSITION if stored.offset is None else stored.offset
-        values = (task, int(digest, 16), row, number, stored.message_id, position)
-        for column, value in zip(self._fresh, values, strict=True):
-            column.append(value)
+        self._fresh.append((task, _column_of(digest), row, number, stored.message_id, stored.offset))
         self.tasks.add(task)
-        if len(self._fresh[0]) >= RUN_LENGTH:
-            self._runs.append(_merged([self._fresh_run()]))
+        if len(self._fresh) >= INSERTED:
+            self._insert()
 
     def of(self, task: int) -> StoredRowsOfTask:
         """Return the rows of one task."""
-        if task not in self.tasks:
-            return StoredRowsOfTask()
-        if len(self._fresh[0]):
-            self._runs.append(self._fresh_run())
-        if len(self._runs) > 1:
-            self._runs = [_merged(self._runs)]
-        return StoredRowsOfTask(self._runs[0], list(self._partitions), task) if self._runs else StoredRowsOfTask()
+        self._insert()
+        # SQLite sorts in bounded memory. Rows that come in another order would change a page of the file each.
+        self.query("INSERT OR IGNORE INTO stored SELECT * FROM fresh ORDER BY task, digest, row")
+        self.query("CREATE INDEX IF NOT EXISTS numbers ON stored (task, row)")
+        self.query("DELETE FROM fresh")
+        self.query("UPDATE stored SET taken = 0 WHERE task = ? AND taken", task)
+        return StoredRowsOfTask(self, list(self._partitions), task)
 
-    def _fresh_run(self) -> _Run:
-        fresh, self._fresh = self._fresh, _new_columns()
-        return _sorted_run(pa.table({name: _as_arrow(column) for name, column in zip(_COLUMNS, fresh, strict=True)}))
+    def query(self, statement: str, *values: int) -> Any:
+        """Return the first row of the result, None if there is none."""
+        return self._database.execute(statement, values).fetchone()
+
+    def _insert(self) -> None:
+        self._database.executemany("INSERT INTO fresh VALUES (?, ?, ?, ?, ?, ?, 0)", self._fresh)
+        self._fresh.clear()
 
 
 class StoredRowsOfTask:
     """The rows of one task that earlier attempts have stored in a topic."""
 
-    def __init__(self, run: _Run | None = None, partitions: Sequence[Partition] = (), task: int = 0) -> None:
-        self._run = run = _Run([memoryview(b"")] * len(_VIEWS)) if run is None else run
+    def __init__(self, stored: StoredRows, partitions: list[Partition], task: int) -> None:
+        self._stored = stored
         self._partitions = partitions
-        self._low, self._high = bisect_left(run.tasks, task), bisect_right(run.tasks, task)
-        self._numbers = bisect_left(run.number_tasks, task), bisect_right(run.number_tasks, task)
-        self._taken = bytearray(self._high - self._low)
-        self._next: dict[int, int] = {}  # equal row to try next, by the index of the first one
-        self.unmatched = self._high - self._low
+        self._task = task
+        self._search_from: dict[int, int] = {}  # row number, by digest; all equal rows before it are taken
+        self._count: int = stored.query("SELECT count(*) FROM stored WHERE task = ?", task)[0]
+        self.unmatched = self._count
         """How many stored rows were not taken."""
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return self._count
 
     def take(self, row: int, digest: str) -> tuple[int, RecordMetadata] | None:
         """Return the row number of an equal stored row, and where it is stored; return no stored row twice."""
-        run, wanted = self._run, int(digest, 16)
-        first = bisect_left(run.digests, wanted, self._low, self._high)
-        last = bisect_right(run.digests, wanted, first, self._high)
-        if first == last:
+        key = self._task, _column_of(digest)
+        found = self._stored.query(_FIND, *key, row, row)
+        if found is None:
+            found = self._stored.query(_FIND, *key, self._search_from.get(key[1], _LEAST), _MOST)
+            self._search_from[key[1]] = _MOST if found is None else found[0]
+        if found is None:
             return None
-        at = bisect_left(run.rows, row, first, last)
-        if at == last or run.rows[at] != row or self._taken[at - self._low]:
-            at = self._first_left(first, last)
-        if at == last:
-            return None
-        self._taken[at - self._low] = 1
+        number, partition, message_id, position = found
+        self._stored.query("UPDATE stored SET taken = 1 WHERE task = ? AND digest = ? AND row = ?", *key, number)
         self.unmatched -= 1
-        position = None if run.positions[at] == _NO_POSITION else run.positions[at]
-        return run.rows[at], RecordMetadata(self._partitions[run.partitions[at]], run.messages[at], position, None)
+        return number, RecordMetadata(self._partitions[partition], message_id, position, None)
 
     def free_number(self, row: int) -> int:
         """Return a number for a row that is not stored: its own, unless a stored row has that number."""
-        numbers, (low, high) = self._run.numbers, self._numbers
-        while (at := bisect_left(numbers, row, low, high)) < high and numbers[at] == row:
+        while self._stored.query("SELECT 1 FROM stored WHERE task = ? AND row = ?", self._task, row):
             row += 1 << 32
         return row
 
-    def _first_left(self, first: int, last: int) -> int:
-        """Return the first of equal rows that was not taken, or `last`. All calls together visit each row once."""
-        at = self._next.get(first, first)
-        while at < last and self._taken[at - self._low]:
-            at += 1
-        if last - first > 1:
-            self._next[first] = at
-        return at
 
-
-def _new_columns() -> list[array[int]]:
-    return [array(code) for code in _CODES]
-
-
-def _as_arrow(column: array[int]) -> Any:
-    kind = pa.uint64() if column.typecode == "Q" else pa.int64()
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
-
-
-def _bytes_of(column: Any) -> bytes:
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(values, pa.ChunkedArray):  # older releases of pyarrow
-        values = pa.concat_arrays(values.chunks)
-    start = values.offset * 8
-    return values.buffers()[1].to_pybytes()[start : start + 8 * len(values)]  # type: ignore[no-any-return]
-
-
-def _sorted_once(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return `rows` sorted by `keys`, without those whose keys equal those of the row before."""
-    rows = rows.take(pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys]))
-    if rows.num_rows < 2:
-        return rows
-    same = None
-    for key in keys:
-        column = rows[key].combine_chunks()
-        equal = pc.equal(column[1:], column[:-1])
-        same = equal if same is None else pc.and_(same, equal)
-    return rows.filter(pa.concat_arrays([pa.array([True]), pc.invert(same)]))
+def _column_of(digest: str) -> int:
+    return int(digest, 16) + _LEAST
