@@ -61,7 +61,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         found = read_bookmarks(session, base, there, retry_for, **how)
         return found | read_bookmarks(session, base, gone, retry_for, within=within, **how)
 
-    monkeypatch.setattr("tubemq_spark.sink.query_bookmarks.read_bookmarks", read)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.read_bookmarks", read)
     return brokers
 
 

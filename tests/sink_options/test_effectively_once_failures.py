@@ -87,7 +87,7 @@ def test_a_partition_known_only_to_the_plan_is_searched(start: Start, monkeypatc
     writing.write(second, task)
     # Another worker, whose master has a shorter list by now, for a broker is away.
     monkeypatch.setattr(
-        "tubemq_spark.sink.query_bookmarks.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
+        "tubemq_spark.sink.stored_rows_search.all_partitions", lambda *_, **__: frozenset({Partition(1, "demo", 0)})
     )
     monkeypatch.setattr(
         "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one.broker_id == 1
@@ -215,7 +215,7 @@ def test_a_removed_broker_is_not_needed(start: Start, monkeypatch: pytest.Monkey
     writing.commit([writing.write(first, task)], 0)
     cluster.stop_broker(2)
     left = frozenset({Partition(1, "demo", 0)})
-    monkeypatch.setattr("tubemq_spark.sink.query_bookmarks.all_partitions", lambda *_, **__: left)
+    monkeypatch.setattr("tubemq_spark.sink.stored_rows_search.all_partitions", lambda *_, **__: left)
     monkeypatch.setattr(
         "tubemq_spark.client.cluster.producer_session.ProducerSession.lists", lambda _, one: one in left
     )

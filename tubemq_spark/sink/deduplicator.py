@@ -3,13 +3,14 @@
 Each message carries a stamp, which names its row, and a digest of the row's content. A task proceeds in four steps:
 
 1. Which earlier attempts may exist? `task_attempts` decides. Most tasks have none and skip to step 3.
-2. What have they stored? `stored_rows_search` reads each topic from the position at which the batch began
-   (`query_bookmarks`) and collects the rows of the batch (`stored_rows`).
-3. Which rows are sent? `Deduplicator.match` compares each row with the stored ones by its digest. The rows of a task
-   may come in another order, but they must be the same rows. The stored ones are not sent again.
-4. Was a send without an answer stored? The producer asks `Deduplicator.find_stored` before it retries the send.
+2. What have they stored? `stored_rows_search` reads each topic from the position at which the batch began (the
+   bookmark), and adds the rows of the batch to an index (`stored_rows`).
+3. Which rows are sent? `Deduplicator.match` looks each row up in the index by its digest. The task sends only the rows
+   that are not there. Its rows may come in another order than before, but they must be the same rows.
+4. Was a send without an answer stored? The producer asks `Deduplicator.find_stored` before it sends the record again.
 
-In the end `Deduplicator.finish` and the commit (`commit`) check that no stored row is left without a row of the batch.
+At the end of the task, `Deduplicator.finish` checks that each stored row was a row of this attempt too. The commit
+(`commit`) checks the same for tasks that have no rows now.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ from tubemq_spark.errors import (
 )
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.stamp import parse
-from tubemq_spark.sink.query_bookmarks import QueryBookmarks
 from tubemq_spark.sink.stored_rows import StoredRowsOfTask
-from tubemq_spark.sink.stored_rows_search import StoredRowsSearch
+from tubemq_spark.sink.stored_rows_search import QueryBookmarks, StoredRowsSearch
 from tubemq_spark.sink.task_attempts import RUN_CACHE, EarlierAttempts, WriteTask, earlier_attempts
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -84,8 +84,8 @@ class Deduplicator:
         has_earlier_attempts = self._earlier is not EarlierAttempts.NONE
         is_planned = bool(self._bookmarks.of_topic(topic))
         if not is_planned:
-            # A search marks the batch as begun afterwards, so that tasks of other processes can still find out that no
-            # earlier run has begun with it.
+            # Tasks in other processes read from the bookmarks whether an earlier run has begun the batch. So a task that
+            # has to search marks the batch as begun only after the search (below).
             self._bookmarks.known |= self._bookmarks.read_topic(topic, begins=not has_earlier_attempts)
         if not has_earlier_attempts:
             return None

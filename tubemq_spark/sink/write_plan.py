@@ -12,9 +12,9 @@ from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
-from tubemq_spark.sink.query_bookmarks import Bookmarks, QueryBookmarks
 from tubemq_spark.sink.receipts import check_folder
 from tubemq_spark.sink.schema import check_columns, columns_read
+from tubemq_spark.sink.stored_rows_search import Bookmarks, QueryBookmarks
 from tubemq_spark.sink.task_attempts import CommitNote, read_commit_note
 
 _log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from tests.clocks import ManualClock
-from tubemq_spark.client.cluster.broker_health import BrokerHealth
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.cluster.session_pool import BrokerHealth
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.sender import BrokerChannel

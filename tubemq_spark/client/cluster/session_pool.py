@@ -1,13 +1,17 @@
-"""Producer sessions of this process: tasks come and go, metadata of the cluster stays and is kept fresh."""
+"""What the producers of this process share: sessions, connection attempts, and the failures of brokers (broker health).
+
+Tasks come and go. The metadata of the cluster stays, and is kept fresh.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from tubemq_spark.client.cluster.broker_health import BrokerHealth
+from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
@@ -15,11 +19,61 @@ from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.circuit_breaker import FailureStats, breaker_states, partition_breaker_state
+from tubemq_spark.protocol.metadata import Partition
 
 _log = logging.getLogger(__name__)
 
 MASTER = "the master that producers ask"  # in warnings about outages
 REFRESH_THREAD = "tubemq-refresh"
+
+
+class Failures(NamedTuple):
+    """Brokers and partitions that failed and have stored nothing since."""
+
+    brokers: Mapping[int, FailureStats]
+    partitions: Mapping[Partition, FailureStats]
+
+
+NO_FAILURES = Failures({}, {})
+
+
+class BrokerHealth:
+    """The failures that all producers of a session count together, because each lives for one task only. Safe to use
+    from several threads."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.failures = NO_FAILURES  # replaced, never changed
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def broker_failed(self, broker_id: int, kind: str) -> None:
+        """Count a failure; `kind` is `lost`, `refused` or `full`. A failure during the backoff is the same one still:
+        it comes from records that were already in flight."""
+        with self._lock:
+            now, (brokers, partitions) = self._clock.monotonic(), self.failures
+            stats = brokers.get(broker_id, FailureStats())
+            if not stats.total or now >= breaker_states({broker_id: stats}, 1, now)[broker_id].backoff_until:
+                stats = stats._replace(**{kind: getattr(stats, kind) + 1, "last": now})
+                self.failures = Failures({**brokers, broker_id: stats}, partitions)
+
+    def partition_failed(self, partition: Partition) -> None:
+        with self._lock:
+            now, (brokers, partitions) = self._clock.monotonic(), self.failures
+            stats = partitions.get(partition, FailureStats())
+            if not stats.total or now >= partition_breaker_state(stats).backoff_until:
+                stats = stats._replace(failed=stats.failed + 1, last=now)
+                self.failures = Failures(brokers, {**partitions, partition: stats})
+
+    def succeeded(self, partition: Partition) -> None:
+        """Forget the failures of `partition` and its broker, because it has stored a record."""
+        brokers, partitions = self.failures
+        if partition.broker_id in brokers or partition in partitions:
+            with self._lock:
+                brokers, partitions = self.failures
+                brokers = {one: stats for one, stats in brokers.items() if one != partition.broker_id}
+                partitions = {one: stats for one, stats in partitions.items() if one != partition}
+                self.failures = Failures(brokers, partitions) if brokers or partitions else NO_FAILURES
 
 
 class SharedSession:

@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from tubemq_spark.client.clock import Clock
-from tubemq_spark.client.cluster.broker_health import NO_FAILURES, BrokerHealth
 from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.cluster.session_pool import NO_FAILURES, BrokerHealth
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup

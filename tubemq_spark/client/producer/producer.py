@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
-from tubemq_spark.client.cluster.broker_health import NO_FAILURES
 from tubemq_spark.client.cluster.deployed_topics import AwayError
-from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
 from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
