@@ -1,12 +1,16 @@
-"""A file system that fails on demand."""
+"""A file system that fails on demand, and a count of the requests that a master gets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
 
+from tests.clocks import UseTimings
+from tests.clusters.embedded import EmbeddedCluster
+from tests.sending import counted
 from tubemq_spark.sink import output_dir
 
 
@@ -57,3 +61,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
         return handler
 
     return install
+
+
+@pytest.fixture
+def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
+    """Return how many requests of producers the master of `cluster` has received. There are no heartbeats."""
+    use_timings(heartbeat_period=3600.0)
+    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
+    return lambda: sum(counter.fired for counter in counters)

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, StructType
 
-from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, connect, counted, settings
+from tests.sending import bodies_in, connect, settings
 from tests.stored import stored_in
 from tubemq_spark.errors import ConfigError, ProtocolError, ServerError
 from tubemq_spark.protocol.message import Attributes, format_msg_time, parse_msg_time
@@ -39,14 +38,6 @@ def cluster() -> Iterator[EmbeddedCluster]:
     topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
     with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=1000)) as running:
         yield running
-
-
-@pytest.fixture
-def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
-    """Return how many requests of producers the master has received. There are no heartbeats."""
-    use_timings(heartbeat_period=3600.0)
-    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
-    return lambda: sum(counter.fired for counter in counters)
 
 
 def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -13,30 +13,20 @@ from pyspark.sql.types import BinaryType, IntegerType, StructType
 from tests.clocks import UseTimings
 from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
-from tests.sending import bodies_in, counted
+from tests.sending import bodies_in
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.sink.task_writer import write_batches
 from tubemq_spark.sink.write_plan import plan_write
 from tubemq_spark.sink.writers import batch_writer, stream_writer
-from tubemq_spark.testing import ServerConfig
 
 SCHEMA = StructType().add("value", BinaryType())
 
 
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
-    topics = {"demo": TopicSpec(partitions=2), "other": TopicSpec(partitions=1)}
-    with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=1000)) as running:
+    with embedded_cluster(topics={"demo": TopicSpec(partitions=2)}) as running:
         yield running
-
-
-@pytest.fixture
-def master_calls(cluster: EmbeddedCluster, use_timings: UseTimings) -> Callable[[], int]:
-    """Return how many requests of producers the master has received. There are no heartbeats."""
-    use_timings(heartbeat_period=3600.0)
-    counters = [counted(cluster, f"producer_{call}") for call in ("register", "heartbeat", "close")]
-    return lambda: sum(counter.fired for counter in counters)
 
 
 def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:

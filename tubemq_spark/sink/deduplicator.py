@@ -84,8 +84,8 @@ class Deduplicator:
         has_earlier_attempts = self._earlier is not EarlierAttempts.NONE
         is_planned = bool(self._bookmarks.of_topic(topic))
         if not is_planned:
-            # Tasks in other processes read from the bookmarks whether an earlier run has begun the batch. So a task that
-            # has to search marks the batch as begun only after the search (below).
+            # Tasks in other processes read from the bookmarks whether an earlier run has begun the batch. A task that
+            # has to search therefore marks the batch as begun only after the search (below).
             self._bookmarks.known |= self._bookmarks.read_topic(topic, begins=not has_earlier_attempts)
         if not has_earlier_attempts:
             return None

@@ -294,7 +294,7 @@ class Producer:
     def _receive(self) -> bool:
         """Handle the outcomes of sends. Return True if there were any."""
         partitioner, rejecting = self._partitioner, self._failures.rejecting
-        stored, acknowledge, health = self._stored, self._queue.acknowledge, partitioner.breakers.health
+        stored, release, health = self._stored, self._queue.release, partitioner.breakers.health
         tells = self._unresolved is not None or self._on_stored is not None
         received = 0
         failed: list[PendingRecord] = []
@@ -310,7 +310,7 @@ class Producer:
                     is_acknowledged = True
                     partition = record.partition
                     stored[partition] += 1
-                    acknowledge(record)
+                    release(record)
                     if record.failures:
                         self._failures.stored(record)
                     if health.failures is not NO_FAILURES:
@@ -342,7 +342,7 @@ class Producer:
 
     def _tell(self, record: PendingRecord, stored: RecordMetadata) -> None:
         if self._unresolved is not None and stored.offset is not None:
-            self._unresolved.acknowledged(stored.partition, stored.offset)
+            self._unresolved.stored_at(stored.partition, stored.offset)
         if self._on_stored is not None:
             self._on_stored(record, stored)
 
@@ -354,7 +354,7 @@ class Producer:
         for record, stored in found:
             record.on(SendEvent.FOUND)
             self._stored[record.partition] += 1
-            self._queue.acknowledge(record)
+            self._queue.release(record)
             self._failures.stored(record)
             self._tell(record, stored)
         for record in reversed(missing):

@@ -244,7 +244,7 @@ class SendQueue:
             queue.requeue(record)
             self.update(queue)
 
-    def acknowledge(self, record: PendingRecord) -> None:
+    def release(self, record: PendingRecord) -> None:
         """Release the memory of a record that is stored, and let the next one of its queue go."""
         self.bytes -= len(record.content) + OVERHEAD
         if (queue := record.queue) is not None:

@@ -72,7 +72,8 @@ class UnresolvedSends:
         """Return the smallest offset that a record sent now can get: behind all that are acknowledged."""
         return self._ends.get(partition)
 
-    def acknowledged(self, partition: Partition, offset: int) -> None:
+    def stored_at(self, partition: Partition, offset: int) -> None:
+        """Note where a record is stored: every record that is sent from now on gets a greater offset."""
         self._ends[partition] = max(offset + _INDEX_ENTRY, self._ends.get(partition, 0))
 
     def forget_offsets(self, broker_id: int) -> None:
