@@ -145,11 +145,11 @@ def test_a_task_reports_a_damaged_reply_of_the_master(tubemq: EmbeddedTubeMQ, me
 
 @pytest.mark.parametrize("kind", [*NO_ANSWER, *BROKEN, *ELSEWHERE, *DAMAGED, code(400), code(415)], ids=str)
 def test_a_lost_close_request_does_no_harm(tubemq: EmbeddedTubeMQ, kind: Kind) -> None:
-    write(tubemq, ROWS)
+    write(tubemq, ROWS, retry_for=PATIENT)
     with kind.befall(tubemq.on("producer_close")) as fault:
         SESSIONS.close()
     assert fault.fired == 1
-    assert write(tubemq, ROWS) == len(ROWS)
+    assert write(tubemq, ROWS, retry_for=PATIENT) == len(ROWS)
 
 
 # Sends that fail once. One at a time, so that it is known which row each of them is.
@@ -284,7 +284,7 @@ def test_a_task_reports_wrong_credentials(tubemq: EmbeddedTubeMQ) -> None:
             AuthError, match=f"^{SEND} failed with 415 CERTIFICATE_FAILURE: {NO_REASON}{CREDENTIALS}; "
         ) as caught,
     ):
-        write(tubemq, ROWS, max_in_flight=1)
+        write(tubemq, ROWS, max_in_flight=1, retry_for=PATIENT)  # the second try must not be too late
     assert fault.fired == 2
     assert not counts(tubemq)
     assert acknowledged(caught.value) == 0

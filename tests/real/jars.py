@@ -132,13 +132,13 @@ def _from_pom(name: str, goal: str) -> Path:
 def cached(name: str, made_from: bytes, build: Callable[[Path], None], lock: str | None = None) -> Path:
     """Return the cache entry made from these bytes; `build` fills its folder if there is none.
 
-    Processes that build entries with the same `lock` wait for each other; by default, entries with the same name.
+    Processes that build the same entry wait for each other, and those that build any entry with the same `lock`.
     """
     place = cache() / f"{name}-{hashlib.sha256(made_from).hexdigest()[:12]}"
     if place.is_dir():
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    with open(place.parent / f"lock-{lock or name}", "w") as locked:
+    with open(place.parent / f".lock-{lock or place.name}", "w") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
         if not place.is_dir():  # another process may have built it meanwhile
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{name}-") as unfinished:
