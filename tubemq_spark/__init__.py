@@ -9,9 +9,10 @@ from tubemq_spark import default_logging
 if TYPE_CHECKING:
     from tubemq_spark.sink.restore import restore
 
+    __version__: str
+
 default_logging.install()
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "restore"]
 
 
@@ -21,4 +22,16 @@ def __getattr__(name: str) -> object:
         from tubemq_spark.sink.restore import restore
 
         return restore
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _version() -> str:
+    """Return the version of the installed package, or "0.0.0" for a source tree that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tubemq-spark")
+    except PackageNotFoundError:
+        return "0.0.0"
