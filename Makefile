@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format java spark
+.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format dist sbom java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
 	$(PY) -m scripts.matrix $(MATRIX)
+
+dist: $(VENV)/.release spark  ## build wheel and sdist into dist/ twice, compare, check, install and try them; DIST=--quick for less
+	$(PY) -m scripts.dist $(DIST)
+
+sbom: $(VENV)/.release  ## write the bill of materials (CycloneDX) of the wheel in dist/
+	$(PY) -m scripts.sbom
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .
@@ -68,4 +74,9 @@ $(STAMP): pyproject.toml
 	@scripts/need python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Tools that only some targets need: make $(VENV)/.EXTRA installs that extra.
+$(VENV)/.%: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev,$*]'
 	@touch $@

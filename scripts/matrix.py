@@ -2,7 +2,8 @@
 
 For each entry of the table below the script creates an environment with the wheel, that Spark and pytest, and runs
 `tests/matrix` in it. It keeps the environments and reuses them while their requirements stay the same. Several
-environments are installed and tested at the same time; the output of each is printed when it ends.
+environments are installed and tested at the same time; the output of each is printed when it ends. The environments
+also cover Python 3.10 to 3.13: each runs on its own version if that is found, else on the script's.
 
     python -m scripts.matrix                      all of them
     python -m scripts.matrix --only spark-4.0     one; may be given more than once
@@ -30,6 +31,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TypeVar
 
+from scripts.environments import find_python
 from tests.spark_home import link_spark
 
 
@@ -41,28 +43,49 @@ class Environment:
     pyarrow: str
     others: tuple[str, ...] = ()
     connect: bool = False
-    python: tuple[int, int] = (3, 10)
+    python: tuple[int, int] = (3, 11)  # preferred
+    needs: tuple[int, int] = (3, 10)
 
     @property
     def requirements(self) -> tuple[str, ...]:
         return self.pyspark, self.protobuf, self.pyarrow, *self.others, "pytest>=8.3"
+
+    @property
+    def interpreter(self) -> Path | None:
+        """The preferred Python, else the running one, or None if that is too old."""
+        running = Path(sys.executable) if sys.version_info >= self.needs else None
+        return find_python(self.python) or running
 
 
 _OLD_PROTOBUF = "protobuf==4.24.1"
 _PANDAS = "pandas>=2.2,<3"  # Connect needs it; Spark warns of pandas 3
 
 # Each Spark runs once with the oldest pyarrow that it and this package allow; pyarrow before 16 needs numpy 1. Connect
-# needs a newer protobuf: the oldest and the newest version that they accept.
+# needs a newer protobuf: the oldest and the newest version that they accept. The old protobuf stays below Python 3.12,
+# which warns of it, and warnings are errors in the tests.
 ENVIRONMENTS = (
-    Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",)),
-    Environment("spark-4.1", "pyspark==4.1.*", "protobuf", "pyarrow==15.0.0", ("numpy<2",)),
+    Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",), python=(3, 10)),
+    Environment("spark-4.1", "pyspark==4.1.*", "protobuf", "pyarrow==15.0.0", ("numpy<2",), python=(3, 12)),
     Environment("spark-4.2", "pyspark==4.2.*", _OLD_PROTOBUF, "pyarrow==18.0.0"),
-    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 11)),
+    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 13), needs=(3, 11)),
     Environment(
-        "connect-4.2", "pyspark[connect]==4.2.*", "protobuf==6.33.5", "pyarrow==18.0.0", (_PANDAS,), connect=True
+        "connect-4.2",
+        "pyspark[connect]==4.2.*",
+        "protobuf==6.33.5",
+        "pyarrow==18.0.0",
+        (_PANDAS,),
+        connect=True,
+        python=(3, 10),
     ),
     Environment(
-        "connect-4.3", "pyspark[connect]==4.3.*", "protobuf", "pyarrow", (_PANDAS,), connect=True, python=(3, 11)
+        "connect-4.3",
+        "pyspark[connect]==4.3.*",
+        "protobuf",
+        "pyarrow",
+        (_PANDAS,),
+        connect=True,
+        python=(3, 13),
+        needs=(3, 11),
     ),
 )
 
@@ -154,20 +177,21 @@ def build_wheel() -> Path:
     return wheel
 
 
-def install(environment: Environment, wheel: Path, log: IO[str]) -> Path:
-    """Install `wheel` and return the environment's interpreter."""
+def install(environment: Environment, interpreter: Path, wheel: Path, log: IO[str]) -> Path:
+    """Install `wheel` into an environment of `interpreter` and return the environment's own."""
     folder = FOLDER / environment.name
     python = folder / "bin" / "python"
     made_of = folder / "made-of.txt"
-    wanted = "\n".join((sys.version, *environment.requirements))
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    wanted = "\n".join((str(interpreter), *environment.requirements))
+    # The running pip: that of an older Python would build Spark each time instead of keeping its wheel.
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
     # Compiling all of Spark takes longer than running the part that is used.
     quietly = ["install", "--quiet", "--no-compile"]
     if made_of.exists() and made_of.read_text() == wanted:
         STEPS.run([*pip, *quietly, "--no-deps", "--force-reinstall", str(wheel)], log)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        STEPS.run([sys.executable, "-m", "venv", str(folder)], log)
+        STEPS.run([str(interpreter), "-m", "venv", str(folder)], log)
         STEPS.run([*pip, *quietly, str(wheel), *environment.requirements], log)
         made_of.write_text(wanted)
     STEPS.run([*pip, "check"], log)
@@ -176,7 +200,10 @@ def install(environment: Environment, wheel: Path, log: IO[str]) -> Path:
 
 def versions(python: Path) -> str:
     names = ("pyspark", "protobuf", "pyarrow")
-    code = f"from importlib.metadata import version; print(*map(version, {names}))"
+    code = f"""if True:
+        import sys
+        from importlib.metadata import version
+        print("{{}}.{{}}".format(*sys.version_info), *map(version, {names}))"""
     found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     return "  ".join(f"{version:<8}" for version in found)
 
@@ -216,11 +243,12 @@ def timed(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def try_out(environment: Environment, wheel: Path, quick: bool, arguments: Sequence[str], log: IO[str]) -> Outcome:
-    if sys.version_info < environment.python:
-        told = "left out: needs Python {}.{} or later".format(*environment.python)
+    interpreter = environment.interpreter
+    if interpreter is None:
+        told = "left out: needs Python {}.{} or later".format(*environment.needs)
         return Outcome(environment, "", told, (0, 0), passed=os.environ.get("CI") != "true")
     try:
-        python, installing = timed(lambda: install(environment, wheel, log))
+        python, installing = timed(lambda: install(environment, interpreter, wheel, log))
         (result, passed), testing = timed(lambda: test(environment, python, quick, arguments, log))
     except StepError as problem:
         return Outcome(environment, "", str(problem), (0, 0), False)
@@ -259,13 +287,13 @@ def default_jobs() -> int:
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    heads = "  ".join(f"{name:<8}" for name in ("pyspark", "protobuf", "pyarrow"))
+    heads = "  ".join(f"{name:<8}" for name in ("python", "pyspark", "protobuf", "pyarrow"))
     print(f"\n{'':<12}  {heads}  {'install':>7}  {'tests':>5}")
     for outcome in outcomes:
         installing, testing = outcome.seconds
         mark = "ok" if outcome.passed else "FAILED"
         numbers = f"{installing:>5.0f} s  {testing:>3.0f} s"
-        print(f"{outcome.environment.name:<12}  {outcome.versions:<28}  {numbers}  {mark}: {outcome.result}")
+        print(f"{outcome.environment.name:<12}  {outcome.versions:<38}  {numbers}  {mark}: {outcome.result}")
 
 
 def main() -> int:
