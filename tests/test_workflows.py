@@ -1,0 +1,36 @@
+"""The workflows and `.ci/run` call targets that the Makefile has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CALLERS = [".ci/run", ".github/workflows/ci.yml", ".github/workflows/release.yml"]
+
+
+def targets_of(makefile: str) -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+
+
+def called_in(script: str) -> set[str]:
+    """Return the targets of `make` calls: `make check`, or those of a job for each item of `target:`."""
+    called = set(re.findall(r"^\s*(?:- run: |run: )?make ([a-z-]+)", script, re.MULTILINE))
+    for items in re.findall(r"^ +target:\n((?: +- [a-z-]+\n)+)", script, re.MULTILINE):
+        called |= set(re.findall(r"- ([a-z-]+)", items))
+    return called
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_called_targets_exist(caller: str) -> None:
+    called = called_in((ROOT / caller).read_text(encoding="utf-8"))
+    assert called
+    assert called <= targets_of((ROOT / "Makefile").read_text(encoding="utf-8"))
+
+
+def test_calls_are_found() -> None:
+    script = "        target:\n          - test\n          - site\n    steps:\n      - run: make dist DIST=--quick\n"
+    assert called_in(script) == {"test", "site", "dist"}
+    assert called_in("export CI=true\nmake test\n  make test-release\n") == {"test", "test-release"}
