@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS
-from tubemq_spark.options import Option
+from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS
 

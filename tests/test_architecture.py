@@ -1,7 +1,7 @@
 """Tests that dependencies go one way:
 
-errors, options <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <- compression <-
-source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
+errors, option_definition <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <-
+compression <- source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
 
 Every import statement counts: inside functions, under `TYPE_CHECKING`, absolute or relative.
 """
@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "tubemq_spark"
 
 # The parts of tubemq_spark that each part may import; `""` is tubemq_spark/__init__.py itself.
-LEAVES = {"errors", "options", "peer_text"}
+LEAVES = {"errors", "option_definition", "peer_text"}
 ARROWS = {
     "errors": {"peer_text"},
     "peer_text": set[str](),
     "default_logging": set[str](),
-    "options": {"errors", "peer_text"},
+    "option_definition": {"errors", "peer_text"},
     "compression": {"errors", "peer_text"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
@@ -164,8 +164,8 @@ def test_modules_import_only_what_the_rules_allow(module: str) -> None:
             "tubemq_spark.source.range_planner",
         ),
         ("tubemq_spark.sink.writers", "from tubemq_spark.datasource import A", "tubemq_spark.datasource.A"),
-        ("tubemq_spark.errors", "from tubemq_spark.options import Option", "tubemq_spark.options.Option"),
-        ("tubemq_spark.options", "import time", "time"),
+        ("tubemq_spark.errors", "from tubemq_spark import option_definition", "tubemq_spark.option_definition"),
+        ("tubemq_spark.option_definition", "import time", "time"),
         ("tubemq_spark.testing.broker", "import time", "time"),
         ("tubemq_spark.testing.listener", "from tubemq_spark.client.net import pool", "tubemq_spark.client.net.pool"),
         ("pyspark_tubemq", "import pyspark", "pyspark"),
@@ -207,7 +207,7 @@ def run_python(code: str) -> list[str]:
 
 
 def test_protocol_and_client_work_without_pyspark() -> None:
-    below = tuple(f"tubemq_spark.{part}" for part in ("errors", "options", "protocol", "client"))
+    below = tuple(f"tubemq_spark.{part}" for part in ("errors", "option_definition", "protocol", "client"))
     names = [name for name in MODULES if name.startswith(below)]
     run_python(f"import importlib, sys; sys.modules['pyspark'] = None; [*map(importlib.import_module, {names})]")
 

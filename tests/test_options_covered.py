@@ -20,7 +20,7 @@ from tests.sink_options.test_columns import WRONG_TYPES
 from tests.sink_options.test_failed_rows import BAD_ROWS
 from tests.source import test_options as of_the_source
 from tubemq_spark.client.settings import CLIENT_OPTIONS
-from tubemq_spark.options import Option
+from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.sink.schema import Cells
 from tubemq_spark.source.options import SOURCE_OPTIONS

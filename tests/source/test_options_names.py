@@ -9,7 +9,7 @@ import pytest
 from tests.source.test_options import REQUIRED, read, refusal
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import _KAFKA_OPTIONS
+from tubemq_spark.option_definition import _KAFKA_OPTIONS
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
 

@@ -11,7 +11,7 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings, tls_context
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, boolean, not_blank, one_of, whole_number
+from tubemq_spark.option_definition import Option, boolean, not_blank, one_of, whole_number
 from tubemq_spark.protocol.auth import Credentials
 from tubemq_spark.protocol.constants import BROKER_PORT, Framing
 from tubemq_spark.protocol.metadata import Address, parse_master_addresses

@@ -13,7 +13,7 @@ from tubemq_spark.client.producer.send_queue import MAX_BYTES
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.compression import CODECS, is_available
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
+from tubemq_spark.option_definition import SOURCE_ONLY, Option, boolean, check_names, not_blank, one_of, whole_number
 
 TOPIC = Option("topic", not_blank, "the name of a topic", "the topic of all rows; it wins over the column `topic`")
 _GROUP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,199}")

@@ -8,7 +8,7 @@ from datetime import datetime, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tubemq_spark.options import not_blank
+from tubemq_spark.option_definition import not_blank
 from tubemq_spark.protocol.constants import MAX_CLIENT_ID
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import partition_from_text, positions_from_json

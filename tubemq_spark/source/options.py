@@ -14,7 +14,7 @@ from pyspark.sql import datasource
 from tubemq_spark.client.consumer.loss_policy import BATCH_ADVICE, STREAM_ADVICE, LossPolicy
 from tubemq_spark.client.settings import CLIENT_OPTIONS, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import SINK_ONLY, Option, boolean, check_names, duration, one_of, whole_number
+from tubemq_spark.option_definition import SINK_ONLY, Option, boolean, check_names, duration, one_of, whole_number
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters

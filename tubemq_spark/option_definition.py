@@ -1,4 +1,6 @@
-"""Declares, parses and validates options.
+"""The class `Option`, with which all options are declared, parsed and checked.
+
+`client.settings`, `source.options` and `sink.options` declare options with it.
 
 Spark passes options as text under lower-cased keys. An invalid value, a missing required option and an unknown
 `tubemq.*` key raise a `ConfigError` that names what was expected.
