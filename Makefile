@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format dist sbom java spark
+.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ dist: $(VENV)/.release spark  ## build wheel and sdist into dist/ twice, compare
 
 sbom: $(VENV)/.release  ## write the bill of materials (CycloneDX) of the wheel in dist/
 	$(PY) -m scripts.sbom
+
+notebooks: $(VENV)/.notebooks spark  ## run the notebooks, each in a new kernel; NOTEBOOKS='--write NAME' keeps the outputs of one
+	$(PY) -m scripts.notebooks $(NOTEBOOKS)
 
 check: $(STAMP)  ## lint, format and types
 	$(PY) -m ruff check .

@@ -1,0 +1,113 @@
+"""`make notebooks`: run the notebooks, each in a new kernel and an empty folder. Fail if a cell fails.
+
+    python -m scripts.notebooks                        run all of notebooks/
+    python -m scripts.notebooks quickstart             run notebooks/quickstart.ipynb
+    python -m scripts.notebooks --write quickstart     run it and keep its outputs in the file
+
+Kept outputs belong to the code beside them: `--write` stores a digest of the cells in the notebook's metadata, and
+tests/test_notebooks.py compares it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+LIMIT = 300  # seconds for one cell
+
+
+def digest(notebook: nbformat.NotebookNode) -> str:
+    """Return a digest of the types and sources of all cells."""
+    cells = [f"{cell.cell_type}\n{cell.source}" for cell in notebook.cells]
+    return hashlib.sha256("\0".join(cells).encode()).hexdigest()
+
+
+def execute(notebook: nbformat.NotebookNode) -> None:
+    """Run all cells in order, in a new kernel, and replace their outputs."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        client = NotebookClient(
+            notebook,
+            timeout=LIMIT,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+            record_timing=False,
+        )
+        # Spark's JVM writes its log there.
+        with Path(folder, "stderr.log").open("w+", encoding="utf-8", errors="replace") as log:
+            try:
+                client.execute(env=_environment(), stderr=log)
+            except BaseException:
+                log.seek(0)
+                sys.stderr.write(log.read()[-3000:])
+                raise
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of the kernel: without settings of the caller's Spark, and with one time zone."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return {**inherited, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
+
+
+def tidy(notebook: nbformat.NotebookNode) -> None:
+    """Keep what readers need of the outputs: no log lines, and nothing of this machine in the metadata."""
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        cell.metadata = nbformat.NotebookNode()
+        if cell.cell_type == "code":
+            # Standard error has the log lines of Spark's JVM.
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "cells_sha256": digest(notebook),
+        }
+    )
+
+
+def run(file: Path, write: bool) -> str | None:
+    """Run one notebook. Return what went wrong, or None."""
+    notebook = nbformat.read(file, as_version=4)
+    begin = time.monotonic()
+    try:
+        execute(notebook)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
+        return f"{file.name}: {problem}"
+    if write:
+        tidy(notebook)
+        nbformat.validate(notebook)
+        nbformat.write(notebook, file)
+    print(f"{file.name}: ran in {time.monotonic() - begin:.0f} s{', outputs kept' if write else ''}", flush=True)
+    return None
+
+
+def main() -> int:
+    names = sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb"))
+    parser = argparse.ArgumentParser(description="Run the notebooks, each in a new kernel.")
+    parser.add_argument("--write", action="store_true", help="keep the outputs in the files")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of a notebook: {', '.join(names)}")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(names):
+        parser.error(f"no such notebook: {', '.join(sorted(unknown))}. There are {', '.join(names)}")
+    problems = [run(NOTEBOOKS / f"{name}.ipynb", given.write) for name in given.names or names]
+    for problem in filter(None, problems):
+        print(problem, file=sys.stderr)
+    return 1 if any(problems) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
