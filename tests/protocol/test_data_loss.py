@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import DataLossError, ProtocolError
-from tubemq_spark.protocol.data_loss import ReplacedMessageCheck, remaining_range
+from tubemq_spark.protocol.data_loss import is_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.log_fingerprint import IdSpan, KnownIds
 from tubemq_spark.protocol.metadata import Partition
@@ -64,53 +64,24 @@ def test_a_loss_outside_of_the_range_raises() -> None:
 IDS = IdSpan(10, 19)
 
 
-def batch(*ids: int, begin: int = 280, has_positions: bool = True) -> FetchedBatch:
-    messages = [SimpleNamespace(messageId=one, checkSum=0) for one in ids]
-    positions = [begin + 28 * index for index in range(len(ids))] if has_positions else None
-    return FetchedBatch(messages, positions, begin, begin + 28 * len(ids))
-
-
-def check(span: IdSpan | None = IDS, last: int | None = None) -> ReplacedMessageCheck:
-    return ReplacedMessageCheck(Partition(1, "t", 2), 0, 2800, KnownIds(span, last))
-
-
-def is_replaced(one: ReplacedMessageCheck, *batches: FetchedBatch) -> bool:
-    for whole in batches:
-        one.add(whole)
-    return one.finds_replacement
-
-
 def test_the_error_names_the_range() -> None:
-    error = check().error()
+    error = replaced_error(Partition(1, "t", 2), 0, 2800)
     assert re.match(r"1:t:2: messages in \[0, 2800\) have other ids .* Start the query again", str(error))
 
 
-def test_accepts_the_planned_messages() -> None:
-    assert not is_replaced(check(), batch(10, 19, 12), batch(), batch(15, has_positions=False))
-    assert not is_replaced(check())
-
-
-def test_accepts_all_messages_without_ids() -> None:
-    assert not is_replaced(check(None), batch(1, 99))
-
-
-@pytest.mark.parametrize(("batches", "last", "replaced"), [
-    ([(10, 11), ()], 11, False),
-    ([(10,), (11,)], 11, False),
-    ([(9, 99, 11)], 11, False),
-    ([(10, 11), (12,)], 11, True),
-    ([(11, 10)], 11, True),
-    ([()], 11, True),
-    ([], 11, True),
-])  # fmt: skip
 @pytest.mark.parametrize("span", [IDS, None])
-def test_compares_the_last_message_with_its_known_id(
-    batches: list[tuple[int, ...]], last: int, replaced: bool, span: IdSpan | None
-) -> None:
-    assert is_replaced(check(span, last), *(batch(*ids) for ids in batches)) == replaced
+@pytest.mark.parametrize(("last", "replaced"), [(11, False), (12, True), (10, True), (99, True), (None, True)])
+def test_compares_the_last_message_with_its_known_id(last: int | None, replaced: bool, span: IdSpan | None) -> None:
+    assert is_replaced(KnownIds(span, 11), last) == replaced
 
 
-@pytest.mark.parametrize(("ids", "replaced"), [((9,), True), ((20,), True), ((10, 20), True), ((9, 20, 11), False)])
-def test_compares_the_last_message_with_the_span_of_ids(ids: tuple[int, ...], replaced: bool) -> None:
-    """Earlier messages may be outside: the span is wrong if ids wrapped twice between two fingerprints."""
-    assert is_replaced(check(), batch(*ids)) == replaced
+@pytest.mark.parametrize(
+    ("last", "replaced"), [(9, True), (10, False), (15, False), (19, False), (20, True), (None, False)]
+)
+def test_compares_the_last_message_with_the_span_of_ids(last: int | None, replaced: bool) -> None:
+    assert is_replaced(KnownIds(IDS), last) == replaced
+
+
+@pytest.mark.parametrize("last", [1, 99, None])
+def test_accepts_all_messages_without_ids(last: int | None) -> None:
+    assert not is_replaced(KnownIds(), last)

@@ -41,24 +41,21 @@ class RetryBackoff:
 
     def __init__(self, seconds: float, first: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
         self._seconds, self._first, self._clock = seconds, first, clock
-        self._restart()
+        self._since = clock.monotonic()  # the last progress
+        self._delays = delays(first)
 
     @property
     def left(self) -> float:
         """Seconds until the retries end, never negative."""
-        return self._deadline.left
+        return max(0.0, self._since + self._seconds - self._clock.monotonic())
 
     def progress(self) -> None:
         """Start the time and the pauses again, because an attempt got further than the ones before."""
-        self._restart()
-
-    def _restart(self) -> None:
-        self._deadline = Deadline(self._seconds, self._clock)
+        self._since = self._clock.monotonic()
         self._delays = delays(self._first)
 
     def pause(self, at_least: float = 0.0) -> bool:
         """Sleep before the next attempt and return True, or return False at once if the time is over."""
-        if self._deadline.passed:
-            return False
-        self._clock.sleep(min(max(next(self._delays), at_least), max(self._deadline.left, 0.001)))
-        return True
+        if left := self.left:
+            self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
+        return left > 0

@@ -91,12 +91,10 @@ class Retries(RetryBackoff):
         super().__init__(seconds, clock=clock)
         self._log = log
         self._what = what
-        self._since = clock.monotonic()
 
     def progress(self) -> None:
         """Record a success: the time and the pauses start again, and an outage is over."""
         super().progress()
-        self._since = self._clock.monotonic()
         OUTAGES.worked(self._log, self._what)
 
     def failed(self, problem: object, at_least: float = 0.0) -> bool:

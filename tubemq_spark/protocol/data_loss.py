@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tubemq_spark.errors import DataLossError, PositionMovedError, ProtocolError
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
+from tubemq_spark.protocol.fetched_batch import DeliveredLog
 from tubemq_spark.protocol.log_fingerprint import KnownIds
 from tubemq_spark.protocol.metadata import Partition
 
@@ -33,42 +33,26 @@ def remaining_range(start: int, end: int, loss: DataLossError, delivered: Delive
     return remaining
 
 
-class ReplacedMessageCheck:
-    """Detects messages that replaced lost ones, in one reading of [start, end). All its batches are added.
+def is_replaced(ids: KnownIds, last: int | None) -> bool:
+    """Return True if the last message of a range, with id `last`, differs from the planned one. None: no message.
 
     If a broker crashes between the plan of a range and its reading, it may lose a part of the range and use the
     positions again for other messages. These have other ids (see `log_fingerprint`) and belong to a later range.
 
     A crash loses the end of a store, so only the last message is checked: if any was replaced, it was. It proves the
-    loss if its id is known. Otherwise only a span of ids is known, which may be wrong: times of fingerprints may be
-    unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so it is rarely suspected.
+    loss if its id is known, and if a probe of the fingerprint at the last entry agrees: perhaps no fetch returns that
+    entry, and the fingerprint names the message behind it. Otherwise only a span of ids is known, which may be wrong:
+    times of fingerprints may be unknown, clocks change, and ids wrap. The last message is near the last fingerprint, so
+    it is rarely suspected.
     """
+    if ids.last is not None:
+        return last != ids.last
+    return ids.span is not None and last is not None and not ids.span.has(last)
 
-    def __init__(self, partition: Partition, start: int, end: int, ids: KnownIds) -> None:
-        self._partition = partition
-        self._start, self._end = start, end
-        self._ids = ids
-        self._last: int | None = None  # the id of the last message
 
-    def add(self, batch: FetchedBatch) -> None:
-        if batch.messages:
-            self._last = batch.messages[-1].messageId
-
-    @property
-    def finds_replacement(self) -> bool:
-        """Return True if the last message differs from the planned one.
-
-        If its id is known, the caller must probe the fingerprint at the last entry once more: perhaps no fetch returns
-        that entry, and the fingerprint names the message behind it.
-        """
-        if self._ids.last is not None:
-            return self._last != self._ids.last
-        span = self._ids.span
-        return span is not None and self._last is not None and not span.has(self._last)
-
-    def error(self) -> PositionMovedError:
-        return PositionMovedError(
-            f"{self._partition}: messages in [{self._start}, {self._end}) have other ids than those that stood there "
-            "when the batch was planned: the broker probably lost some in a crash and uses their positions again. "
-            "Start the query again: it then finds out what was lost"
-        )
+def replaced_error(partition: Partition, start: int, end: int) -> PositionMovedError:
+    return PositionMovedError(
+        f"{partition}: messages in [{start}, {end}) have other ids than those that stood there when the batch was "
+        "planned: the broker probably lost some in a crash and uses their positions again. Start the query again: it "
+        "then finds out what was lost"
+    )

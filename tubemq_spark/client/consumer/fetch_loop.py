@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
-from tubemq_spark.client.consumer.read_progress import ReadProgress
-from tubemq_spark.client.consumer.task_claim import TaskClaim
+from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedError, TaskClaim
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
-from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
-from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, not_found_kind, reaction_to
+from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, code_name, not_found_kind, reaction_to
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -28,9 +29,7 @@ from tubemq_spark.protocol.range_state import Action, Command
 
 _log = logging.getLogger(__name__)
 
-
-class _ClaimRefusedError(Exception):
-    """The broker refused a seek: another client holds the partition, or the visit token is too old."""
+_MAX_REREADS = 20  # in a row, each ended by a broken connection before the reader came to a new message
 
 
 class _InFlight(NamedTuple):
@@ -38,6 +37,76 @@ class _InFlight(NamedTuple):
     request: ServerRequest
     serial_no: int
     sent_at: float  # on the monotonic clock
+
+
+class ReadProgress:
+    """The progress of one reader. It gives up after the settings' `retry_for` seconds without progress."""
+
+    def __init__(self, settings: ClientSettings, locator: BrokerLocator) -> None:
+        self.retries = Retries(_log, f"reading {locator.where}", settings.retry_for, clock=settings.clock)
+        self.last_reply = -1, ""  # code and text of the last fetch without messages
+        self._retry_for = settings.retry_for
+        self._clock = settings.clock
+        self._locator = locator
+        self._has_fetched = False  # since the last broken connection
+        self._rereads = 0  # readings in a row that a broken connection ended
+        self._last_delivery = self._clock.monotonic()
+
+    def on_fetched(self) -> None:
+        self._has_fetched = True
+        self.retries.progress()
+
+    def on_delivered(self) -> None:
+        """Start all times again, because the consumer got new messages, however long it took for them."""
+        self.retries.progress()
+        self._rereads, self._last_delivery = 0, self._clock.monotonic()
+
+    def on_failed(self, problem: object) -> None:
+        """Pause before the next attempt. Raise `TransportError` after too long without progress."""
+        if not self.retries.failed(problem):
+            raise self._gave_up(problem) from None
+
+    def on_disconnect(self, error: TransportError) -> None:
+        """Pause before the next connection. Fetches are progress for the retries. So a connection that always breaks
+        before the reader comes to new messages would be retried for ever; its readings are counted."""
+        self._rereads += self._has_fetched
+        self._has_fetched = False
+        if self._rereads > _MAX_REREADS and self._clock.monotonic() - self._last_delivery >= self._retry_for:
+            problem = f"the connection broke {self._rereads} times before the reader came further than before: {error}"
+            raise self._gave_up(problem) from None
+        self.on_failed(error)
+
+    def pause(self, seconds: float, waits_for_flush: tuple[int, int] | None) -> None:
+        """Pause for at least `seconds` before the next fetch. Raise `ServerError` after too long without messages."""
+        code, message = self.last_reply
+        reply = f"the last answer to a fetch was {code} {code_name(code)}: {message}"
+        if code in (ErrCode.SUCCESS, ErrCode.NOT_FOUND):  # both are normal for a while
+            goes_on = self.retries.pause(seconds)
+        else:
+            goes_on = self.retries.failed(reply, seconds)
+        if goes_on:
+            return
+        retry_for = f"{self._retry_for:g} s"
+        if waits_for_flush is None:
+            problem = (
+                f"nothing came for {retry_for}, {reply}. Check that the topic is open for reading and the broker in "
+                "service"
+            )
+        else:
+            begin, end = waits_for_flush
+            code, message = ErrCode.NOT_FOUND, "not flushed"
+            problem = (
+                f"not every entry of [{begin}, {end}) gave a message while the broker had them in its memory, where it "
+                f"leaves out messages that are too long, and in {retry_for} it did not write them to files. Raise "
+                "option 'tubemq.retry.maxElapsedMs' above the topic's memCacheFlushIntvl, or lower that"
+            )
+        raise ServerError(f"{self._locator.where}: {problem}", code=code, name=code_name(code), message=message)
+
+    def _gave_up(self, problem: object) -> TransportError:
+        return TransportError(
+            f"{self._locator.where}: gave up after {self._retry_for:g} s without progress: {problem}. Check "
+            "that the broker runs and can be reached from the executors"
+        )
 
 
 class FetchLoop:
@@ -50,6 +119,7 @@ class FetchLoop:
         self._filters = filters
         self._throttle = throttle
         self._progress = ReadProgress(self._settings, claim.locator)
+        self._fetches: dict[bool, ServerRequest] = {}  # over this connection, without and with `escape`
         self._empty_at: int | None = None  # where the last fetch began, if it succeeded without messages
         self._is_served = False  # the last reply to a fetch brought messages or a rate limit
 
@@ -59,16 +129,21 @@ class FetchLoop:
         complete: deque[FetchedBatch] = deque()  # to be delivered
         while not exact.done or complete:
             try:
-                sought = self._claim.acquire(self._progress.retries, exact.start)
+                sought = None
+                if not (is_claim := self._claim.may_claim_by_seek):
+                    sought = self._claim.acquire(self._progress.retries, exact.start)
                 with POOL.lease(self._locator.broker.address, self._settings) as connection:
                     self._locator.on_connected()
+                    if is_claim:
+                        self._claim.claim_by_seek()
                     yield from self._read_over(connection, exact, complete, sought)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._locator.where}: {error}") from None
-            except _ClaimRefusedError as refusal:
-                self._claim.is_held = False
+            except ClaimRefusedError as refusal:
+                was_held, self._claim.is_held = self._claim.is_held, False
                 exact.on_disconnect()
-                self._progress.on_failed(refusal)
+                if was_held:
+                    self._progress.on_failed(refusal)
             except TransportError as error:
                 _log.info("%s: %s; trying again", self._locator.where, error)
                 self._claim.on_disconnect()
@@ -84,12 +159,12 @@ class FetchLoop:
         to_send: deque[Command] = deque()
         in_flight: deque[_InFlight] = deque()
         self._empty_at = None
+        self._fetches.clear()
         try:
             while True:
                 complete += exact.take_batches()
                 while complete:
                     claim.prove(connection)
-                    progress.retries.progress()
                     yield complete.popleft()
                     progress.on_delivered()
                 if exact.done:
@@ -135,7 +210,10 @@ class FetchLoop:
     def _request(self, command: Command) -> ServerRequest:
         requests, place = self._claim.requests, self._claim.place
         if command.action is Action.FETCH:
-            return requests.fetch(*place, escape=self._throttle.esc_flow_ctrl)
+            escape = self._throttle.esc_flow_ctrl
+            if escape not in self._fetches:
+                self._fetches[escape] = requests.fetch(*place, escape=escape)
+            return self._fetches[escape]
         if command.action is Action.SEEK:
             return requests.register(*place, command.position, filters=self._filters)
         if command.action is Action.FIND_FLUSHED_END:
@@ -164,9 +242,7 @@ class FetchLoop:
             exact.on_roll_back(reply.currOffset)
             return None
         sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
-        if sought.errCode in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
-            raise _ClaimRefusedError(f"{what}: {sought.errCode} {sought.errMsg}")
-        self._claim.check(sought.errCode, sought.errMsg, what)
+        self._claim.check_seek(sought.errCode, sought.errMsg, what)
         if action is Action.SEEK:
             self._empty_at = None
             exact.on_seek(sought.currOffset, sought.maxOffset)

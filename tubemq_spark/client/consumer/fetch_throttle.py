@@ -52,7 +52,7 @@ class FetchThrottle:
 
     @property
     def esc_flow_ctrl(self) -> bool:
-        return flow.esc_flow_ctrl(self._rules, flow.time_of_day(self._clock.time()))
+        return self._budget.has_limits and flow.esc_flow_ctrl(self._rules, flow.time_of_day(self._clock.time()))
 
     def seconds_to_wait(self) -> float:
         """Return the seconds to wait before the next fetch is sent, 0 for none."""
@@ -119,10 +119,11 @@ class _DataBudget:
 
     def spend(self, now: float, sizes: Iterable[int], data_lag: int) -> tuple[FlowRule, DataLimit] | None:
         """Count the bytes. Return the limit if it is used up."""
-        if self.has_limits:
-            size = sum(sizes)
-            self._in_share += size
-            self._in_minute += size
+        if not self.has_limits:
+            return None
+        size = sum(sizes)
+        self._in_share += size
+        self._in_minute += size
         if data_lag >= 0:
             self._lag = data_lag
         self.renew(now)
@@ -131,6 +132,8 @@ class _DataBudget:
 
     def renew(self, now: float) -> None:
         """Start the next minute, or share, if the last one is over. It does not count what was read before."""
+        if not self.has_limits:
+            return
         is_over = now > self._minute_ends and self._lag >= 0
         if is_over:
             self._limit = flow.data_limit(self._rules, self._lag, flow.time_of_day(self._clock.time()))

@@ -14,15 +14,14 @@ from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.loss_policy import FAIL, LossPolicy
 from tubemq_spark.client.consumer.probe import has_message_at
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.read_progress import BrokerLocator
-from tubemq_spark.client.consumer.task_claim import TaskClaim
+from tubemq_spark.client.consumer.task_claim import BrokerLocator, TaskClaim
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken
 from tubemq_spark.errors import DataLossError, PositionMovedError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
-from tubemq_spark.protocol.data_loss import ReplacedMessageCheck, remaining_range
+from tubemq_spark.protocol.data_loss import is_replaced, remaining_range, replaced_error
 from tubemq_spark.protocol.exact_range import ExactRange
 from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch
 from tubemq_spark.protocol.metadata import Broker
@@ -104,19 +103,20 @@ class PartitionReader:
         """
         wanted = self._wanted
         ids = wanted.ids if end == wanted.end else wanted.ids._replace(last=None)
-        check = ReplacedMessageCheck(wanted.partition, start, end, ids)
+        last_id: int | None = None
         self._exact = ExactRange(wanted.partition, start, end, owns_store=wanted.owns_store, depth=self._depth)
         for batch in self._loop.read(self._exact):
-            check.add(batch)
+            if batch.messages:
+                last_id = batch.messages[-1].messageId
             yield batch
         # A broker that has not restarted has replaced no messages. If the last entry of the range still has the message
         # that it had when the range was planned, none was replaced either.
-        if self._claim.same_broker or not check.finds_replacement:
+        if self._claim.same_broker or not is_replaced(ids, last_id):
             return
         held, last_entry = self._claim.place, end - INDEX_MSG_UNIT_SIZE
         try:
             if ids.last is None or not has_message_at(self._claim.requests, held, last_entry, ids.last, back_to=start):
-                raise check.error()
+                raise replaced_error(wanted.partition, start, end)
         except TransportError:
             self._claim.on_disconnect()
             raise

@@ -8,15 +8,16 @@ fetches running, or that continues over a new connection, is doubtful: it must r
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
-from tubemq_spark.client.consumer.read_progress import BrokerLocator
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.claim_id import ClaimId, holder_in
@@ -25,6 +26,36 @@ from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
+
+
+class BrokerLocator:
+    """Knows where the broker of `partition` is. It asks `find_broker` after some seconds without a connection."""
+
+    def __init__(
+        self, settings: ClientSettings, partition: Partition, broker: Broker, find_broker: Callable[[Broker], Broker]
+    ) -> None:
+        self.partition = partition
+        self.broker = broker
+        self._settings = settings
+        self._find_broker = find_broker
+        self._unreachable_since: float | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.partition} at {self.broker}"
+
+    def on_connected(self) -> None:
+        self._unreachable_since = None
+
+    def on_failed(self) -> None:
+        now = self._settings.clock.monotonic()
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        elif now - self._unreachable_since >= self._settings.timings.broker_lookup_after:
+            found = self._find_broker(self.broker)
+            if found != self.broker:
+                _log.warning("%s: the broker has moved to %s", self.where, found.address)
+                self.broker = found
 
 
 @dataclass
@@ -44,6 +75,10 @@ class _GroupReturn:
         if self.found is not None and self.may_be_moved and self.wanted.start <= self.found <= self.wanted.end:
             return self.planned  # a reader of this range that is killed leaves the group inside the range
         return self.found
+
+
+class ClaimRefusedError(Exception):
+    """The broker refused a seek: the task must acquire the claim before the next one."""
 
 
 class TaskClaim:
@@ -76,11 +111,26 @@ class TaskClaim:
         self._previous_client_id = snapshot.previous_client_id
         self._group = _GroupReturn(wanted, snapshot.group_position, may_be_moved=not is_first)
         self._may_exist = False  # the claim has to be released
+        self._is_tried = False
 
     @property
     def place(self) -> tuple[Broker, Partition, str]:
         """The broker as it is known now, the partition and the client id: what each request needs."""
         return self.locator.broker, self.locator.partition, self.client_id
+
+    @property
+    def may_claim_by_seek(self) -> bool:
+        """Return True if the reader shall send its first seek as the claim, with fetches behind it in one write.
+
+        That saves a round trip. It is possible if the task need not learn the group's position nor release another
+        claim before. A broker that refuses the seek refuses these fetches, too: they move no cursor. It is tried once,
+        because `acquire` deals with other holders, old visit tokens and all other refusals.
+        """
+        return not self._is_tried and self._group.planned is None and self._previous_client_id is None
+
+    def claim_by_seek(self) -> None:
+        """Record that the seek and the fetches are sent now. If the connection breaks, they may be running."""
+        self._is_tried = self._may_exist = True
 
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
         """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
@@ -110,7 +160,7 @@ class TaskClaim:
                 continue
             # A broker that still knows the driver's claim has not restarted since that claim was made.
             self.same_broker = self.same_broker or answer.first_was_released
-            self.is_held = self._may_exist = True
+            self.is_held = self._may_exist = self._is_tried = True
             self._previous_client_id, self.proven_at = None, sent_at
             if position is not None:
                 return answer.position
@@ -150,6 +200,19 @@ class TaskClaim:
         if reaction_to(code) is Reaction.RETRY:
             raise TransportError(f"{what}: {code} {message}")
         raise error_for_code(code, message, what)
+
+    def check_seek(self, code: int, message: str, what: str) -> None:
+        """Raise as `check`, and `ClaimRefusedError` if the claim must be acquired by `acquire`: another client holds
+        the partition, the visit token is too old, or the seek that was to be the claim was refused."""
+        if code == ErrCode.SUCCESS:
+            self.is_held = True
+        elif not self.is_held:
+            self._may_exist = False
+            raise ClaimRefusedError(f"{what}: {code} {message}")
+        elif code in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
+            raise ClaimRefusedError(f"{what}: {code} {message}")
+        else:
+            self.check(code, message, what)
 
     def send_heartbeat(self) -> None:
         """Keep the claim alive. A reply that it is lost is left to the next request of the task."""

@@ -1,9 +1,9 @@
-"""Read progress: when a reader asks for the new address of its broker."""
+"""Tests of the claim of a task: when it asks for the new address of its broker."""
 
 from __future__ import annotations
 
 from tests.clocks import ManualClock
-from tubemq_spark.client.consumer.read_progress import BrokerLocator
+from tubemq_spark.client.consumer.task_claim import BrokerLocator
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 
