@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from tests.clusters import Cluster
 from tests.messages import broker, partitions, settings
-from tubemq_spark.client.net.rpc import ServerRequest, send_request, unwrap_reply
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.protocol.constants import READ_EVERYTHING, UNKNOWN_ID, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, split_payload
@@ -56,7 +56,7 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
             qryPriorityId=READ_EVERYTHING,
             authInfo=broker_pb.AuthorizedInfo(visitAuthorizedToken=UNKNOWN_ID),
         )
-        outcome = send_request(settings(cluster), call(Method.PARTITION_REGISTER, message))
+        (outcome,) = send_requests(settings(cluster), [call(Method.PARTITION_REGISTER, message)])
         reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, f"{op_type.name} of {partition}")
         assert reply.errCode == ErrCode.SUCCESS, reply
         return reply.maxOffset
@@ -70,7 +70,7 @@ def _read(cluster: Cluster, partition: Partition, filters: Sequence[str]) -> Ite
     )
     begun = claim(OpType.REGISTER) > 0  # an empty store has no end
     while begun:
-        outcome = send_request(settings(cluster), call(Method.GET_MESSAGE, get))
+        (outcome,) = send_requests(settings(cluster), [call(Method.GET_MESSAGE, get)])
         reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, f"reading {partition}")
         if "reached maxOffset" in reply.errMsg:
             break

@@ -53,7 +53,7 @@ CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sche
 # The modules, or packages with all modules below them, that may import sockets, clocks, threads or Spark
 SOCKET_USERS = (
     "tubemq_spark.client.net.open_socket",
-    "tubemq_spark.client.net.socket_stream",
+    "tubemq_spark.client.net.connection",
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.testing.listener",
@@ -186,7 +186,7 @@ def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
     ("module", "source"),
     [
         ("tubemq_spark.protocol.frame", "import struct\nfrom .constants import BEGIN_TOKEN"),
-        ("tubemq_spark.client.net.socket_stream", "import socket, ssl, time"),
+        ("tubemq_spark.client.net.connection", "import socket, ssl, time"),
         ("tubemq_spark.client.net.connection", "from tubemq_spark.protocol.frame import Frame"),
         ("tubemq_spark.client.producer.z", "from ..cluster import x\nfrom ..settings import ClientSettings"),
         ("tubemq_spark.source.stream", "from pyspark.sql.datasource import DataSourceStreamReader"),

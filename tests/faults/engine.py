@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tests.faults.kinds import UNHURRIED
 from tests.without_spark.source import LOGGED, PLANNED, Checkpoint, Run
-from tubemq_spark.client.net.rpc import ServerRequest, send_request, unwrap_reply
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.metadata import Partition, parse_master_addresses
@@ -70,7 +70,8 @@ def send_unreadable(tubemq: EmbeddedTubeMQ, topic: str, partition: int = 0) -> N
         clientId="bench", topicName=topic, partitionId=partition, data=b"x", flag=1, checkSum=-1, sentAddr=1
     )
     call = ServerRequest(address, ServiceType.BROKER_WRITE, Method.SEND_MESSAGE, message, "sending")
-    assert unwrap_reply(send_request(settings(tubemq), call), broker_pb.SendMessageResponseB2P, call.what).success
+    (outcome,) = send_requests(settings(tubemq), [call])
+    assert unwrap_reply(outcome, broker_pb.SendMessageResponseB2P, call.what).success
 
 
 def stored(tubemq: EmbeddedTubeMQ, *topics: str) -> Rows:

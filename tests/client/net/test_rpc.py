@@ -13,7 +13,7 @@ from tests.peers import Peer, answering, echo, refused_address, silent
 from tubemq_spark.client.net import pool as pool_module
 from tubemq_spark.client.net.connection import Connection, connect
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.client.net.rpc import ServerRequest, send_request, send_requests, unwrap_reply
+from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ProtocolError, ServerError, TransportError
@@ -99,10 +99,12 @@ def test_replies_before_the_connection_broke_count() -> None:
 
 def test_the_error_of_a_request_begins_with_its_description() -> None:
     with Peer(answering(echo)) as peer:
-        assert group_in(send_request(SETTINGS, call(peer.address, "g"))) == "g"
-    address = refused_address()
-    with pytest.raises(TransportError, match=f"^asking for g: cannot connect to {address}"):
-        send_request(SETTINGS, call(address, "g"))
+        (outcome,) = send_requests(SETTINGS, [call(peer.address, "g")])
+        assert group_in(outcome) == "g"
+    asking = call(refused_address(), "g")
+    (outcome,) = send_requests(SETTINGS, [asking])
+    with pytest.raises(TransportError, match=f"^asking for g: cannot connect to {asking.address}"):
+        unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, asking.what)
 
 
 REPLY = broker_pb.CommitOffsetResponseB2C(success=True, errCode=200, errMsg="OK!", currOffset=28)

@@ -119,7 +119,7 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
     except TubeMQError as error:
         return ClaimAnswer(error=error, is_answered=False)
     if reply.errCode == ErrCode.SUCCESS:
-        was_released = release is not None and _release_error(*release, accepted=()) is None
+        was_released = release is not None and release_error(*release, accepted=()) is None
         return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset), first_was_released=was_released)
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:
         return ClaimAnswer(holder=holder_in(reply.errMsg))
@@ -131,9 +131,10 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
     return ClaimAnswer(error=error_for_code(reply.errCode, reply.errMsg, request.what))
 
 
-def _release_error(
+def release_error(
     request: ServerRequest, outcome: Outcome, accepted: Collection[int] = _NOT_HELD
 ) -> TubeMQError | None:
+    """Return why a release failed, None if it succeeded, or was answered with one of the `accepted` codes."""
     try:
         reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     except TubeMQError as error:
@@ -317,7 +318,7 @@ class ClaimAcquirer:
             exchanges = [(request, next(outcomes)) for request in requests]
             broken = [outcome for _, outcome in exchanges if isinstance(outcome, TransportError)]
             # A reader ignores a refused release: it meets the holder again, and `must_fence` limits how often.
-            error = broken[0] if broken else None if self._reads_next else _release_error(*exchanges[0])
+            error = broken[0] if broken else None if self._reads_next else release_error(*exchanges[0])
             if error is None:
                 answers[number] = answers[number]._replace(was_fenced=True)
             else:

@@ -33,7 +33,7 @@ _MAX_REREADS = 20  # in a row, each ended by a broken connection before the read
 
 
 class _InFlight(NamedTuple):
-    command: Command
+    action: Action | None  # None: the release of the driver's claim
     request: ServerRequest
     serial_no: int
     sent_at: float  # on the monotonic clock
@@ -134,9 +134,8 @@ class FetchLoop:
                     sought = self._claim.acquire(self._progress.retries, exact.start)
                 with POOL.lease(self._locator.broker.address, self._settings) as connection:
                     self._locator.on_connected()
-                    if is_claim:
-                        self._claim.claim_by_seek()
-                    yield from self._read_over(connection, exact, complete, sought)
+                    release = self._claim.claim_by_seek() if is_claim else None
+                    yield from self._read_over(connection, exact, complete, sought, release)
             except ProtocolError as error:
                 raise ProtocolError(f"{self._locator.where}: {error}") from None
             except ClaimRefusedError as refusal:
@@ -152,15 +151,23 @@ class FetchLoop:
                 self._locator.on_failed()
 
     def _read_over(
-        self, connection: Connection, exact: ExactRange, complete: deque[FetchedBatch], sought: GroupPosition | None
+        self,
+        connection: Connection,
+        exact: ExactRange,
+        complete: deque[FetchedBatch],
+        sought: GroupPosition | None,
+        release: ServerRequest | None,
     ) -> Iterator[FetchedBatch]:
-        """Yield batches until the range is complete. `sought` is the reply to the first seek, if the claim was one."""
-        claim, progress, clock = self._claim, self._progress, self._settings.clock
+        """Yield batches until the range is complete. `sought` is the reply to the first seek, if the claim was one.
+        `release` is to be sent before it."""
+        claim, progress = self._claim, self._progress
         to_send: deque[Command] = deque()
         in_flight: deque[_InFlight] = deque()
         self._empty_at = None
         self._fetches.clear()
         try:
+            if release is not None:
+                in_flight.append(self._send(connection, None, release))
             while True:
                 complete += exact.take_batches()
                 while complete:
@@ -176,11 +183,7 @@ class FetchLoop:
                     sought = None
                 while to_send and self._wait_until_allowed(to_send[0], in_flight):
                     command = to_send.popleft()
-                    request = self._request(command)
-                    serial_no = connection.submit(
-                        request.service, request.method, request.message, self._settings.rpc_timeout
-                    )
-                    in_flight.append(_InFlight(command, request, serial_no, clock.monotonic()))
+                    in_flight.append(self._send(connection, command.action, self._request(command)))
                 oldest = in_flight.popleft()
                 pause = self._on_reply(oldest, connection.reply(oldest.serial_no), exact)
                 claim.proven_at = oldest.sent_at
@@ -203,9 +206,7 @@ class FetchLoop:
             return not wait
         # A seek would claim a partition again that another client took over. The roll-back before it detects that, so
         # its reply must come first.
-        return command.action is Action.ROLL_BACK or all(
-            other.command.action is not Action.ROLL_BACK for other in in_flight
-        )
+        return command.action is Action.ROLL_BACK or all(other.action is not Action.ROLL_BACK for other in in_flight)
 
     def _request(self, command: Command) -> ServerRequest:
         requests, place = self._claim.requests, self._claim.place
@@ -220,6 +221,11 @@ class FetchLoop:
             return requests.register(*place, command.position, policy=READ_FILES)
         return requests.roll_back(*place)
 
+    def _send(self, connection: Connection, action: Action | None, request: ServerRequest) -> _InFlight:
+        timeout = self._settings.rpc_timeout
+        serial_no = connection.submit(request.service, request.method, request.message, timeout)
+        return _InFlight(action, request, serial_no, self._settings.clock.monotonic())
+
     def _drain(self, connection: Connection, in_flight: deque[_InFlight]) -> None:
         """Wait until the broker has handled all requests, as long as it can be reached."""
         try:
@@ -233,13 +239,16 @@ class FetchLoop:
 
     def _on_reply(self, sent: _InFlight, outcome: Response | Failure, exact: ExactRange) -> float | None:
         """Pass the reply to the range. Return the seconds to pause before the next fetch, None for no pause."""
-        action, what = sent.command.action, sent.request.what
+        action, what = sent.action, sent.request.what
         if action is Action.FETCH:
             return self._on_fetch(unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, what), what, exact)
         if action is Action.ROLL_BACK:
             reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
             self._claim.check(reply.errCode, reply.errMsg, what)
             exact.on_roll_back(reply.currOffset)
+            return None
+        if action is None:
+            self._claim.on_released(sent.request, outcome)
             return None
         sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
         self._claim.check_seek(sought.errCode, sought.errMsg, what)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
+from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition, release_error
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
@@ -122,15 +122,24 @@ class TaskClaim:
     def may_claim_by_seek(self) -> bool:
         """Return True if the reader shall send its first seek as the claim, with fetches behind it in one write.
 
-        That saves a round trip. It is possible if the task need not learn the group's position nor release another
-        claim before. A broker that refuses the seek refuses these fetches, too: they move no cursor. It is tried once,
-        because `acquire` deals with other holders, old visit tokens and all other refusals.
+        That saves a round trip. It is possible if the task need not learn the group's position before. A broker that
+        refuses the seek refuses these fetches, too: they move no cursor. It is tried once, because `acquire` deals with
+        other holders, old visit tokens and all other refusals.
         """
-        return not self._is_tried and self._group.planned is None and self._previous_client_id is None
+        return not self._is_tried and self._group.planned is None
 
-    def claim_by_seek(self) -> None:
-        """Record that the seek and the fetches are sent now. If the connection breaks, they may be running."""
+    def claim_by_seek(self) -> ServerRequest | None:
+        """Return the release of the driver's claim, to be sent in the same write before the seek; None without one.
+
+        The requests are sent now: if the connection breaks, a fetch may be running.
+        """
         self._is_tried = self._may_exist = True
+        previous = self._previous_client_id
+        return None if previous is None else self.requests.unregister(*self.place[:2], previous)
+
+    def on_released(self, request: ServerRequest, outcome: Outcome) -> None:
+        """Process the reply to the release. A broker that still knew the claim has not restarted since it was made."""
+        self.same_broker = release_error(request, outcome, accepted=()) is None
 
     def acquire(self, retries: Retries, start: int) -> GroupPosition | None:
         """Claim the partition, unless it is held. Fence predecessors and wait for other holders.
@@ -158,7 +167,6 @@ class TaskClaim:
                 self._acquirer.conflict.pause()
                 retries.progress()  # the broker answers
                 continue
-            # A broker that still knows the driver's claim has not restarted since that claim was made.
             self.same_broker = self.same_broker or answer.first_was_released
             self.is_held = self._may_exist = self._is_tried = True
             self._previous_client_id, self.proven_at = None, sent_at
@@ -205,9 +213,9 @@ class TaskClaim:
         """Raise as `check`, and `ClaimRefusedError` if the claim must be acquired by `acquire`: another client holds
         the partition, the visit token is too old, or the seek that was to be the claim was refused."""
         if code == ErrCode.SUCCESS:
-            self.is_held = True
+            self.is_held, self._previous_client_id = True, None
         elif not self.is_held:
-            self._may_exist = False
+            self._may_exist = self.same_broker = False
             raise ClaimRefusedError(f"{what}: {code} {message}")
         elif code in (ErrCode.PARTITION_OCCUPIED, ErrCode.CERTIFICATE_FAILURE):
             raise ClaimRefusedError(f"{what}: {code} {message}")

@@ -148,14 +148,6 @@ def _send_once(settings: ClientSettings, requests: Sequence[ServerRequest], time
     return outcomes
 
 
-def send_request(settings: ClientSettings, request: ServerRequest, timeout: float | None = None) -> Response | Failure:
-    """Send one request and return its reply. Raise `TransportError` or `ProtocolError`."""
-    outcome = send_requests(settings, [request], timeout)[0]
-    if isinstance(outcome, (TransportError, ProtocolError)):
-        raise type(outcome)(f"{request.what}: {outcome}") from None
-    return outcome
-
-
 def unwrap_reply(outcome: Outcome, kind: type[M], what: str) -> M:
     """Return the reply message of a request.
 
