@@ -14,12 +14,9 @@ from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.envelope import Failure
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.lifecycle import (
-    CLAIM,
     MEMBER,
     SEND,
     Answer,
-    ClaimEvent,
-    ClaimState,
     FailureCause,
     Lifecycle,
     MemberEvent,
@@ -42,7 +39,6 @@ class Machine(NamedTuple):
 
 MACHINES = {
     "member": Machine(MemberState, MemberEvent, MEMBER, MemberState.NEW, frozenset({MemberState.CLOSED})),
-    "claim": Machine(ClaimState, ClaimEvent, CLAIM, ClaimState.FREE, frozenset({ClaimState.CLOSED})),
     "send": Machine(SendState, SendEvent, SEND, SendState.WAITING, frozenset({SendState.STORED, SendState.REFUSED})),
 }
 machines = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
@@ -102,21 +98,6 @@ def test_the_life_of_a_member(events: str, state: MemberState) -> None:
 @pytest.mark.parametrize(
     ("events", "state"),
     [
-        ("REGISTERED LENT REFUSED REGISTERED UNREGISTERED", ClaimState.CLOSED),
-        ("REGISTERED REFUSED", ClaimState.LOST),
-        ("REFUSED REGISTERED", ClaimState.HELD),
-        ("REGISTERED LENT REFUSED", ClaimState.LENT),
-        ("REGISTERED REFUSED LENT REGISTERED", ClaimState.HELD),
-    ],
-)
-def test_the_life_of_a_claim(events: str, state: ClaimState) -> None:
-    cycle = Lifecycle("claim", ClaimState.FREE, CLAIM)
-    assert [cycle.on(ClaimEvent[event]) for event in events.split()][-1] is state
-
-
-@pytest.mark.parametrize(
-    ("events", "state"),
-    [
         ("SENT FAILED SENT ACKNOWLEDGED", SendState.STORED),
         ("SENT REFUSED", SendState.REFUSED),
         ("REFUSED", SendState.REFUSED),
@@ -128,7 +109,7 @@ def test_the_life_of_a_sent_message(events: str, state: SendState) -> None:
 
 
 def test_the_repr_shows_the_state() -> None:
-    assert repr(Lifecycle("claim 1:demo:0", ClaimState.FREE, CLAIM)) == "<claim 1:demo:0 FREE>"
+    assert repr(Lifecycle("member spark_1", MemberState.NEW, MEMBER)) == "<member spark_1 NEW>"
 
 
 FAILED = {301, 403, 404, 410, 415, 419, 452, 500, 503, 510, 599, 201}

@@ -15,7 +15,6 @@ from tubemq_spark.source.option_parsers import EARLIEST, LATEST
 from tubemq_spark.source.range_planner import (
     ending_positions,
     lost_tails,
-    needs_earliest,
     ranges,
     starting_positions,
     tasks,
@@ -40,7 +39,7 @@ EARLIEST_OF = {A: 28, B: 0, C: 56}
     ],
 )
 def test_starting_positions(starting: Any, expected: dict[Partition, int]) -> None:
-    assert starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF if needs_earliest(starting) else {}) == expected
+    assert starting_positions(starting, GROUP_POSITIONS, EARLIEST_OF) == expected
 
 
 def test_group_beyond_the_end_begins_at_the_end() -> None:

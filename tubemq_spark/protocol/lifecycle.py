@@ -1,4 +1,4 @@
-"""State machines as tables: group membership at the master, partition claims at the brokers, and records to send.
+"""State machines as tables: group membership at the master, and records to send.
 
 Also what a failed send means: retry, unknown outcome, or refusal.
 """
@@ -60,33 +60,6 @@ MEMBER: Mapping[tuple[MemberState, MemberEvent], MemberState] = {
     **{(state, MemberEvent.REGISTERED): MemberState.REGISTERED for state in _REGISTRABLE},
     **{(state, MemberEvent.FORGOTTEN): MemberState.FORGOTTEN for state in _REGISTRABLE},
     (MemberState.REGISTERED, MemberEvent.ANSWERED): MemberState.REGISTERED,
-}
-
-
-class ClaimState(Enum):
-    """A claim on one partition, as the client that wants it sees it."""
-
-    FREE = auto()
-    HELD = auto()
-    LENT = auto()  # to the query's tasks, which claim it under their own client ids
-    LOST = auto()  # the broker forgot it (restart, expiry) or another client took it
-    CLOSED = auto()
-
-
-class ClaimEvent(Enum):
-    REGISTERED = auto()
-    LENT = auto()
-    REFUSED = auto()
-    UNREGISTERED = auto()
-
-
-_OPEN = (ClaimState.FREE, ClaimState.HELD, ClaimState.LENT, ClaimState.LOST)
-CLAIM: Mapping[tuple[ClaimState, ClaimEvent], ClaimState] = {
-    **{(state, ClaimEvent.UNREGISTERED): ClaimState.CLOSED for state in ClaimState},
-    **{(state, ClaimEvent.REGISTERED): ClaimState.HELD for state in _OPEN},
-    **{(state, ClaimEvent.LENT): ClaimState.LENT for state in _OPEN},  # FREE: the first batch after a restart
-    **{(state, ClaimEvent.REFUSED): state for state in _OPEN},  # LENT: a task holds it, as planned
-    (ClaimState.HELD, ClaimEvent.REFUSED): ClaimState.LOST,
 }
 
 

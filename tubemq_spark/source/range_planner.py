@@ -59,7 +59,8 @@ class OffsetResolver:
         options = self._options
         if options.starting_at is not None:
             return self.at_time(options.starting_at, partitions, claims)
-        earliest = claims.earliest(partitions) if needs_earliest(options.starting) else {}
+        needs_earliest = options.starting == "earliest" or isinstance(options.starting, dict)
+        earliest = claims.earliest(partitions) if needs_earliest else {}
         return starting_positions(options.starting, {p: claims.position(p) for p in partitions}, earliest)
 
     def ending(self, starts: Positions, claims: DriverClaims) -> dict[Partition, int]:
@@ -83,11 +84,6 @@ def read_status(options: SourceOptions) -> ReadStatus:
     """Return where brokers let a new group begin, so that its position is right from the start."""
     at_the_end = options.starting == "latest" and options.starting_at is None
     return ReadStatus.FROM_MAX if at_the_end else ReadStatus.NORMAL
-
-
-def needs_earliest(starting: Bound) -> bool:
-    """Return True if `starting_positions` needs the earliest positions."""
-    return starting == "earliest" or isinstance(starting, dict)
 
 
 def starting_positions(

@@ -20,8 +20,8 @@ NOON = 4 * 3600.0  # in GMT+8, on the first of January 1970
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_throttle, "_logged", set())
+def nothing_is_logged_yet() -> None:
+    fetch_throttle._log_once.cache_clear()
 
 
 class ClockFromNoon(ManualClock):
@@ -254,13 +254,6 @@ def test_a_server_cannot_make_a_reader_wait_for_days(demand: str, caplog: pytest
     assert "with waits of 2147484 s, of which 300 s are obeyed at a time" in record.message
     reader.advance(LONGEST)
     assert reader.wait == 0
-
-
-def test_the_record_of_logged_limits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_throttle, "_MAX_LOGGED", 10)
-    for number in range(100):
-        FetchThrottle(FlowRules(), filtered=False, where=str(number)).on_limited(300)
-    assert len(fetch_throttle._logged) <= 10
 
 
 # The log

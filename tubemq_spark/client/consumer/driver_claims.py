@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests, unwrap_seek
@@ -29,7 +30,6 @@ from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.errcode import ErrCode
-from tubemq_spark.protocol.lifecycle import CLAIM, ClaimEvent, ClaimState, Lifecycle
 from tubemq_spark.protocol.log_fingerprint import Store
 from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -39,11 +39,18 @@ _log = logging.getLogger(__name__)
 _UNKNOWN_POSITION = GroupPosition(-1, -1)
 
 
+class _State(Enum):
+    FREE = auto()  # never claimed
+    HELD = auto()
+    LENT = auto()  # to the query's tasks, which claim it under their own client ids
+    LOST = auto()  # the broker forgot it (restart, expiry) or another client took it
+
+
 @dataclass
 class _PartitionClaim:
     """The driver's claim on one partition, or its attempts to get one."""
 
-    life: Lifecycle[ClaimState, ClaimEvent]
+    state: _State = _State.FREE
     client_id: str = ""  # under which the driver holds the partition, or has lent it
     position: GroupPosition = _UNKNOWN_POSITION  # as the broker reported it last
     claimed_at: float = 0.0  # on the monotonic clock
@@ -56,14 +63,13 @@ class _PartitionClaim:
 
     @property
     def is_held(self) -> bool:
-        return self.life.state is ClaimState.HELD
+        return self.state is _State.HELD
 
     def on_acquired(self, client_id: str, position: GroupPosition, now: float) -> None:
-        was_lent = self.life.state is ClaimState.LENT  # then a task has verified the partition
+        was_lent = self.state is _State.LENT  # then a task has verified the partition
         self.is_doubtful = self.becomes_doubtful or (self.is_doubtful and not was_lent)
         self.becomes_doubtful = self.is_topic_unknown = False
-        self.life.on(ClaimEvent.REGISTERED)
-        self.client_id, self.position, self.claimed_at = client_id, position, now
+        self.state, self.client_id, self.position, self.claimed_at = _State.HELD, client_id, position, now
 
 
 class DriverClaims:
@@ -82,7 +88,7 @@ class DriverClaims:
         self._checks = 0  # how often the partitions were checked
 
     def __repr__(self) -> str:
-        states = [claim.life.state.name for claim in self._claims.values()]
+        states = [claim.state.name for claim in self._claims.values()]
         counts = {state: states.count(state) for state in sorted(set(states))}
         return f"<DriverClaims {self.claim} of group {self._session.group}: {counts}>"
 
@@ -165,7 +171,7 @@ class DriverClaims:
         """Claim all of `missing` once and remove the acquired ones. Return an error if a later attempt may succeed."""
         if self._stop_heartbeat is None:
             self._stop_heartbeat = HEARTBEAT.keep(self._send_heartbeats, self._settings.timings.heartbeat_period)
-        requests = self._requests()
+        requests = self.requests
         targets = [
             ClaimTarget(
                 requests,
@@ -212,9 +218,9 @@ class DriverClaims:
         what = f"asking for the beginnings of stores in group {self._session.group}"
         retries = Retries(_log, what, retry_for, clock=self._settings.clock)
         while True:
-            register = self._requests().register
+            register = self.requests.register
             requests = [
-                register(*self._place(partition), position)
+                register(*self.place(partition), position)
                 for partition in asked
                 for position in (0, self._claims[partition].position.group)
             ]
@@ -258,7 +264,7 @@ class DriverClaims:
         suspects = {partition for partition in held if self._claims[partition].is_suspect}
         for claim in self._claims.values():
             claim.is_suspect = False
-        if self._is_full_check_due(now):
+        if now - self._all_checked_at >= self._settings.timings.all_partitions_check:
             self._all_checked_at = now
             return set(held)
         stores: defaultdict[Store, list[Partition]] = defaultdict(list)
@@ -267,13 +273,10 @@ class DriverClaims:
         self._checks += 1
         return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
 
-    def _is_full_check_due(self, now: float) -> bool:
-        return now - self._all_checked_at >= self._settings.timings.all_partitions_check
-
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""
-        roll_back = self._requests().roll_back
-        requests = [roll_back(*self._place(partition)) for partition in partitions]
+        roll_back = self.requests.roll_back
+        requests = [roll_back(*self.place(partition)) for partition in partitions]
         ends: dict[Store, int] = {}
         lost: dict[Partition, int | None] = {}
         outcomes = zip(requests, send_requests(self._settings, requests), strict=True)
@@ -292,7 +295,7 @@ class DriverClaims:
                 )  # fmt: skip
             except TransportError as error:
                 _log.info("%s", error)
-                claim.life.on(ClaimEvent.REFUSED)
+                claim.state = _State.LOST
             lost[partition] = claim.position.group
         return ends, lost
 
@@ -301,7 +304,7 @@ class DriverClaims:
     def lend(self, partitions: Iterable[Partition]) -> None:
         """Let tasks take these partitions over."""
         for partition in partitions:
-            self._claim_on(partition).life.on(ClaimEvent.LENT)
+            self._claim_on(partition).state = _State.LENT
 
     def next_batch(self) -> ClaimId:
         """Return the claim from which the next batch's tasks derive theirs. The driver's later claims are newer."""
@@ -345,8 +348,8 @@ class DriverClaims:
             held = [(p, claim.client_id) for p, claim in self._claims.items() if claim.is_held and not claim.keep]
             held += [(p, claim.unanswered_id) for p, claim in self._claims.items() if claim.unanswered_id]
             # What was never acquired may be doubtful, and may be claimed later.
-            self._claims = {p: claim for p, claim in self._claims.items() if claim.life.state is ClaimState.FREE}
-        unregister = self._requests().unregister
+            self._claims = {p: claim for p, claim in self._claims.items() if claim.state is _State.FREE}
+        unregister = self.requests.unregister
         requests = [unregister(self._session.broker(partition), partition, name) for partition, name in held]
         send_requests(self._settings, requests, self._close_timeout)
 
@@ -356,10 +359,10 @@ class DriverClaims:
             for partition, claim in self._claims.items():
                 # A lent claim too, until a task takes the partition. From then on the broker's reply says that the
                 # driver does not hold it, which does no harm.
-                if claim.client_id and claim.life.state in (ClaimState.HELD, ClaimState.LENT):
+                if claim.client_id and claim.state in (_State.HELD, _State.LENT):
                     held.setdefault((self._session.broker(partition), claim.client_id), []).append(partition)
         settings = self._settings
-        heartbeat = self._requests().heartbeat
+        heartbeat = self.requests.heartbeat
         requests = [heartbeat(broker, client_id, partitions) for (broker, client_id), partitions in held.items()]
         outcomes = send_requests(settings, requests, min(settings.timings.reader_close_timeout, settings.rpc_timeout))
         for (broker, _), request, outcome in zip(held, requests, outcomes, strict=True):
@@ -376,15 +379,16 @@ class DriverClaims:
     def _close_timeout(self) -> float:
         return min(self._settings.timings.claims_close_timeout, self._settings.rpc_timeout)
 
-    def _place(self, partition: Partition) -> tuple[Broker, Partition, str]:
+    def place(self, partition: Partition) -> tuple[Broker, Partition, str]:
+        """Return what each request needs: the broker, the held partition and the client id."""
         return self._session.broker(partition), partition, self._claims[partition].client_id
 
     def _claim_on(self, partition: Partition) -> _PartitionClaim:
-        life = Lifecycle(f"the driver's claim on {partition}", ClaimState.FREE, CLAIM)
         with self._lock:
-            return self._claims.setdefault(partition, _PartitionClaim(life))
+            return self._claims.setdefault(partition, _PartitionClaim())
 
-    def _requests(self) -> GroupRequests:
+    @property
+    def requests(self) -> GroupRequests:
         return GroupRequests(self._settings, self._session.group, self._session.token)
 
     @staticmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.protocol import flow_rules as flow
@@ -19,8 +20,11 @@ _NEGLIGIBLE = 0.01  # seconds: a shorter wait is skipped (wire: RmtDataCache.rel
 _MIN_WAIT = 200  # ms after a 452; no rule has less, but a broker whose limit is 0 reports 0 to clients that escape it
 _MEBIBYTE = 1024 * 1024
 
-_MAX_LOGGED = 1000
-_logged: set[str] = set()  # a query has a new reader for each range, but each limit is logged once
+
+@lru_cache(maxsize=1000)
+def _log_once(level: int, text: str) -> None:
+    """Log each limit once: a query has a new reader for each range."""
+    _log.log(level, "%s", text)
 
 
 class FetchThrottle:
@@ -97,12 +101,7 @@ class FetchThrottle:
         if wait_ms > LONGEST_WAIT:
             what += f", with waits of {wait_ms / 1000:.0f} s, of which {LONGEST_WAIT / 1000:.0f} s are obeyed at a time"
             level = logging.WARNING
-        text = f"{self._where} is read more slowly, as the cluster demands: {what}, by the {rule}"
-        if text not in _logged:
-            if len(_logged) >= _MAX_LOGGED:
-                _logged.clear()
-            _logged.add(text)
-            _log.log(level, "%s", text)
+        _log_once(level, f"{self._where} is read more slowly, as the cluster demands: {what}, by the {rule}")
 
 
 class _DataBudget:

@@ -123,10 +123,11 @@ class Prober:
         claims know of.
         """
         counts: dict[Partition, MessageCount] = {}
+        roll_back, place = self.claims.requests.roll_back, self.claims.place
         for batch in write_batches(partitions):
             grown = {one.store for one, count in counts.items() if count.end != self.claims.position(one).end}
             requests = {
-                partition: [self.fetch(partition, escape=True), self._requests.roll_back(*self._held(partition))]
+                partition: [self.fetch(partition, escape=True), roll_back(*place(partition))]
                 for partition in batch
                 if partition.store not in grown
             }
@@ -144,7 +145,7 @@ class Prober:
     # Requests for partitions that are held; the time search sends them too
 
     def seek(self, partition: Partition, position: int, policy: int = READ_EVERYTHING) -> ServerRequest:
-        return self._requests.register(*self._held(partition), position, policy=policy)
+        return self.claims.requests.register(*self.claims.place(partition), position, policy=policy)
 
     def seek_back(self, partition: Partition) -> ServerRequest:
         """Return a seek to the group's position, which must be the last request of each probe."""
@@ -152,21 +153,12 @@ class Prober:
 
     def fetch(self, partition: Partition, *, escape: bool) -> ServerRequest:
         """Return a fetch from the cursor; with `escape` the broker does not count it against the group's rate limit."""
-        return self._requests.fetch(*self._held(partition), escape=escape)
+        return self.claims.requests.fetch(*self.claims.place(partition), escape=escape)
 
     def exchange(self, requests: Mapping[Partition, Sequence[ServerRequest]]) -> dict[Partition, list[Exchange]]:
         """Send all requests in one write for each broker; return each of them with its outcome."""
         outcomes = iter(send_requests(self.session.settings, [one for several in requests.values() for one in several]))
         return {partition: [(one, next(outcomes)) for one in several] for partition, several in requests.items()}
-
-    @property
-    def _requests(self) -> GroupRequests:
-        return GroupRequests(self.session.settings, self.session.group, self.session.token)
-
-    def _held(self, partition: Partition) -> tuple[Broker, Partition, str]:
-        client_id = self.claims.client_id(partition)
-        assert client_id is not None, f"{partition} is not held"
-        return self.session.broker(partition), partition, client_id
 
     def _attempt(
         self, places: Iterable[PartitionPosition], fetches: int
