@@ -9,7 +9,7 @@ import pytest
 from tests.source_options.conftest import Start
 from tests.without_spark.source import GROUP, UNIT, Stream, bodies, fill, read_batch
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.protocol import time_search
+from tubemq_spark.protocol import index_search
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
 
 # Positions
@@ -182,7 +182,7 @@ def test_search_for_a_time_gives_up_in_a_topic_without_times(
     start: Start, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a week of messages would be read twice within the first `latestOffset`."""
-    monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
+    monkeypatch.setattr(index_search, "MOST_UNTIMED", 300)
     tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
     fill(tubemq, "t", 2000)
     given = {"startingTimestamp": "2026-01-01T12:00:00Z"}

@@ -12,7 +12,7 @@ from tests.testing import raw
 from tests.without_spark.source import Stream, bodies, fill, options, read, read_batch, stored, where
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError, ProtocolError
-from tubemq_spark.protocol import time_search
+from tubemq_spark.protocol import index_search
 from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -169,7 +169,7 @@ def test_conditions_on_times_reduce_what_is_read(start: Start, condition: Filter
 def test_conditions_on_times_reduce_nothing_without_times(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(time_search, "MOST_UNTIMED", 300)
+    monkeypatch.setattr(index_search, "MOST_UNTIMED", 300)
     tubemq = start({"t": 1}, config=ServerConfig(mem_cache_msg_count=100))
     fill(tubemq, "t", 2000)
     source = TubeMQDataSource(options(tubemq, "t", pushFilters="true"))

@@ -98,7 +98,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing | None = None) -> li
             for partition in taken:
                 snapshots[partition] = PartitionSnapshot(
                     session.broker(partition),
-                    verify=claims.is_doubtful(partition),
+                    is_doubtful=claims.is_doubtful(partition),
                     group_position=claims.position(partition).group,
                     flow_rules=session.flow_rules,
                 )

@@ -214,7 +214,7 @@ class MicroBatchPlanner:
             partition: PartitionSnapshot(
                 self._session.broker(partition),
                 claims.client_id(partition),
-                verify=claims.is_doubtful(partition),
+                is_doubtful=claims.is_doubtful(partition),
                 group_position=group_positions.get(partition),
                 flow_rules=self._session.flow_rules,
             )

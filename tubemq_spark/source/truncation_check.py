@@ -18,9 +18,9 @@ from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeR
 from tubemq_spark.client.consumer.time_search import run_searches
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.index_search import Search
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.protocol.time_search import Search
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges
 

@@ -49,13 +49,13 @@ class Scene:
         *,
         group_position: int | None = None,
         is_first: bool = True,
-        verify: bool = False,
+        is_doubtful: bool = False,
         previous: str | None = None,
     ) -> Generator[FetchedBatch, None, None]:
         """One that waits for nobody but siblings."""
         wanted = reading.wanted(self.cluster, HERE, self.start, self.end)
         snapshot = reading.snapshot(self.cluster, HERE, previous)
-        snapshot = replace(snapshot, group_position=group_position, verify=verify)
+        snapshot = replace(snapshot, group_position=group_position, is_doubtful=is_doubtful)
         return PartitionReader(
             settings(self.cluster, clock=self.clock),
             GROUP,
@@ -269,7 +269,9 @@ def test_a_fetch_of_a_killed_task_that_ends_late_loses_nothing(scene: Scene, way
         lender = driver.client_id(HERE)
         driver.lend([HERE])
         task = replace(driver.next_batch(), task=1, stage=8, attempt=9)
-        noticed += exactly_or_not_at_all(scene, scene.reader(task, verify=driver.is_doubtful(HERE), previous=lender))
+        noticed += exactly_or_not_at_all(
+            scene, scene.reader(task, is_doubtful=driver.is_doubtful(HERE), previous=lender)
+        )
         driver.take({HERE: None})
         assert not driver.is_doubtful(HERE)
         driver.release()

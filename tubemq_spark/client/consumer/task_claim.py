@@ -104,7 +104,7 @@ class TaskClaim:
         self.locator = locator
         self.client_id = str(claim)
         self.is_held = False
-        self.is_doubtful = snapshot.verify
+        self.is_doubtful = snapshot.is_doubtful
         self.same_broker = False
         self.proven_at = 0.0  # when the last request was sent whose reply proves the claim, on the monotonic clock
         self._acquirer = ClaimAcquirer(requests.settings, requests.group, claim, claim_timeout, reads_next=True)

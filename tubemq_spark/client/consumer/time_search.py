@@ -1,6 +1,6 @@
 """Finds positions by time in partitions that the driver holds (offsets for times, as Kafka clients call it).
 
-`protocol.time_search` explains what such a position means and decides where to probe next. Here the probes are sent,
+`protocol.index_search` explains what such a position means and decides where to probe next. Here the probes are sent,
 those of many partitions together. A binary search takes O(log n) probes among n entries if the messages have times.
 Stretches without times are read once or twice, several fetches a probe.
 """
@@ -19,9 +19,9 @@ from tubemq_spark.client.outage_log import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
 from tubemq_spark.protocol.flow_rules import LONGEST_WAIT
+from tubemq_spark.protocol.index_search import Payload, Reply, Search, time_in, whole_minute
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
-from tubemq_spark.protocol.time_search import Payload, Reply, Search, time_in, whole_minute
 
 _log = logging.getLogger(__name__)
 

@@ -85,10 +85,10 @@ class SocketStream:
 
     @property
     def delivered(self) -> int:
-        """How many queued bytes the peer's host has acknowledged, as far as the operating system tells; else how many
+        """How many queued bytes the peer's host has received, as far as the operating system tells; else how many
         the system has taken. With TLS it may be slightly less while more bytes are in flight.
         """
-        return self._sent - (0 if self.closed else _unacknowledged(self.socket))
+        return self._sent - (0 if self.closed else _not_received(self.socket))
 
     @property
     def last_bytes(self) -> memoryview:
@@ -211,7 +211,7 @@ class Connection:
 
     @property
     def delivered(self) -> int:
-        """How many of these bytes the peer's host has acknowledged, see `SocketStream.delivered`."""
+        """How many of these bytes the peer's host has received, see `SocketStream.delivered`."""
         return self._stream.delivered
 
     def submit(self, service: ServiceType, method: Method, message: Message, timeout: float) -> int:
@@ -386,8 +386,8 @@ def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
         selector.select(seconds)
 
 
-def _unacknowledged(opened: socket.socket) -> int:
-    """Return how many bytes the system has taken and the peer's host has not acknowledged."""
+def _not_received(opened: socket.socket) -> int:
+    """Return how many bytes the system has taken and the peer's host has not received, by its TCP."""
     if sys.platform == "win32":
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Finds the first message of a partition that is not earlier than a moment, by binary search over the index.
+"""Binary search over the index: finds the first message of a partition that is not earlier than a moment.
 
 TubeMQ cannot look up offsets by time. The only time that a message has is its attribute `$msgTime$`, which a client
 sees when it reads the message. So a search probes: a seek and one fetch or more at a position. The first message with a

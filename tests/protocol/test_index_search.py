@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.simulated_store import UNIT, Fetched, Limits, Message, SimulatedStore
-from tubemq_spark.protocol import time_search
+from tubemq_spark.protocol import index_search
 from tubemq_spark.protocol.errcode import NotFound
 from tubemq_spark.protocol.fetched_batch import StoredMessage, key_of
+from tubemq_spark.protocol.index_search import NEIGHBOURHOOD, Reply, Search, time_in, whole_minute
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
-from tubemq_spark.protocol.time_search import NEIGHBOURHOOD, Reply, Search, time_in, whole_minute
 
 OURS, OTHERS = 7, 8
 MINUTE = 60_000_000
@@ -159,7 +159,7 @@ def probe_all(timed: TimedStore, search: Search) -> None:
 def test_a_search_gives_up_before_it_has_read_a_whole_store_without_times(
     share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_search, "MOST_UNTIMED", 2_000)
+    monkeypatch.setattr(index_search, "MOST_UNTIMED", 2_000)
     timed = spread(60_000, share, untimed=range(60_000), per_fetch=300)
     search = Search(0, 0, timed.end, timed.time_of)
     probe_all(timed, search)
@@ -171,7 +171,7 @@ def test_a_search_gives_up_before_it_has_read_a_whole_store_without_times(
 
 
 def test_a_search_samples_the_whole_store_before_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_search, "MOST_UNTIMED", 2_000)
+    monkeypatch.setattr(index_search, "MOST_UNTIMED", 2_000)
     timed = spread(40_000, 1, untimed=range(2_000, 38_000))
     assert timed.search(38) == timed.expected(38) == 38_000 * UNIT
 
