@@ -131,7 +131,7 @@ def _send_once(settings: ClientSettings, requests: Sequence[ServerRequest], time
                 except (TransportError, ProtocolError) as error:
                     broken[request.address] = error
             serials.append(serial_no)
-        for address, connection in connections.items():
+        for address, connection in connections.items() if len(connections) > 1 else ():  # `reply` writes, too
             try:
                 connection.flush()
             except (TransportError, ProtocolError) as error:
