@@ -57,11 +57,6 @@ def test_looks_for_the_last_delivered_message(
     assert [log.still_has_last(begin, messages(*ids)) for begin, ids in replies] == found
 
 
-def test_a_batch_before_an_index() -> None:
-    assert ids_of([batch(1, 2, 3).before(2)]) == [1, 2]
-    assert batch(1, 2, 3).before(2).positions == range(0, 56, 28)
-
-
 def test_the_index_of_a_message() -> None:
     assert index_of(messages(2)[0], messages(1, 2)) == 1
     assert index_of(messages(9)[0], messages(1, 2)) == 2

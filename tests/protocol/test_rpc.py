@@ -31,10 +31,9 @@ def test_encodes_requests_for_the_server(framing: Framing) -> None:
 def test_matches_replies_to_requests_in_any_order(framing: Framing, order: list[int]) -> None:
     rpc = RpcProtocol(framing)
     numbers = [rpc.request(request(method))[0] for method in range(len(order))]
-    assert len(set(numbers)) == len(order) == rpc.unanswered
+    assert len(set(numbers)) == len(order)
     wire = b"".join(reply_frame(numbers[n], Response(n, b"%d" % n), framing) for n in order)
     assert rpc.receive(wire) == [(numbers[n], Response(n, b"%d" % n)) for n in order]
-    assert rpc.unanswered == 0
 
 
 def test_a_failure_can_reply_to_any_method() -> None:
@@ -93,5 +92,4 @@ def test_a_request_that_is_too_long_stays_unsent() -> None:
     rpc = RpcProtocol(Framing.PREFIXED)
     with pytest.raises(ProtocolError, match="prefixed framing"):
         rpc.request(request(data=bytes(6 * 1024 * 1024)))
-    assert rpc.unanswered == 0
     assert rpc.request(request())[0] == 1

@@ -253,7 +253,10 @@ class _Parts:
         self._at = start
 
     def next(self, kind: type[M]) -> M:
-        size = self._varint(kind)
+        try:
+            size, self._at = _read_varint(self._body, self._at)
+        except IndexError:
+            raise ProtocolError(f"an envelope ends before the length of its {kind.__name__}") from EOFError()
         end = self._at + size
         if end > len(self._body):
             cause = EOFError() if size <= _MAX_INT32 else None  # Java reads a larger length as a negative one
@@ -261,14 +264,3 @@ class _Parts:
         data = self._body[self._at : end]
         self._at = end
         return parse(kind, data)
-
-    def _varint(self, kind: type[Message]) -> int:
-        value = shift = 0
-        while shift < 35 and self._at < len(self._body):
-            byte = self._body[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise ProtocolError(f"an envelope ends before the length of its {kind.__name__}") from EOFError()

@@ -8,7 +8,7 @@ at the same counts has met all delivered messages, and no others between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
@@ -33,11 +33,6 @@ class FetchedBatch:
     positions: Sequence[int] | None
     begin: int
     end: int
-
-    def before(self, index: int) -> FetchedBatch:
-        """Return the batch without the messages from `index` on."""
-        positions = None if self.positions is None else self.positions[:index]
-        return replace(self, messages=self.messages[:index], positions=positions)
 
 
 class DeliveredBatch(NamedTuple):

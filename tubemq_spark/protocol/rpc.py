@@ -25,10 +25,6 @@ class RpcProtocol:
         self._methods: dict[int, int] = {}
         self._failure: str | None = None
 
-    @property
-    def unanswered(self) -> int:
-        return len(self._methods)
-
     def request(self, request: Request) -> tuple[int, bytes]:
         serial_no = (self._last_serial_no + 1) & _SERIAL_NO_MASK
         data = encode_frame(serial_no, encode_request(request), self._framing)

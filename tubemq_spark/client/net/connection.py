@@ -63,7 +63,7 @@ class SocketStream:
         self._sent = 0  # bytes that the operating system has taken
         self._to_write: deque[bytes] = deque()
         self._written = 0  # bytes of the first buffer in `_to_write`
-        self._chunk = memoryview(bytearray(_READ_SIZE))
+        self.last_bytes = memoryview(bytearray(_READ_SIZE))  # of the last read, with unspecified bytes behind them
         # A shorter read has emptied a plain socket. TLS returns its records one by one, and they are short.
         self._full_read = 0 if self.is_tls else _READ_SIZE
         self._selector = selectors.DefaultSelector()
@@ -89,11 +89,6 @@ class SocketStream:
         the system has taken. With TLS it may be slightly less while more bytes are in flight.
         """
         return self._sent - (0 if self.closed else _not_received(self.socket))
-
-    @property
-    def last_bytes(self) -> memoryview:
-        """The bytes of the last read, with unspecified bytes behind them."""
-        return self._chunk
 
     def queue(self, data: bytes) -> None:
         self._to_write.append(data)
@@ -154,13 +149,13 @@ class SocketStream:
     def _read(self, receive: Callable[[memoryview], None]) -> None:
         while True:
             try:
-                size = self.socket.recv_into(self._chunk)
+                size = self.socket.recv_into(self.last_bytes)
             except BlockingIOError:
                 return
             if size == 0:
                 raise ConnectionError("the peer closed it")
             self.received += size
-            receive(self._chunk[:size])
+            receive(self.last_bytes[:size])
             if size < self._full_read:
                 return
 
