@@ -273,7 +273,7 @@ def test_pages_name_files_that_exist(page: str) -> None:
         ("fenc(e|ing)", "tubemq_spark.protocol.claim_id"),
         ("partitioner", "tubemq_spark.client.producer.partitioner"),
         ("rate limit", "tubemq_spark.source.rate_limit"),
-        ("retr(y|ies)", "tubemq_spark.client.backoff"),
+        ("retr(y|ies)", "tubemq_spark.client.retries"),
         ("truncation", "tubemq_spark.source.truncation_check"),
     ],
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.engine import Query, fill, options, stored
-from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.source.batch import plan_batch

@@ -13,7 +13,7 @@ import pytest
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import UNIT, Stream, bodies, fill, read_batch, stored, where
-from tubemq_spark.client.backoff import RetryBackoff
+from tubemq_spark.client.retries import RetryBackoff
 from tubemq_spark.errors import ConfigError, DataLossError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ

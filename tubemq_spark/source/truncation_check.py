@@ -13,9 +13,9 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
+from tubemq_spark.client.retries import RetryBackoff
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search

@@ -12,8 +12,8 @@ from tests.clusters.embedded import EmbeddedCluster, embedded_cluster
 from tests.real.topics import TopicSpec
 from tests.sending import bodies_in, counted, settings
 from tubemq_spark.client.cluster.deployed_topics import layouts_of
-from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.errors import ConfigError, TransportError
 

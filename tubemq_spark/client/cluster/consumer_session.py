@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession
+from tubemq_spark.client.retries import RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method

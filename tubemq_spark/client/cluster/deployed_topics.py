@@ -12,12 +12,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tubemq_spark.client.backoff import Deadline, delays
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.cluster.producer_session import NotListedError, ProducerSession
 from tubemq_spark.client.net.pool import POOL
-from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.process_caches import close_with_servers
+from tubemq_spark.client.retries import OUTAGES, Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import AuthError, ConfigError, ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.metadata import Partition, TopicOnBroker

@@ -21,7 +21,7 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, TopicRegistry
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
-from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization

@@ -15,8 +15,8 @@ from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.connect_attempt import ConnectAttempts
-from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TubeMQError
 from tubemq_spark.protocol.circuit_breaker import FailureStats, breaker_states, partition_breaker_state

@@ -39,12 +39,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.master_client import new_client_id
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.consumer.claim_acquirer import ClaimTarget, GroupPosition, send_claims
-from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.retries import OUTAGES, RetryBackoff
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.metadata import Partition

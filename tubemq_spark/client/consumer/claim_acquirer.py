@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tubemq_spark.client.backoff import Deadline, delays
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in

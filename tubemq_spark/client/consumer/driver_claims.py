@@ -25,7 +25,7 @@ from tubemq_spark.client.consumer.broker_requests import GroupRequests, unwrap_s
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
-from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId
 from tubemq_spark.protocol.constants import ReadStatus

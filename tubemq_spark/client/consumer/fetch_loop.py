@@ -16,7 +16,7 @@ from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedE
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.pool import POOL
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
-from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, ServerError, TransportError
 from tubemq_spark.protocol.constants import READ_FILES

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.broker_requests import Exchange, GroupRequests, unwrap_seek
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.retries import RetryBackoff
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING, READ_FILES
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind

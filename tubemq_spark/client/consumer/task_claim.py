@@ -16,7 +16,7 @@ from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarg
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
-from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import FencedError, TransportError, TubeMQError
 from tubemq_spark.peer_text import shown

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from tubemq_spark.client.consumer.broker_requests import Exchange
 from tubemq_spark.client.consumer.probe import Prober, write_batches
 from tubemq_spark.client.net.rpc import ServerRequest, unwrap_reply
-from tubemq_spark.client.outage_log import Retries
+from tubemq_spark.client.retries import Retries
 from tubemq_spark.errors import NoTimesError, TransportError
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, error_for_code, not_found_kind, reaction_to
 from tubemq_spark.protocol.flow_rules import LONGEST_WAIT

@@ -17,10 +17,10 @@ from contextlib import suppress
 
 from google.protobuf.message import Message
 
-from tubemq_spark.client.backoff import Deadline
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.net.open_socket import TlsSocket, open_socket, reason_of
 from tubemq_spark.client.process_caches import close_with_servers
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 from tubemq_spark.client.tls import TlsSettings
 from tubemq_spark.errors import ProtocolError, TransportError

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from tubemq_spark.client.backoff import Deadline
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import ClientContext, TlsSettings, openssl_reason, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError

@@ -18,13 +18,13 @@ from types import TracebackType
 
 from tubemq_spark.client.cluster.deployed_topics import AwayError
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
-from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
 from tubemq_spark.client.producer.send_queue import MAX_BYTES, PendingRecord, RecordId, RecordMetadata, SendQueue
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN

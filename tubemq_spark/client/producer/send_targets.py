@@ -7,7 +7,7 @@ import logging
 from tubemq_spark.client.cluster.deployed_topics import add_topics, has_partition, is_away
 from tubemq_spark.client.cluster.producer_session import ProducerSession
 from tubemq_spark.client.cluster.session_pool import MASTER
-from tubemq_spark.client.outage_log import OUTAGES
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.message import encode_target
 from tubemq_spark.protocol.metadata import Partition

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tubemq_spark.client.outage_log import OUTAGES
 from tubemq_spark.client.producer.send_queue import PendingRecord, RecordId, RecordMetadata
+from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.lifecycle import SendState

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.clocks import ManualClock
-from tubemq_spark.client.outage_log import OutageLog
+from tubemq_spark.client.retries import OutageLog
 
 LOG = logging.getLogger("tubemq_spark.test")
 

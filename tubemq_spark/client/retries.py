@@ -1,6 +1,7 @@
-"""Rate-limited warnings about outages: a few for each outage, however many tasks and threads retry meanwhile.
+"""Retries: how long to wait between attempts, when to stop, and warnings about outages.
 
-The first warning comes when an outage has lasted 5 s, then one comes each minute. All threads of a process share them.
+Warnings are few for each outage, however many tasks and threads retry meanwhile: the first comes when it has lasted
+5 s, then one comes each minute. All threads of a process share them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,66 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
-from tubemq_spark.client.backoff import RetryBackoff
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
+
+
+def delays(first: float = 0.05, ceiling: float = 1.0) -> Iterator[float]:
+    """Yield the seconds to wait before each next attempt, doubling up to `ceiling`. The caller sleeps."""
+    delay = first
+    while True:
+        yield delay
+        delay = min(2 * delay, ceiling)
+
+
+class Deadline:
+    """A point in time, `seconds` from now."""
+
+    def __init__(self, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self._end - self._clock.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self._clock.monotonic() >= self._end
+
+    def pause(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until the deadline if that comes first."""
+        self._clock.sleep(min(seconds, max(self.left, 0.001)))
+
+
+class RetryBackoff:
+    """Pauses between attempts that grow, until `seconds` have passed without progress."""
+
+    def __init__(self, seconds: float, first: float = 0.05, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._seconds, self._first, self._clock = seconds, first, clock
+        self._since = clock.monotonic()  # the last progress
+        self._delays = delays(first)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the retries end, never negative."""
+        return max(0.0, self._since + self._seconds - self._clock.monotonic())
+
+    def progress(self) -> None:
+        """Start the time and the pauses again, because an attempt got further than the ones before."""
+        self._since = self._clock.monotonic()
+        self._delays = delays(self._first)
+
+    def pause(self, at_least: float = 0.0) -> bool:
+        """Sleep before the next attempt and return True, or return False at once if the time is over."""
+        if left := self.left:
+            self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
+        return left > 0
 
 
 @dataclass
