@@ -38,7 +38,6 @@ _OF_CERTIFICATE: Mapping[int, str] = {
 }
 _OF_AUTHORITY = "name the file of the authority that signed it in option 'tubemq.tls.ca'"
 
-_ENABLE_COMMON = "have the server's operator enable TLS 1.2 or 1.3 with a cipher that this machine's OpenSSL has"
 _GIVE_CERTIFICATE = "give a certificate that the server trusts in options 'tubemq.tls.cert' and 'tubemq.tls.key'"
 
 # Words in OpenSSL's reasons.
@@ -128,8 +127,13 @@ def _handshake(secure: TlsSocket, address: Address, seconds: float) -> None:
         raise ConnectionError(f"the peer closed it in the TLS handshake. {_CHECK_PORT}") from None
     except ssl.SSLError as cause:
         reason = cause.reason or ""
-        if _is_mismatch(reason, has_cipher=secure.cipher() is not None):
-            raise ProtocolError(f"cannot connect to {address}: {_mismatch(reason)}") from None
+        has_cipher = secure.cipher() is not None  # else the server refused before it chose one
+        if any(word in reason for word in _NOTHING_IN_COMMON) or ("HANDSHAKE_FAILURE" in reason and not has_cipher):
+            raise ProtocolError(
+                f"cannot connect to {address}: the server and this client have no version or cipher of TLS in common "
+                f"({_words(reason)}); have the server's operator enable TLS 1.2 or 1.3 with a cipher that this "
+                "machine's OpenSSL has"
+            ) from None
         if "ALERT" in reason:
             raise ConnectionError(_failure(cause, secure.context)) from None
         raise ProtocolError(f"{address} does not speak TLS ({openssl_reason(cause)}). {_CHECK_PORT}") from None
@@ -140,15 +144,6 @@ def _failure(cause: ssl.SSLError, context: ssl.SSLContext) -> str:
         return f"TLS failed ({openssl_reason(cause)})"
     shows_certificate = isinstance(context, ClientContext) and context.shows_certificate
     return _refusal(cause.reason, shows_certificate=shows_certificate)
-
-
-def _is_mismatch(reason: str, *, has_cipher: bool) -> bool:
-    """Return True if both sides have no version or cipher in common. `has_cipher`: the server has chosen a cipher."""
-    return any(word in reason for word in _NOTHING_IN_COMMON) or ("HANDSHAKE_FAILURE" in reason and not has_cipher)
-
-
-def _mismatch(reason: str) -> str:
-    return f"the server and this client have no version or cipher of TLS in common ({_words(reason)}); {_ENABLE_COMMON}"
 
 
 def _refusal(reason: str, *, shows_certificate: bool) -> str:
