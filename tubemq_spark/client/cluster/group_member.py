@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -33,18 +33,14 @@ class GroupMember:
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
-@contextmanager
-def joined(settings: ClientSettings, member: GroupMember) -> Iterator[ConsumerSession]:
-    """Join the group, and leave it at the end. The session has the visit token and the brokers.
+def _ask(settings: ClientSettings, member: GroupMember) -> ConsumerSession:
+    """Join the group and leave it. Return the closed session, which has the visit token and the brokers.
 
     Ask each master once at most. Raises as `ConsumerSession.register` does.
     """
-    session = ConsumerSession(settings, member.group, member.topics, member.filters)
-    try:
+    with closing(ConsumerSession(settings, member.group, member.topics, member.filters)) as session:
         session.register_once()
-        yield session
-    finally:
-        session.close()
+        return session
 
 
 @lru_cache(maxsize=100)  # a process uses few at a time
@@ -54,12 +50,7 @@ def planned_token(settings: ClientSettings, member: GroupMember, token: int) -> 
     If a broker refuses the token, this process joins the group for a new one. All tasks that were planned with the
     refused token then use the new one.
     """
-
-    def ask() -> int:
-        with joined(settings, member) as session:
-            return session.visit_token
-
-    return VisitToken(ask, token)
+    return VisitToken(lambda: _ask(settings, member).visit_token, token)
 
 
 def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker) -> Broker:
@@ -70,8 +61,7 @@ def current_broker(settings: ClientSettings, member: GroupMember, broker: Broker
         asked_at, listed = _listed.get((settings, member), (float("-inf"), {}))
         if settings.clock.monotonic() - asked_at > settings.timings.moved_broker_ask_again:
             try:
-                with joined(settings, member) as session:
-                    listed = dict(session.cluster.brokers)
+                listed = dict(_ask(settings, member).cluster.brokers)
             except TubeMQError as error:
                 _log.info("the master does not tell where brokers are: %s", error)
                 listed = {}
