@@ -1,10 +1,20 @@
-"""Tests of the claim of a task: when it asks for the new address of its broker."""
+"""Tests of the claim of a task: it comes with the first seek, and the reader looks for a broker that has moved."""
 
 from __future__ import annotations
 
+import socket
+
+import pytest
+
 from tests.clocks import ManualClock
+from tests.peers import Peer, requests
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
 from tubemq_spark.client.consumer.task_claim import BrokerLocator
 from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import TransportError
+from tubemq_spark.protocol.claim_id import ClaimId
+from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 
 OLD, NEW = Broker(1, Address("old", 8123)), Broker(1, Address("new", 8123))
@@ -30,3 +40,28 @@ def test_a_short_outage_asks_for_no_address_and_a_longer_one_does() -> None:
     locator.on_failed()
     assert asked == [OLD]
     assert locator.where == f"1:demo:0 at {NEW}"
+
+
+@pytest.mark.parametrize("previous", [None, "driver"])
+def test_the_first_fetch_does_not_wait_for_the_reply_to_the_claim(previous: str | None) -> None:
+    """The broker answers nothing. It hangs up when the fetch has come."""
+    methods: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        for _, request in requests(connection):
+            methods.append(request.method)
+            if request.method == Method.GET_MESSAGE:
+                return
+
+    with Peer(serve) as peer:
+        reader = PartitionReader(
+            ClientSettings((), framing=Framing.STANDARD, retry_for=0.0, rpc_timeout=5.0),
+            "g",
+            ClaimId("query", run=1, batch=1, task=0),
+            RangeToRead(Partition(1, "demo", 0), 0, 280, owns_store=True),
+            PartitionSnapshot(Broker(1, peer.address), previous),
+        )
+        with pytest.raises(TransportError):
+            list(reader.batches())
+    release = [Method.PARTITION_REGISTER] if previous else []
+    assert methods == [*release, Method.PARTITION_REGISTER, Method.GET_MESSAGE]
