@@ -97,7 +97,7 @@ class SocketStream:
     def exchange(self, wait: float, receive: Callable[[memoryview], None]) -> None:
         """Write and read once, after waiting up to `wait` seconds until either is possible. Pass bytes to `receive`."""
         try:
-            self._write()
+            self.write()
         except OSError:
             self._read(receive)  # the peer may have sent a reply before it broke the connection
             raise
@@ -121,8 +121,8 @@ class SocketStream:
         self.socket.close()
         self._to_write.clear()
 
-    def _write(self) -> None:
-        """Write as much as possible without waiting."""
+    def write(self) -> bool:
+        """Write as much as possible without waiting. Return True if the send buffer is empty now."""
         while self._to_write:
             if len(self._to_write) > 1 and len(self._to_write[0]) < _WRITE_SIZE:
                 self._gather()
@@ -130,12 +130,13 @@ class SocketStream:
             try:
                 written = self.socket.send(data)
             except BlockingIOError:
-                return
+                return False
             self._written += written
             self._sent += written
             if self._written == len(self._to_write[0]):
                 self._to_write.popleft()
                 self._written = 0
+        return True
 
     def _gather(self) -> None:
         """Join small buffers, because one write costs more than copying them."""
