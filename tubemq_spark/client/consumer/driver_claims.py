@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -88,8 +88,7 @@ class DriverClaims:
         self._checks = 0  # how often the partitions were checked
 
     def __repr__(self) -> str:
-        states = [claim.state.name for claim in self._claims.values()]
-        counts = {state: states.count(state) for state in sorted(set(states))}
+        counts = dict(sorted(Counter(claim.state.name for claim in self._claims.values()).items()))
         return f"<DriverClaims {self.claim} of group {self._session.group}: {counts}>"
 
     def holds(self, partition: Partition) -> bool:
@@ -264,7 +263,7 @@ class DriverClaims:
         suspects = {partition for partition in held if self._claims[partition].is_suspect}
         for claim in self._claims.values():
             claim.is_suspect = False
-        if now - self._all_checked_at >= self._settings.timings.all_partitions_check:
+        if self._is_full_check_due(now):
             self._all_checked_at = now
             return set(held)
         stores: defaultdict[Store, list[Partition]] = defaultdict(list)
@@ -273,10 +272,12 @@ class DriverClaims:
         self._checks += 1
         return {partitions[self._checks % len(partitions)] for partitions in stores.values()} | suspects
 
+    def _is_full_check_due(self, now: float) -> bool:
+        return now - self._all_checked_at >= self._settings.timings.all_partitions_check
+
     def _check(self, partitions: Sequence[Partition]) -> tuple[dict[Store, int], dict[Partition, int | None]]:
         """Return the ends of the partitions' stores, and the partitions that must be claimed again, with positions."""
-        roll_back = self.requests.roll_back
-        requests = [roll_back(*self.place(partition)) for partition in partitions]
+        requests = [self.requests.roll_back(*self.place(partition)) for partition in partitions]
         ends: dict[Store, int] = {}
         lost: dict[Partition, int | None] = {}
         outcomes = zip(requests, send_requests(self._settings, requests), strict=True)
@@ -349,8 +350,8 @@ class DriverClaims:
             held += [(p, claim.unanswered_id) for p, claim in self._claims.items() if claim.unanswered_id]
             # What was never acquired may be doubtful, and may be claimed later.
             self._claims = {p: claim for p, claim in self._claims.items() if claim.state is _State.FREE}
-        unregister = self.requests.unregister
-        requests = [unregister(self._session.broker(partition), partition, name) for partition, name in held]
+        broker, unregister = self._session.broker, self.requests.unregister
+        requests = [unregister(broker(partition), partition, name) for partition, name in held]
         send_requests(self._settings, requests, self._close_timeout)
 
     def _send_heartbeats(self) -> None:
