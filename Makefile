@@ -54,6 +54,15 @@ format: $(STAMP)  ## put imports and layout right
 	$(PY) -m ruff check --select I --fix .
 	$(PY) -m ruff format .
 
+.PHONY: site site-serve
+check: site
+
+site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again when a page changes
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --strict
+
 bench: $(STAMP) java  ## our read and write rates beside the official Java client's
 	$(PY) benchmarks/read.py
 	$(PY) benchmarks/write.py
@@ -64,7 +73,7 @@ real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a P
 proto: $(STAMP)  ## generate tubemq_spark/protocol/pb from proto/
 	$(PY) scripts/generate_proto.py
 
-docs: $(STAMP)  ## write docs/options.md from the declared options
+docs: $(STAMP)  ## write the pages of docs/ and the module that are made from the code
 	$(PY) scripts/generate_docs.py
 
 java:

@@ -1,22 +1,23 @@
-"""Write docs/options.md from the declared options: `python scripts/generate_docs.py`.
+"""Write the pages and the module that are made from the code: `python scripts/generate_docs.py`.
 
-`--check` writes nothing: it prints the difference and returns status 1 if the file is out of date.
+`--check` writes nothing: it prints the difference and returns status 1 if one is out of date.
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from scripts import api_reference, columns_reference
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
 from tubemq_spark.source.options import SOURCE_OPTIONS
 
-FILE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+ROOT = Path(__file__).resolve().parent.parent
 
 INTRODUCTION = """\
 # Options
@@ -74,23 +75,30 @@ def default(option: Option[Any]) -> str:
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
 
 
-def difference(new: str) -> Iterator[str]:
-    old = FILE.read_text(encoding="utf-8") if FILE.exists() else ""
-    return difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), "docs/options.md", "as declared"
-    )
+# By the file's path
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/options.md": document,
+    "docs/reference/api.md": api_reference.document,
+    "docs/reference/columns.md": columns_reference.document,
+}
+
+
+def difference(name: str, new: str) -> Iterator[str]:
+    file = ROOT / name
+    old = file.read_text(encoding="utf-8") if file.exists() else ""
+    return difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), name, "as declared")
 
 
 def main(arguments: list[str]) -> int:
-    text = document()
-    if arguments == ["--check"]:
-        found = "".join(difference(text))
-        if found:
-            print(f"{found}docs/options.md is out of date: run scripts/generate_docs.py")
-        return 1 if found else 0
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(text, encoding="utf-8")
-    return 0
+    status = 0
+    for name, page in PAGES.items():
+        text = page()
+        if arguments != ["--check"]:
+            (ROOT / name).write_text(text, encoding="utf-8")
+        elif found := "".join(difference(name, text)):
+            print(f"{found}{name} is out of date: run scripts/generate_docs.py")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

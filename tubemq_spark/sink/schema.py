@@ -105,6 +105,11 @@ class BadRowError(Exception):
 NOT_UTF8 = "it has bytes that are not UTF-8"
 
 
+def accepted_columns() -> Mapping[str, str]:
+    """Return the types of all columns that the sink takes, as texts for users; the last are for `inlongmsg`."""
+    return {name: expected for name, (expected, _) in {**_COLUMNS, **_INLONG_COLUMNS}.items()}
+
+
 def has_source_schema(names: Collection[str]) -> bool:
     """Return True if a frame with columns of these `names` has the source's own schema."""
     return not _ONLY_IN_SOURCE_SCHEMA.isdisjoint(names)

@@ -1,30 +1,22 @@
-"""The examples of the documentation run; those of README.md run in one Spark session."""
+"""The examples of README.md and docs/sink.md do what their text says; `test_pages.py` runs those of all pages."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.documentation.pages import RUN, Shell, blocks
+from tests.documentation.preparations import ADDRESS
 from tests.spark.queries import wait_for
 from tubemq_spark.client import forget_servers
 from tubemq_spark.testing import EmbeddedTubeMQ
-
-ROOT = Path(__file__).parents[2]
-
-
-def blocks(page: str) -> list[str]:
-    """Return the Python code of a page."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -36,37 +28,12 @@ def tubemq(spark: SparkSession) -> Iterator[EmbeddedTubeMQ]:
         forget_servers()
 
 
-class Shell:
-    """Runs blocks in one namespace, with the test's addresses and directories."""
-
-    def __init__(self, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> None:
-        self.names: dict[str, Any] = {"spark": spark}
-        self._tubemq = tubemq
-        self._folder = folder
-
-    def paste(self, block: str) -> None:
-        here = re.sub(r"master(-1)?:8715(,master-2:8715)?", self._tubemq.master, block)
-        here = re.sub(r"/(data|checkpoints)/", f"{self._folder}/", here)
-        exec(compile(here, "documentation", "exec"), self.names)
-
-    def run_tests_of(self, block: str) -> int:
-        """Call the test functions that a block defines, each with its own fixtures; return their number."""
-        found = re.findall(r"^def (test_\w+)", block, re.MULTILINE)
-        for number, name in enumerate(found):
-            with ExitStack() as stack:
-                self._run(stack, self.names[name], self._folder / f"{name}-{number}")
-        return len(found)
-
-    def _run(self, stack: ExitStack, test: Callable[..., None], folder: Path) -> None:
-        fixtures: dict[str, Any] = {"spark": self.names["spark"], "tmp_path": folder}
-        if "tubemq" in inspect.signature(test).parameters:
-            fixtures["tubemq"] = stack.enter_context(EmbeddedTubeMQ())
-            stack.callback(forget_servers)
-        test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
+def shell_for(page: str, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Path) -> Shell:
+    return Shell(page, spark, folder, {ADDRESS: tubemq.master})
 
 
 def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
-    shell = Shell(spark, tubemq, tmp_path)
+    shell = shell_for("README.md", spark, tubemq, tmp_path)
     sent: Counter[str] = Counter()
 
     def send(*bodies: str) -> None:
@@ -87,11 +54,9 @@ def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTub
         )
 
     send("click 1", "click 2", "order 1")
-    tests = 0
     for block in blocks("README.md"):
-        shell.paste(block)
-        tests += shell.run_tests_of(block)
-    assert tests == 2
+        if block.language in RUN:
+            shell.paste(block)
     assert stored("clicks_copy") == sent
 
     send("click 3", "order 2")
@@ -105,9 +70,10 @@ def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTub
 def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     tubemq.create_topic("my_topic")
     tubemq.create_topic("my_other_topic")
-    (block,) = (block for block in blocks("docs/sink.md") if '"my_copy"' in block)
-    shell = Shell(spark, tubemq, tmp_path)
-    shell.paste(block.replace(".load()", '.option("startingOffsets", "earliest").load()'))
+    (block,) = (block for block in blocks("docs/sink.md") if '"my_copy"' in block.code)
+    shell = shell_for("docs/sink.md", spark, tubemq, tmp_path)
+    from_start = block.code.replace(".load()", '.option("startingOffsets", "earliest").load()')
+    shell.paste(replace(block, code=from_start))
     tubemq.send("my_topic", b"a", attributes={"n": "1"}, msg_type="t")
     wait_for(lambda: tubemq.messages("my_other_topic"), "the copy", shell.names["query"])
     shell.names["query"].stop()
@@ -128,8 +94,8 @@ def test_updates_are_written_by_foreach_batch(spark: SparkSession, tubemq: Embed
         directly.option("topic", "counts").option("checkpointLocation", str(tmp_path / "no")).start().awaitTermination()
     assert not tubemq.messages("counts")
 
-    (block,) = (block for block in blocks("docs/sink.md") if "foreachBatch" in block)
-    shell = Shell(spark, tubemq, tmp_path)
+    (block,) = (block for block in blocks("docs/sink.md") if "foreachBatch" in block.code)
+    shell = shell_for("docs/sink.md", spark, tubemq, tmp_path)
     shell.names["events"] = events
     shell.paste(block)
     wait_for(lambda: len(tubemq.messages("counts")) == 2, "the first micro-batch", shell.names["query"])

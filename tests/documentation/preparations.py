@@ -1,0 +1,247 @@
+"""What the blocks of a page need before they run, and what must hold afterwards.
+
+A page's readers have these topics and messages already. Each function prepares one page and returns its check.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.certificates import Authority
+from tests.spark.queries import wait_for
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+# The addresses that pages use for masters
+ADDRESS = r"(?:master(?:-1)?|127\.0\.0\.1|localhost):8715(?:,master-2:8715)?"
+
+Check = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass
+class Given:
+    """What a preparation may use and change: `names` are those that the blocks see, `replaced` as in `Shell`."""
+
+    spark: SparkSession
+    tubemq: EmbeddedTubeMQ
+    folder: Path
+    authority: Authority
+    names: dict[str, Any] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def topics(self, *names: str, partitions: int = 3, stores: int = 1) -> None:
+        for name in names:
+            self.tubemq.create_topic(name, partitions=partitions, stores=stores)
+
+    def bodies(self, topic: str) -> list[str]:
+        return sorted(message.body.decode() for message in self.tubemq.messages(topic))
+
+
+def nothing_more(names: Mapping[str, Any]) -> None:
+    """The blocks ran; that is all."""
+
+
+def prepare_nothing(given: Given) -> Check:
+    return nothing_more
+
+
+def prepare_index(given: Given) -> Check:
+    given.topics("clicks", "orders")
+    given.tubemq.send("clicks", b"1", msg_type="click")
+    given.tubemq.send("clicks", b"2", msg_type="order")
+
+    def check(names: Mapping[str, Any]) -> None:
+        wait_for(lambda: given.bodies("orders") == ["2"], "the order", names["copy"])
+        names["query"].processAllAvailable()
+        assert given.spark.read.parquet(str(given.folder / "clicks")).count() == 2
+
+    return check
+
+
+def prepare_tutorial(given: Given) -> Check:
+    given.topics("readings", "averages")
+
+    def check(names: Mapping[str, Any]) -> None:
+        assert len(given.bodies("readings")) == 7
+        found = [json.loads(body) for body in given.bodies("averages")]
+        assert sum(average["readings"] for average in found) == 6
+
+    return check
+
+
+def prepare_filters(given: Given) -> Check:
+    given.topics("clicks", "audit")
+    for msg_type, minute, customer in (
+        ("click", "202603010900", "c1"),
+        ("order", "202603010930", "c1"),
+        ("order", "202603011030", "c2"),
+        ("refund", "202603011040", "c2"),
+    ):
+        given.tubemq.send("clicks", b"-", attributes={"customer": customer}, msg_type=msg_type, msg_time=minute)
+    given.tubemq.send("audit", b"-", msg_type="click")
+    given.tubemq.send("audit", b"-")
+    return nothing_more
+
+
+def prepare_replay(given: Given) -> Check:
+    given.topics("clicks")
+    for body, minute in ((b"before", "202603011030"), (b"at", "202603011100"), (b"later", "202603011230")):
+        given.tubemq.send("clicks", body, msg_time=minute)
+    return nothing_more
+
+
+def prepare_sql(given: Given) -> Check:
+    given.topics("clicks", "counts")
+    given.tubemq.send("clicks", b'{"page": "/home"}', msg_type="click")
+    given.tubemq.send("clicks", b'{"page": "/cart"}', msg_type="click")
+    given.tubemq.send("clicks", b'{"items": 3}', msg_type="order")
+
+    def check(names: Mapping[str, Any]) -> None:
+        counts = [json.loads(body) for body in given.bodies("counts")]
+        assert counts == [{"msg_type": "click", "messages": 2}, {"msg_type": "order", "messages": 1}]
+
+    return check
+
+
+def send_clicks(given: Given) -> None:
+    """Send three messages to topic `clicks`."""
+    given.topics("clicks")
+    for number, msg_type in enumerate(("click", "click", "order")):
+        given.tubemq.send("clicks", b"%d" % number, attributes={"order": str(number)}, msg_type=msg_type)
+
+
+def stream_of(given: Given, topic: str, group: str) -> Any:
+    options = {"tubemq.master": given.tubemq.master, "tubemq.group": group, "subscribe": topic}
+    return given.spark.readStream.format("tubemq").options(**options, startingOffsets="earliest").load()
+
+
+def prepare_delta(given: Given) -> Check:
+    send_clicks(given)
+    given.names["clicks"] = stream_of(given, "clicks", "clicks_to_delta")
+    return nothing_more
+
+
+def prepare_security(given: Given) -> Check:
+    send_clicks(given)
+    password = given.folder / "password"
+    password.write_text("secret\n")
+    given.replaced |= {
+        r"master-1:8716": given.tubemq.tls_master,
+        r"/etc/tubemq/ca\.pem": str(given.authority.own.cert),
+        r"/etc/tubemq/password": str(password),
+    }
+    return nothing_more
+
+
+def prepare_migrate(given: Given) -> Check:
+    given.topics("orders", partitions=1)
+    for number in range(4):
+        given.tubemq.send("orders", b"order %d" % number)
+    given.tubemq.move_group("order_service", "orders", 1, 0, 2 * 28)
+
+    def check(names: Mapping[str, Any]) -> None:
+        assert given.tubemq.group_offset("order_service", "orders", 1, 0) == 4 * 28
+
+    return check
+
+
+def prepare_lost_checkpoint(given: Given) -> Check:
+    given.topics("clicks", partitions=1)
+    for number in range(5):
+        given.tubemq.send("clicks", b"%d" % number)
+    given.tubemq.move_group("clicks_to_lake", "clicks", 1, 0, 3 * 28)
+    return nothing_more
+
+
+def prepare_logging(given: Given) -> Check:
+    given.topics("clicks")
+
+    def check(names: Mapping[str, Any]) -> None:
+        given.spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+        logging.getLogger("tubemq_spark").setLevel(logging.NOTSET)
+
+    return check
+
+
+def prepare_sizing(given: Given) -> Check:
+    send_clicks(given)
+    return nothing_more
+
+
+def prepare_testing(given: Given) -> Check:
+    def check(names: Mapping[str, Any]) -> None:
+        assert sum(name.startswith("test_") for name in names) == 4
+
+    return check
+
+
+def prepare_sink(given: Given) -> Check:
+    given.topics("my_topic", "my_other_topic", "counts")
+    given.tubemq.send("my_topic", b"a")
+    (given.folder / "events").mkdir()
+    (given.folder / "events" / "0.txt").write_text("Rome\nOslo\nRome")
+    given.names["events"] = given.spark.readStream.text(str(given.folder / "events")).withColumnRenamed("value", "city")
+    numbers = given.spark.readStream.format("rate").load()
+    given.names["df"] = numbers.selectExpr("value AS id", "CAST(value AS STRING) AS payload")
+    given.names["options"] = {
+        "tubemq.master": given.tubemq.master,
+        "tubemq.group": "stamps",
+        "subscribe": "my_topic",
+        "startingOffsets": "earliest",
+    }
+
+    def check(names: Mapping[str, Any]) -> None:
+        wait_for(lambda: len(given.bodies("counts")) == 2, "the counts", names["query"])
+
+    return check
+
+
+def prepare_dead_letters(given: Given) -> Check:
+    given.topics("dead_letters", "clicks")
+    master = {"tubemq.master": given.tubemq.master}
+    rows = "SELECT * FROM VALUES ('a', 'news'), ('b', ' news') AS rows(value, msg_type)"
+    bad = given.spark.sql(rows).write.format("tubemq").mode("append").options(**master)
+    bad.options(topic="clicks", failedRows="deadLetter", deadLetterTopic="dead_letters").save()
+    given.names["df"] = stream_of(given, "clicks", "dead_letters_of")
+    given.names["tubemq"] = {**master, "tubemq.group": "restore", "startingOffsets": "earliest"}
+
+    def check(names: Mapping[str, Any]) -> None:
+        assert given.bodies("clicks") == ["a", "b"]
+
+    return check
+
+
+def prepare_inlong(given: Given) -> Check:
+    given.topics("my_topic")
+    sold = "SELECT 'a' AS value, TIMESTAMP '2026-03-01 10:00:00' AS sold_at"
+    given.names["rows"] = given.spark.sql(sold)
+
+    def check(names: Mapping[str, Any]) -> None:
+        assert len(given.tubemq.messages("my_topic")) == 1
+
+    return check
+
+
+PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
+    "docs/dead-letters.md": prepare_dead_letters,
+    "docs/howto/logging.md": prepare_logging,
+    "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
+    "docs/howto/migrate-consumer.md": prepare_migrate,
+    "docs/howto/sizing.md": prepare_sizing,
+    "docs/howto/testing.md": prepare_testing,
+    "docs/inlong.md": prepare_inlong,
+    "docs/sink.md": prepare_sink,
+    "docs/howto/delta.md": prepare_delta,
+    "docs/howto/security.md": prepare_security,
+    "docs/howto/filters.md": prepare_filters,
+    "docs/howto/replay.md": prepare_replay,
+    "docs/howto/sql.md": prepare_sql,
+    "docs/index.md": prepare_index,
+    "docs/tutorial.md": prepare_tutorial,
+}
