@@ -27,6 +27,7 @@ SECTIONS = {
     "tubemq_spark.errors": ("tubemq_spark.errors", ()),
 }
 _HIDDEN = {"__version__"}
+_GIVEN = {"Calls", "Fault"}  # classes whose objects come from methods, so that their constructors do not matter
 # Members that only the package itself calls
 _INTERNAL = {"Fault.failed", "Fault.is_over", "Fault.meets", "Fault.raise_error", "TLSFiles.context"}
 
@@ -62,11 +63,12 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value) and not issubclass(value, BaseException):
         members = list(_members(value))
         if members:
-            yield "| member | |\n| --- | --- |"
             yield "\n".join(members) + "\n"
 
 
 def _signature(name: str, value: Callable[..., Any]) -> str:
+    if value.__name__ in _GIVEN:
+        return f"class {name}"
     if inspect.isclass(value) and issubclass(value, enum.Enum):
         return f"{name}: {', '.join(member.name for member in value)}"
     signature = inspect.signature(value)
@@ -111,16 +113,15 @@ def _members(kind: type[Any]) -> Iterator[str]:
         if f"{kind.__name__}.{name}" in _INTERNAL:
             continue
         if isinstance(value, property):
-            yield f"| `{name}` | {_one_line(inspect.getdoc(value) or '')} |"
+            yield _member(name, value)
         elif inspect.isfunction(value):
             parameters = _parameters(list(inspect.signature(value).parameters.values())[1:])
-            shown = f"{name}({', '.join(parameters)})".replace(" | ", " or ")
-            yield f"| `{shown}` | {_one_line(inspect.getdoc(value) or '')} |"
+            yield _member(f"{name}({', '.join(parameters)})", value)
 
 
-def _one_line(doc: str) -> str:
-    """Return the prose of a docstring for a cell of a table."""
-    return " ".join(doc.split()).replace("|", "\\|")
+def _member(shown: str, value: object) -> str:
+    doc = " ".join((inspect.getdoc(value) or "").split())
+    return f"- `{shown}`{': ' if doc else ''}{doc}"
 
 
 def _prose(doc: str) -> str:
@@ -138,4 +139,4 @@ def _prose(doc: str) -> str:
         else:
             in_arguments = in_arguments and not line.strip()
             lines.append(line)
-    return "\n".join(lines)
+    return re.sub(r"(?<!`)map<string,string>", "`map<string,string>`", "\n".join(lines))

@@ -99,4 +99,4 @@ def document() -> str:
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     lines = ["| column | type | |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *(f"| `{name}` | {kind} | {text} |" for name, kind, text in rows)]) + "\n"
+    return "\n".join([*lines, *(f"| `{name}` | `{kind}` | {text} |" for name, kind, text in rows)]) + "\n"
