@@ -266,9 +266,10 @@ def try_all(environments: Sequence[Environment], jobs: int, quick: bool, argumen
         return outcome, path.read_text(errors="replace")
 
     outcomes = []
+    slow_first = sorted(environments, key=lambda environment: not environment.connect)
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for done in as_completed([pool.submit(begin, environment) for environment in environments]):
+            for done in as_completed([pool.submit(begin, environment) for environment in slow_first]):
                 outcome, output = done.result()
                 print(f"\n== {outcome.environment.name}: {', '.join(outcome.environment.requirements)}\n{output}")
                 print(f"== {outcome.environment.name}: {outcome.result}", flush=True)
