@@ -1,7 +1,7 @@
 """Tests that dependencies go one way:
 
 errors, option_definition <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <-
-compression <- source, sink. Within client: its modules <- net <- cluster <- consumer, producer.
+compression <- source, sink <- checks. Within client: its modules <- net <- cluster <- consumer, producer.
 
 Every import statement counts: inside functions, under `TYPE_CHECKING`, absolute or relative.
 """
@@ -33,10 +33,13 @@ ARROWS = {
     "source": LEAVES | {"compression", "protocol", "client"},
     "sink": LEAVES | {"compression", "protocol", "client"},
     "datasource": LEAVES | {"protocol", "client", "source", "sink"},
+    "checks": LEAVES | {"protocol", "client", "source", "sink"},
+    "registration": {"datasource"},
+    "spark_check": {"checks"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
-    "cli": LEAVES | {"protocol", "client", "testing"},
-    "": LEAVES | {"default_logging", "datasource", "sink"},
+    "cli": LEAVES | {"checks", "protocol", "client", "testing"},
+    "": LEAVES | {"default_logging", "datasource", "registration", "sink", "spark_check"},
 }
 
 # What each folder of tubemq_spark/client may import of the others; `""` stands for the modules beside the folders.
@@ -52,6 +55,7 @@ SOCKETS = {"asyncio", "select", "selectors", "socket", "socketserver", "ssl"}
 CLOCKS_AND_THREADS = {"_thread", "concurrent", "multiprocessing", "queue", "sched", "signal", "threading", "time"}
 # The modules, or packages with all modules below them, that may import sockets, clocks, threads or Spark
 SOCKET_USERS = (
+    "tubemq_spark.checks.worker_probe",
     "tubemq_spark.client.net.open_socket",
     "tubemq_spark.client.net.connection",
     "tubemq_spark.client.tls",
@@ -60,6 +64,8 @@ SOCKET_USERS = (
     "tubemq_spark.testing.tls",
 )
 CLOCK_USERS = (
+    "tubemq_spark.checks",
+    "tubemq_spark.spark_check",
     "tubemq_spark.client",
     "tubemq_spark.source",
     "tubemq_spark.sink",
@@ -67,7 +73,14 @@ CLOCK_USERS = (
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.cli",
 )
-SPARK_USERS = ("tubemq_spark.datasource", "tubemq_spark.source", "tubemq_spark.sink", "tubemq_spark.cli")
+SPARK_USERS = (
+    "tubemq_spark.cli",
+    "tubemq_spark.datasource",
+    "tubemq_spark.registration",
+    "tubemq_spark.sink",
+    "tubemq_spark.source",
+    "tubemq_spark.spark_check",
+)
 RESERVED = {
     **dict.fromkeys(SOCKETS, SOCKET_USERS),
     **dict.fromkeys(CLOCKS_AND_THREADS, CLOCK_USERS),

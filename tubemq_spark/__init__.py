@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from tubemq_spark import default_logging
 
 if TYPE_CHECKING:
+    from tubemq_spark.registration import register
     from tubemq_spark.sink.restore import restore
+    from tubemq_spark.spark_check import check
 
     __version__: str
 
 default_logging.install()
 
-__all__ = ["__version__", "restore"]
+__all__ = ["__version__", "check", "register", "restore"]
 
 
 def __getattr__(name: str) -> object:
@@ -22,6 +24,14 @@ def __getattr__(name: str) -> object:
         from tubemq_spark.sink.restore import restore
 
         return restore
+    if name == "register":
+        from tubemq_spark.registration import register
+
+        return register
+    if name == "check":
+        from tubemq_spark.spark_check import check
+
+        return check
     if name == "__version__":
         return _version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

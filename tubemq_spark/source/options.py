@@ -240,7 +240,7 @@ class SourceOptions:
             starting=("latest" if streaming else "earliest") if starting is None else starting,
             ending="latest" if ending is None else ending,
             assigned=assigned,
-            filters=_filters_of(topics, FILTERS.read(raw) or {}),
+            filters=filters_of(topics, FILTERS.read(raw) or {}),
             starting_at=_in_zone(STARTING_TIMESTAMP.read(raw), zone),
             ending_at=_in_zone(ENDING_TIMESTAMP.read(raw), zone),
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
@@ -297,7 +297,8 @@ def _set(raw: Mapping[str, str], options: tuple[Option[Any], ...]) -> list[Optio
     return [option for option in options if option.name.lower() in {key.lower() for key in raw}]
 
 
-def _filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:
+def filters_of(topics: tuple[str, ...], filters: Filters) -> dict[str, tuple[str, ...]]:
+    """Return the message types to read of each topic. Raise `ConfigError` if `filters` names another topic."""
     if unknown := sorted({topic for topic in filters if topic is not None} - set(topics)):
         raise ConfigError(f"option 'filters' names {', '.join(unknown)}, which is none of the topics to read")
     for_all = filters.get(None, ())

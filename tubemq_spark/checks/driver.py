@@ -1,0 +1,48 @@
+"""All checks that need no Spark, in order: options, versions, interpreters, masters, cluster, brokers, holders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tubemq_spark.checks.cluster import check_cluster
+from tubemq_spark.checks.holders import check_holders
+from tubemq_spark.checks.interpreters import check_interpreters, this_interpreter
+from tubemq_spark.checks.network import Server, broker_servers, check_servers, master_servers
+from tubemq_spark.checks.result import DRIVER, FAILED, CheckResult
+from tubemq_spark.checks.settings import CheckSettings, check_settings
+from tubemq_spark.checks.versions import check_versions
+
+
+def driver_checks(
+    options: Mapping[str, str], place: str = DRIVER, *, interpreters: bool = True, servers: list[Server] | None = None
+) -> Iterator[CheckResult]:
+    """Yield the results of this process, as soon as each part is known.
+
+    `options` are those of a source, a sink, both, or the client's `tubemq.…` alone. `interpreters`: also start the
+    Python that Spark's workers would use in this environment. The brokers and masters found are added to `servers`.
+    """
+    results, settings = check_settings(options, place)
+    yield from results
+    driver = this_interpreter()
+    yield from check_versions(driver, place)
+    if interpreters:
+        yield from check_interpreters(driver, place=place)
+    if settings is not None:
+        yield from cluster_checks(settings, place, [] if servers is None else servers)
+
+
+def cluster_checks(settings: CheckSettings, place: str, servers: list[Server]) -> Iterator[CheckResult]:
+    """Yield the results for masters, brokers, topics and the group. Add the servers found to `servers`."""
+    masters = master_servers(settings.client)
+    servers += masters
+    reached = check_servers(settings.client, masters, place)
+    yield from reached
+    down = {one.subject for one in reached if one.state == FAILED}
+    if all(master.subject in down for master in masters):
+        return
+    results, found = check_cluster(settings, place)
+    yield from results
+    brokers = broker_servers(found.brokers.values())
+    servers += brokers
+    yield from check_servers(settings.client, brokers, place)
+    yield from check_holders(settings, found, place)

@@ -1,0 +1,92 @@
+"""Checks of tasks: what runs there (`report_of_task`), and what the driver makes of it (`judge_reports`).
+
+The driver ships the source of `worker_probe` with plain values only, because executors may not have this package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tubemq_spark.checks.clocks import check_other_clock
+from tubemq_spark.checks.network import Server, check_servers
+from tubemq_spark.checks.result import FAILED, CheckResult, failed, ok
+from tubemq_spark.checks.settings import check_settings
+from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
+from tubemq_spark.protocol.metadata import Address
+
+_SECONDS = 5.0  # for a connection from an executor without this package
+
+
+def task_program(source: str, options: Mapping[str, str], servers: Sequence[Server]) -> Callable[[], str]:
+    """Return the function that tasks call; it returns a report as JSON. `source` is that of `worker_probe`.
+
+    The function is nested and has plain values only, so cloudpickle sends it by value. It imports this package when it
+    runs, if the executor has it.
+    """
+    given = dict(options)
+    addresses = [(one.address.host, one.address.port, one.role) for one in servers]
+    seconds = _SECONDS
+
+    def program() -> str:
+        import json
+
+        namespace: dict[str, Any] = {"__name__": "tubemq_worker_probe"}
+        exec(source, namespace)
+        report = namespace["describe"]()
+        try:
+            from tubemq_spark.checks.executors import server_reports
+
+            report["results"] = server_reports(given, addresses)
+        except ImportError:
+            report["connections"] = [
+                [host, port, role, namespace["try_connect"](host, port, seconds)] for host, port, role in addresses
+            ]
+        return json.dumps(report)
+
+    return program
+
+
+def server_reports(options: Mapping[str, str], addresses: Sequence[tuple[str, int, str]]) -> list[list[str]]:
+    """Return the results for options and servers in this process, as lists of texts."""
+    results, settings = check_settings(options, "")
+    found = [result for result in results if result.state == FAILED]
+    if settings is not None:
+        servers = [Server(Address(host, port), role) for host, port, role in addresses]
+        found += check_servers(settings.client, servers, "")
+    return [list(result) for result in found]
+
+
+def judge_reports(reports: Iterable[str], driver: Interpreter, began: float, ended: float) -> Iterator[CheckResult]:
+    """Yield the results for each host and interpreter of the tasks' `reports`, which ran between `began` and `ended`
+    (seconds since the epoch). Results that are the same on a host are yielded once."""
+    seen: set[CheckResult] = set()
+    for text in sorted(reports, key=lambda text: str(json.loads(text)["host"])):
+        for result in _judge(json.loads(text), driver, began, ended):
+            if result not in seen:
+                seen.add(result)
+                yield result
+
+
+def _judge(report: Mapping[str, Any], driver: Interpreter, began: float, ended: float) -> Iterator[CheckResult]:
+    found = Interpreter.from_report(report)
+    place = f"executor {found.host}"
+    yield from check_versions(found, place)
+    yield from (result for result in check_same(found, driver, place))
+    yield check_other_clock(found.time, began, ended, place, found.host)
+    for state, check, _, subject, detail, remedy in report.get("results", ()):
+        advice = remedy and f"on {found.host}: {remedy}"
+        yield CheckResult(state, check, place, subject, detail, advice)
+    for host, port, role, problem in report.get("connections", ()):
+        subject = f"{role} at {host}:{port}"
+        if problem is None:
+            yield ok("connection", place, subject, "TCP connects")
+        else:
+            yield failed(
+                "connection",
+                place,
+                subject,
+                problem,
+                f"open port {port} from {found.host}, and check the name {host} there",
+            )

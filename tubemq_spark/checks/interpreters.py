@@ -1,0 +1,80 @@
+"""Check `interpreter`: the Python that Spark starts for workers, without Spark.
+
+Workers use PYSPARK_PYTHON, else `python3` on the PATH. A data source that Spark discovered by itself runs with
+PYSPARK_DRIVER_PYTHON if that is set, in the planner and in tasks; one that `register` registered runs its tasks with
+PYSPARK_PYTHON (tried on Spark 4.3 in client mode).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from tubemq_spark.checks import worker_probe
+from tubemq_spark.checks.result import DRIVER, OK, CheckResult, failed, ok, warning
+from tubemq_spark.checks.versions import Interpreter, check_same, check_versions
+
+_SECONDS = 60.0  # an interpreter that imports pyarrow and pandas from a cold disk takes long
+
+
+def this_interpreter() -> Interpreter:
+    return Interpreter.from_report(worker_probe.describe())
+
+
+def check_interpreters(
+    driver: Interpreter, environ: Mapping[str, str] | None = None, place: str = DRIVER
+) -> Iterator[CheckResult]:
+    """Yield results for the interpreters that a Spark of this environment would start."""
+    variables = os.environ if environ is None else environ
+    workers = variables.get("PYSPARK_PYTHON") or "python3"
+    discovered = variables.get("PYSPARK_DRIVER_PYTHON") or workers
+    yield from _check(workers, "PYSPARK_PYTHON" in variables, driver, place)
+    if _path(discovered) == _path(workers):
+        return
+    yield warning(
+        "interpreter",
+        place,
+        "PYSPARK_DRIVER_PYTHON",
+        f"it is {discovered}, but PYSPARK_PYTHON is {workers}: a source that Spark finds by itself runs with the first",
+        "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both variables to one Python",
+    )
+
+
+def _check(command: str, is_set: bool, driver: Interpreter, place: str) -> Iterator[CheckResult]:
+    subject = f"workers' {command}"
+    path = shutil.which(command)
+    remedy = "set PYSPARK_PYTHON to the absolute path of the Python that has tubemq-spark, the same on all nodes"
+    if path is None:
+        yield failed("interpreter", place, subject, "there is no such program", remedy)
+        return
+    try:
+        found = describe(path)
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        yield failed("interpreter", place, subject, f"it does not run as a Python interpreter: {error}", remedy)
+        return
+    results = [*check_versions(found, place), *check_same(found, driver, place)]
+    # Spark itself gives its workers pyspark, which another process may not see.
+    bad = [
+        result for result in results if result.state != OK and (result.check != "pyspark" or found.version("pyspark"))
+    ]
+    for result in bad:
+        advice = result.remedy if is_set else f"{remedy}; or {result.remedy}"
+        yield result._replace(subject=f"{subject}: {result.subject}", remedy=advice)
+    if not bad:
+        yield ok("interpreter", place, subject, f"Python {found.python} with the same tubemq-spark")
+
+
+def describe(python: str) -> Interpreter:
+    """Return what the program `python` has installed. Raise `OSError`, `SubprocessError`, `ValueError` or `KeyError` if
+    it is no Python interpreter that answers."""
+    source = inspect.getsource(worker_probe)
+    done = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=_SECONDS, check=True)
+    return Interpreter.from_report(json.loads(done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""))
+
+
+def _path(command: str) -> str:
+    return os.path.realpath(shutil.which(command) or command) if os.path.sep not in command else command

@@ -1,0 +1,116 @@
+"""Checks `connection`, `tls`, `framing`: can this process reach a server, trust it, and speak with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tubemq_spark.checks.result import CheckResult, failed, ok, split_advice
+from tubemq_spark.client.net.connection import FRAMINGS, connect
+from tubemq_spark.client.net.open_socket import open_socket
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.metadata import Address, Broker
+
+_MAX_TIMEOUT = 5.0  # seconds for a step with one server: a check must end soon
+_MAX_AT_ONCE = 16
+_NETWORK = (
+    "open the port from this machine in firewalls, security groups and network policies; check that {} is its address "
+    "as seen from here"
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A master or a broker, and its name in results."""
+
+    address: Address
+    role: str
+
+    @property
+    def subject(self) -> str:
+        return f"{self.role} at {self.address}"
+
+
+def master_servers(settings: ClientSettings) -> list[Server]:
+    return [Server(address, "master") for address in settings.masters]
+
+
+def broker_servers(brokers: Iterable[Broker]) -> list[Server]:
+    return [Server(one.address, f"broker {one.broker_id}") for one in sorted(brokers, key=lambda one: one.broker_id)]
+
+
+def check_servers(settings: ClientSettings, servers: Iterable[Server], place: str) -> list[CheckResult]:
+    """Return the results of all servers, in their order; they are asked at the same time."""
+    with ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="tubemq-check") as pool:
+        found = pool.map(lambda server: list(check_server(settings, server, place)), servers)
+        return [result for results in found for result in results]
+
+
+def check_server(settings: ClientSettings, server: Server, place: str) -> Iterator[CheckResult]:
+    """Yield the results of one server; the first failure is the last one."""
+    seconds = min(_MAX_TIMEOUT, settings.rpc_timeout)
+    timings = replace(settings.timings, tls_handshake_timeout=min(seconds, settings.timings.tls_handshake_timeout))
+    try:
+        open_socket(server.address, seconds, None, timings).close()
+    except TransportError as error:
+        yield _unreachable(server, place, error)
+        return
+    yield ok("connection", place, server.subject, "TCP connects")
+    if settings.tls is not None:
+        try:
+            open_socket(server.address, seconds, settings.tls, timings).close()
+        except (TransportError, ProtocolError) as error:
+            yield failed(
+                "tls", place, server.subject, *split_advice(error, "check the files of options 'tubemq.tls.…'")
+            )
+            return
+        yield ok("tls", place, server.subject, "the server's certificate is trusted")
+    yield _framing(replace(settings, timings=timings), server, place, seconds)
+
+
+def _unreachable(server: Server, place: str, error: TransportError) -> CheckResult:
+    text = str(error)
+    host, port = server.address
+    network = _NETWORK.format(host)
+    if "refused" in text:
+        is_master = server.role == "master"
+        remedy = f"start the {'master' if is_master else 'broker'}, or correct the port ({port})" + (
+            " in option 'tubemq.master'" if is_master else ", which the master lists from the broker's configuration"
+        )
+    elif "timed out" in text or "unreachable" in text or "No route" in text:
+        remedy = network
+    else:
+        remedy = f"check that the name {host} can be resolved on this machine; {network}"
+    return failed("connection", place, server.subject, text, remedy)
+
+
+def _framing(settings: ClientSettings, server: Server, place: str, seconds: float) -> CheckResult:
+    """Find out the framing anew, whatever this process knows and the options say."""
+    address = server.address
+    FRAMINGS.pop(address, None)
+    try:
+        connection = connect(address, None, seconds, settings.tls, settings.timings, settings.clock)
+    except (TransportError, ProtocolError) as error:
+        problem, remedy = split_advice(error, "")
+        if settings.tls is None and "tubemq.tls.enabled" not in remedy:
+            remedy = (
+                f"check that {address.port} is the port of a TubeMQ master or broker; if it is a TLS port, set option "
+                "'tubemq.tls.enabled' to true"
+            )
+        return failed("framing", place, server.subject, problem, remedy or f"check the port {address.port}")
+    found = connection.framing
+    with suppress(TransportError, ProtocolError):
+        connection.close()
+    if settings.framing is not None and settings.framing is not found:
+        FRAMINGS.pop(address, None)
+        return failed(
+            "framing",
+            place,
+            server.subject,
+            f"the server speaks the {found.value} framing, but option 'tubemq.rpc.framing' is {settings.framing.value}",
+            f"set option 'tubemq.rpc.framing' to {found.value}, or leave it out",
+        )
+    return ok("framing", place, server.subject, f"it answers in the {found.value} framing")

@@ -1,0 +1,66 @@
+"""The result of a check."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from tubemq_spark.peer_text import escaped
+
+State = Literal["ok", "warning", "failed"]
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAILED: Final = "failed"
+
+DRIVER: Final = "driver"  # the place of checks that run in this process
+
+
+class CheckResult(NamedTuple):
+    """One line of a report. `spark.createDataFrame` accepts a list of them.
+
+    `check` is a stable name, such as `tls`; the functions that make results name theirs. `place` is where the check ran
+    (`driver`, or `executor` and a host), `subject` what it is about, such as `broker 1 at host:8123`. `remedy` says
+    what to do; it is empty only if `state` is `ok`.
+    """
+
+    state: State
+    check: str
+    place: str
+    subject: str
+    detail: str
+    remedy: str
+
+
+def ok(check: str, place: str, subject: str, detail: str) -> CheckResult:
+    return _result(OK, check, place, subject, detail, "")
+
+
+def warning(check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    return _result(WARNING, check, place, subject, detail, remedy)
+
+
+def failed(check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    return _result(FAILED, check, place, subject, detail, remedy)
+
+
+def _result(state: State, check: str, place: str, subject: str, detail: str, remedy: str) -> CheckResult:
+    if state != OK and not remedy:
+        raise ValueError(f"the result of check {check!r} is {state}: it needs a remedy")
+    return CheckResult(state, check, place, subject, escaped(detail), escaped(remedy))
+
+
+def split_advice(error: Exception, otherwise: str) -> tuple[str, str]:
+    """Return what an error of this package says, and what it advises: the part behind `; `, else behind the first
+    sentence, else `otherwise`."""
+    text = str(error)
+    for separator in ("; ", ". "):
+        problem, found, advice = text.partition(separator)
+        if found and advice:
+            return problem, advice
+    return text, otherwise
+
+
+def worst(results: list[CheckResult]) -> State:
+    """Return the worst state of `results`; `ok` if there are none."""
+    states = {result.state for result in results}
+    return FAILED if FAILED in states else WARNING if WARNING in states else OK

@@ -1,0 +1,105 @@
+"""Check `options`: names and values of the source's and the sink's options. Each bad one is a result of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeVar
+
+from tubemq_spark.checks.result import DRIVER, CheckResult, failed, ok, split_advice, warning
+from tubemq_spark.client.settings import MASTER, ClientSettings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.options import Option, check_names
+from tubemq_spark.sink.options import DEAD_LETTER_TOPIC, SINK_OPTIONS, TOPIC, SinkOptions
+
+T = TypeVar("T")
+
+_REMEDY = "correct the option; docs/options.md lists all of them"
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What the checks are about.
+
+    `topics` are read in `group`, with message types `filters` by topic; without a group the checks use a new name.
+    `written` are the topics that a sink writes. Both may be empty: then only servers are checked.
+    """
+
+    client: ClientSettings
+    topics: tuple[str, ...] = ()
+    group: str | None = None
+    filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
+
+
+def check_settings(raw: Mapping[str, str], place: str = DRIVER) -> tuple[list[CheckResult], CheckSettings | None]:
+    """Return the results, and the settings if enough of the options can be used: those of the client.
+
+    The options may be those of a source, of a sink, of both, or the client's alone (`tubemq.…`).
+    """
+    try:
+        from tubemq_spark.source import options as source
+    except ModuleNotFoundError as error:  # pyspark or pyarrow, whose versions are results of their own
+        return _client_alone(raw, place, f"the options of the source cannot be checked: {error}")
+    known = (*source.SOURCE_OPTIONS, *SINK_OPTIONS)
+    problems = list(_single(raw, known)) or list(_together(raw, source))
+    results = [failed("options", place, subject, *split_advice(error, _REMEDY)) for subject, error in problems]
+    if not results:
+        results = [ok("options", place, f"{len(raw)} options", "names and values are valid")]
+    try:
+        client = ClientSettings.from_options(raw)
+    except ConfigError:
+        return results, None
+    assigned = _value(source.ASSIGN, raw) or ()
+    topics = _value(source.SUBSCRIBE, raw) or tuple(sorted({partition.topic for partition in assigned}))
+    filters: Mapping[str, tuple[str, ...]] = {}
+    with suppress(ConfigError):
+        filters = source.filters_of(topics, _value(source.FILTERS, raw) or {})
+    written = tuple(topic for option in (TOPIC, DEAD_LETTER_TOPIC) if (topic := _value(option, raw)))
+    return results, CheckSettings(client, topics, _value(source.GROUP_NAME, raw), filters, written)
+
+
+def _client_alone(raw: Mapping[str, str], place: str, why: str) -> tuple[list[CheckResult], CheckSettings | None]:
+    results = [warning("options", place, "source", why, "install pyspark and pyarrow for this Python")]
+    try:
+        client = ClientSettings.from_options(raw)
+    except ConfigError as error:
+        return [*results, failed("options", place, "options", *split_advice(error, _REMEDY))], None
+    return results, CheckSettings(client)
+
+
+def _single(raw: Mapping[str, str], known: Sequence[Option[Any]]) -> Iterator[tuple[str, ConfigError]]:
+    """Yield the name and the error of each option that is bad by itself."""
+    names = {option.name.lower(): option.name for option in known}
+    for key, value in raw.items():
+        try:
+            check_names({key: value}, known)
+            for option in known:
+                if option.name.lower() == key.lower():
+                    option.read({key: value})
+        except ConfigError as error:
+            yield names.get(key.lower(), key), error
+
+
+def _together(raw: Mapping[str, str], source: ModuleType) -> Iterator[tuple[str, ConfigError]]:
+    """Yield the first error of options that are good by themselves and do not fit together."""
+    keys = {key.lower() for key in raw}
+    try:
+        MASTER.get(raw)
+        ClientSettings.from_options(raw)
+        if keys & {"subscribe", "assign"}:
+            source.SourceOptions.read(raw, streaming=not keys & {"endingoffsets", "endingtimestamp", "pushfilters"})
+        if keys & {"topic", "deadlettertopic", "failedrows", "effectivelyonce"}:
+            SinkOptions.from_options(raw)
+    except ConfigError as error:
+        yield "options", error
+
+
+def _value(option: Option[T], raw: Mapping[str, str]) -> T | None:
+    """Return the option's value; None if it is not set or bad."""
+    try:
+        return option.read(raw)
+    except ConfigError:
+        return None

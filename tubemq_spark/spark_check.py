@@ -1,0 +1,101 @@
+"""`check`: what the driver and the tasks of a Spark session can reach and may do, as a table and as rows."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tubemq_spark.checks import worker_probe
+from tubemq_spark.checks.driver import driver_checks
+from tubemq_spark.checks.executors import judge_reports, task_program
+from tubemq_spark.checks.interpreters import this_interpreter
+from tubemq_spark.checks.network import Server
+from tubemq_spark.checks.result import DRIVER, CheckResult, failed, ok
+from tubemq_spark.checks.table import format_table
+
+_ROWS = 1000  # enough that each of Spark's default partitions has one
+
+
+def check(spark: SparkSession, options: Mapping[str, str], *, show: bool = True) -> list[CheckResult]:
+    """Check an installation from the driver and from tasks; print a table, and return its rows.
+
+    `options` are those of a source, of a sink, of both, or only `tubemq.…`. The checks: options; versions of Python,
+    pyspark, protobuf, pyarrow and this package, and versions that do not work together; whether Spark finds the format
+    and the executors have the package; TCP, TLS and framing to the masters and to each broker they list; whether the
+    topics exist and have partitions; whether the group is admitted; who holds its partitions; clocks.
+
+    Nothing is moved, claimed or sent: the check may run beside production. It runs one Spark job with Spark's default
+    number of partitions; executors that get none of its tasks are not checked. It works with Spark Connect, where
+    `driver` means the client: the server's process is checked through tasks and the look-up of the format only.
+
+    Each row is a `CheckResult`: `state` (`ok`, `warning`, `failed`), `check`, `place`, `subject`, `detail`, `remedy`.
+    `spark.createDataFrame(rows)` makes a DataFrame of them. Nothing is raised for what the checks find.
+    """
+    given = {str(key): str(value) for key, value in options.items()}
+    servers: list[Server] = []
+    results = list(driver_checks(given, interpreters=not _is_remote(spark), servers=servers))
+    results.append(_discovery(spark))
+    results += _executors(spark, given, servers)
+    if show:
+        print(format_table(results))
+    return results
+
+
+def _discovery(spark: SparkSession) -> CheckResult:
+    """Check `discovery`: does Spark know the format, and does the Python that plans load it?"""
+    subject = 'format("tubemq")'
+    options = {"tubemq.master": "127.0.0.1:1", "tubemq.group": "check", "subscribe": "check"}
+    try:
+        _ = spark.read.format("tubemq").options(**options).load().schema
+    except Exception as error:  # Spark raises errors of many classes here
+        return failed(
+            "discovery",
+            DRIVER,
+            subject,
+            _first_line(error),
+            "call tubemq_spark.register(spark); if that does not help, install the package in the Python that the "
+            "driver's JVM starts (PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON), and restart Spark",
+        )
+    return ok("discovery", DRIVER, subject, "Spark finds it and loads its schema")
+
+
+def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
+    program = task_program(inspect.getsource(worker_probe), options, servers)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for _ in batches:  # Spark wants its rows taken
+            pass
+        yield pyarrow.RecordBatch.from_pydict({"report": [program()]})
+
+    driver, began = this_interpreter(), time.time()
+    try:
+        rows = spark.range(_ROWS).mapInArrow(run, "report string").collect()
+    except Exception as error:  # of many classes: the workers' Python is missing, too old, without pyarrow …
+        yield failed(
+            "executors",
+            "executor",
+            "tasks",
+            f"no task could run Python: {_first_line(error)}",
+            "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release, with "
+            "pyspark and pyarrow",
+        )
+        return
+    yield ok("executors", "executor", "tasks", f"{len(rows)} tasks ran")
+    yield from judge_reports([row.report for row in rows], driver, began, time.time())
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the line of Spark's error that names the cause: the last one of a Python traceback, else the first one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.split(":")[0].endswith("Error") and not line.startswith("org.")]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0][:400]
