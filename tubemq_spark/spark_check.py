@@ -37,7 +37,7 @@ def check(spark: SparkSession, options: Mapping[str, str], *, show: bool = True)
     """
     given = {str(key): str(value) for key, value in options.items()}
     servers: list[Server] = []
-    results = list(driver_checks(given, interpreters=not _is_remote(spark), servers=servers))
+    results = list(driver_checks(given, variables=not _is_remote(spark), workers=False, servers=servers))
     results.append(_discovery(spark))
     results += _executors(spark, given, servers)
     if show:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tubemq_spark.checks.cluster import check_cluster
 from tubemq_spark.checks.holders import check_holders
-from tubemq_spark.checks.interpreters import check_interpreters, this_interpreter
+from tubemq_spark.checks.interpreters import check_variables, check_workers, this_interpreter
 from tubemq_spark.checks.network import Server, broker_servers, check_servers, master_servers
 from tubemq_spark.checks.result import DRIVER, FAILED, CheckResult
 from tubemq_spark.checks.settings import CheckSettings, check_settings
@@ -14,19 +14,27 @@ from tubemq_spark.checks.versions import check_versions
 
 
 def driver_checks(
-    options: Mapping[str, str], place: str = DRIVER, *, interpreters: bool = True, servers: list[Server] | None = None
+    options: Mapping[str, str],
+    place: str = DRIVER,
+    *,
+    variables: bool = True,
+    workers: bool = True,
+    servers: list[Server] | None = None,
 ) -> Iterator[CheckResult]:
     """Yield the results of this process, as soon as each part is known.
 
-    `options` are those of a source, a sink, both, or the client's `tubemq.…` alone. `interpreters`: also start the
-    Python that Spark's workers would use in this environment. The brokers and masters found are added to `servers`.
+    `options` are those of a source, a sink, both, or the client's `tubemq.…` alone. `variables`: look at those that
+    choose Spark's interpreters. `workers`: also start the Python that workers would run in this environment, for
+    callers that run no tasks. The masters and brokers found are added to `servers`.
     """
     results, settings = check_settings(options, place)
     yield from results
     driver = this_interpreter()
     yield from check_versions(driver, place)
-    if interpreters:
-        yield from check_interpreters(driver, place=place)
+    if variables:
+        yield from check_variables(place=place)
+    if workers:
+        yield from check_workers(driver, place=place)
     if settings is not None:
         yield from cluster_checks(settings, place, [] if servers is None else servers)
 

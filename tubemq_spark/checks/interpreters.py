@@ -25,23 +25,35 @@ def this_interpreter() -> Interpreter:
     return Interpreter.from_report(worker_probe.describe())
 
 
-def check_interpreters(
-    driver: Interpreter, environ: Mapping[str, str] | None = None, place: str = DRIVER
-) -> Iterator[CheckResult]:
-    """Yield results for the interpreters that a Spark of this environment would start."""
+def check_variables(environ: Mapping[str, str] | None = None, place: str = DRIVER) -> list[CheckResult]:
+    """Return the result for PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, which may name different interpreters."""
     variables = os.environ if environ is None else environ
-    workers = variables.get("PYSPARK_PYTHON") or "python3"
+    workers = _workers_python(variables)
     discovered = variables.get("PYSPARK_DRIVER_PYTHON") or workers
-    yield from _check(workers, "PYSPARK_PYTHON" in variables, driver, place)
     if _path(discovered) == _path(workers):
-        return
-    yield warning(
-        "interpreter",
-        place,
-        "PYSPARK_DRIVER_PYTHON",
-        f"it is {discovered}, but PYSPARK_PYTHON is {workers}: a source that Spark finds by itself runs with the first",
-        "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both variables to one Python",
-    )
+        return [ok("interpreter", place, "variables", f"workers run {workers}")]
+    return [
+        warning(
+            "interpreter",
+            place,
+            "PYSPARK_DRIVER_PYTHON",
+            f"it is {discovered}, but PYSPARK_PYTHON is {workers}: the source that Spark finds runs with the first",
+            "call tubemq_spark.register(spark), whose tasks run with PYSPARK_PYTHON, or set both to one Python",
+        )
+    ]
+
+
+def check_workers(
+    driver: Interpreter, environ: Mapping[str, str] | None = None, place: str = DRIVER
+) -> list[CheckResult]:
+    """Start the interpreter that workers of this environment would run, and return the results for it. `driver` is that
+    of this process."""
+    variables = os.environ if environ is None else environ
+    return list(_check(_workers_python(variables), "PYSPARK_PYTHON" in variables, driver, place))
+
+
+def _workers_python(variables: Mapping[str, str]) -> str:
+    return variables.get("PYSPARK_PYTHON") or "python3"
 
 
 def _check(command: str, is_set: bool, driver: Interpreter, place: str) -> Iterator[CheckResult]:
