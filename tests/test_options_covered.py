@@ -39,9 +39,9 @@ CONTRACT_OF_CLIENTS = """
 """
 CONTRACT_OF_THE_SOURCE = """
     subscribe assign tubemq.group tubemq.claim.timeoutMs filters startingOffsets startingTimestamp endingOffsets
-    endingTimestamp failOnDataLoss maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay maxPartitionsPerTask
-    commitOffsets headsIntervalMs pushFilters corruptMessages msgTimeZone metadataIntervalMs messageFormat
-    maxUnpackedBytes
+    endingTimestamp failOnDataLoss maxOffsetsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay
+    maxPartitionsPerTask commitOffsets headsIntervalMs pushFilters corruptMessages msgTimeZone metadataIntervalMs
+    messageFormat maxUnpackedBytes
 """
 CONTRACT_OF_THE_SINK = """
     topic tubemq.producer.maxInFlight tubemq.producer.maxInFlightBytes failedRows deadLetterTopic stampRows

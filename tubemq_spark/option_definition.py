@@ -120,7 +120,8 @@ def _check_unknown(key: str, names: Collection[str]) -> None:
 SOURCE_ONLY = (
     "subscribe", "assign", "tubemq.group", "tubemq.claim.timeoutMs", "filters", "startingOffsets",
     "startingTimestamp", "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets", "headsIntervalMs",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxPartitionsPerTask", "commitOffsets",
+    "headsIntervalMs",
     "pushFilters", "corruptMessages", "msgTimeZone", "metadataIntervalMs", "maxUnpackedBytes",
 )  # fmt: skip
 SINK_ONLY = (

@@ -35,10 +35,20 @@ def look(request: pytest.FixtureRequest) -> Look:
     return SEEKERS[request.param](request)
 
 
-CASES = [(seeker, name) for seeker in SEEKERS for name, fault in FAULTS.items() if seeker in fault.seen_by]
+CASES = [
+    pytest.param(
+        seeker,
+        name,
+        id=f"{seeker}-{name}",
+        marks=[pytest.mark.thorough] if fault.thorough and seeker == "check" else [],
+    )
+    for seeker in SEEKERS
+    for name, fault in FAULTS.items()
+    if seeker in fault.seen_by
+]
 
 
-@pytest.mark.parametrize(("look", "name"), CASES, indirect=["look"], ids=[f"{one}-{name}" for one, name in CASES])
+@pytest.mark.parametrize(("look", "name"), CASES, indirect=["look"])
 def test_a_planted_fault_is_found(ground: Ground, look: Look, name: str) -> None:
     fault = FAULTS[name]
     results = look(fault.plant(ground))

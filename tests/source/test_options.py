@@ -123,6 +123,7 @@ def test_batch_begins_at_the_earliest_by_default() -> None:
         ("startingTimestamp", "2026-01-31 11:00", lambda o: o.starting_at.timestamp(), 1769857200),
         ("startingTimestamp", "2026-01-31", lambda o: o.starting_at.isoformat(), "2026-01-31T00:00:00+00:00"),
         ("failOnDataLoss", "False", lambda o: o.loss_policy.fail, False),
+        ("maxBytesPerTrigger", "10000000000", lambda o: (o.max_bytes, o.has_limits), (10**10, True)),
         ("maxOffsetsPerTrigger", "10000000000", lambda o: (o.max_offsets, o.has_limits), (10**10, True)),
         ("minOffsetsPerTrigger", "1", lambda o: (o.min_offsets, o.has_limits), (1, True)),
         ("maxTriggerDelay", "250", lambda o: o.max_delay, 0.25),
@@ -275,6 +276,8 @@ BAD_VALUES = [
     ("failOnDataLoss", "", "true or false"),
     ("maxOffsetsPerTrigger", "0", "a number of index entries, at least 1"),
     ("maxOffsetsPerTrigger", "many", "a number of index entries, at least 1"),
+    ("maxBytesPerTrigger", "0", "a number of bytes, at least 1"),
+    ("maxBytesPerTrigger", "64m", "a number of bytes, at least 1"),
     ("minOffsetsPerTrigger", "-5", "a number of index entries, at least 1"),
     ("maxTriggerDelay", "soon", "milliseconds, or a number with us, ms, s, m, h or d"),
     ("maxTriggerDelay", "1 week", "milliseconds, or a number with us, ms, s, m, h or d"),
@@ -399,19 +402,27 @@ def test_a_stream_has_no_end(option: dict[str, str]) -> None:
     SourceOptions.read(REQUIRED | option, streaming=False)
 
 
-LIMITS = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "1s"}
+LIMITS = {
+    "maxOffsetsPerTrigger": "10",
+    "maxBytesPerTrigger": "10",
+    "minOffsetsPerTrigger": "1",
+    "maxTriggerDelay": "1s",
+}
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_older_spark_refuses_read_limits(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_older_spark_ignores_read_limits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """With a warning, so that a query runs with the same options on all releases."""
     monkeypatch.setattr(source_options, "_has_read_limits", lambda: False)
     raw = REQUIRED | {name: LIMITS[name]}
-    expected = f"option '{name}' needs Spark 4.2 or later, for this Spark has no read limits: leave it out"
-    for streaming in (True, False):
-        assert refusal(raw, streaming) == expected
-    with pytest.raises(ConfigError, match=expected):
-        TubeMQDataSource(raw).schema()
-    assert not read().has_limits
+    TubeMQDataSource(raw).schema()
+    assert not caplog.records
+    assert not SourceOptions.read(raw, streaming=True).has_limits
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"option '{name}' is ignored: this Spark has no read limits")
 
 
 def test_older_spark_refuses_push_filters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,20 @@
-"""Sizes of batches and tasks: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`,
+"""Sizes of batches and tasks: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`,
 `maxPartitionsPerTask`; and `headsIntervalMs`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from tests.source_options.conftest import Start
 from tests.waiting import wait_until
 from tests.without_spark.source import UNIT, Stream, bodies, fill, ranges_of, stored
 from tubemq_spark.source.offset import StreamOffset
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def sizes(batches: list[list[dict[str, Any]]]) -> list[int]:
@@ -78,6 +80,76 @@ def test_once_reads_everything_in_one_batch(start: Start) -> None:
     assert sizes(Stream(tubemq, "t", maxOffsetsPerTrigger=20, minOffsetsPerTrigger=5).run("once")) == [50]
 
 
+def send_sizes(tubemq: EmbeddedTubeMQ, topic: str, sizes: Iterable[int], partition: int | str | None = None) -> None:
+    for size in sizes:
+        tubemq.send(topic, b"x" * size, partition)
+
+
+def byte_sizes(batches: list[list[dict[str, Any]]]) -> list[int]:
+    return [sum(len(row["value"]) for row in rows) for rows in batches]
+
+
+@pytest.mark.option("maxBytesPerTrigger")
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_batch_reads_at_most_max_bytes(start: Start, partitions: int) -> None:
+    tubemq = start({"t": partitions})
+    send_sizes(tubemq, "t", [1000] * 100)
+    stream = Stream(tubemq, "t", maxBytesPerTrigger=25_000)
+    batches = stream.run()
+    assert sum(sizes(batches)) == 100
+    assert max(byte_sizes(batches)) <= 25_000
+    assert len(batches) == 4
+    send_sizes(tubemq, "t", [5000] * 10)
+    assert byte_sizes(stream.run()) == [25_000, 25_000]
+
+
+@pytest.mark.option("maxBytesPerTrigger")
+def test_stores_share_max_bytes(start: Start) -> None:
+    """A store with long messages takes more of the limit, and no store starves."""
+    tubemq = start({"t": 1}, brokers=2)
+    send_sizes(tubemq, "t", [4000] * 100, "1:0")
+    send_sizes(tubemq, "t", [400] * 100, "2:0")
+    batches = Stream(tubemq, "t", maxBytesPerTrigger=44_000).run()
+    assert byte_sizes(batches) == [44_000] * 10
+    assert all(Counter(row["broker_id"] for row in rows) == {1: 10, 2: 10} for rows in batches)
+
+
+@pytest.mark.option("maxBytesPerTrigger")
+def test_a_message_longer_than_max_bytes_is_read(start: Start) -> None:
+    tubemq = start({"t": 1})
+    send_sizes(tubemq, "t", [100_000] * 3)
+    assert byte_sizes(Stream(tubemq, "t", maxBytesPerTrigger=1000).run()) == [100_000] * 3
+
+
+@pytest.mark.option("maxBytesPerTrigger")
+def test_long_messages_behind_short_ones_make_batches_smaller(start: Start) -> None:
+    """What waits behind the next messages counts, so that the memory of tasks suffices."""
+    tubemq = start({"t": 1})
+    send_sizes(tubemq, "t", [10] * 100 + [500_000] * 6 + [10] * 20)
+    batches = Stream(tubemq, "t", maxBytesPerTrigger=600_000).run()
+    assert sum(sizes(batches)) == 126
+    assert max(byte_sizes(batches)) <= 3 * 600_000
+
+
+@pytest.mark.option("maxBytesPerTrigger", "maxOffsetsPerTrigger")
+@pytest.mark.parametrize(("most_bytes", "most_offsets", "first"), [(10_000, 50, 10), (100_000, 50, 50)])
+def test_the_smaller_limit_applies(start: Start, most_bytes: int, most_offsets: int, first: int) -> None:
+    tubemq = start({"t": 1})
+    send_sizes(tubemq, "t", [1000] * 100)
+    stream = Stream(tubemq, "t", maxBytesPerTrigger=most_bytes, maxOffsetsPerTrigger=most_offsets)
+    assert sizes(stream.run())[0] == first
+
+
+@pytest.mark.option("maxBytesPerTrigger")
+def test_bytes_are_limited_when_a_broker_hides_sizes(start: Start) -> None:
+    """A message counts with 64 KiB then."""
+    tubemq = start({"t": 1})
+    send_sizes(tubemq, "t", [1000] * 40)
+    stream = Stream(tubemq, "t", maxBytesPerTrigger=640 * 1024)
+    with tubemq.on("get_message", times=1).fail(404, "Can't found Message by index!"):
+        assert sizes(stream.run()) == [10, 30]
+
+
 @pytest.mark.option("maxOffsetsPerTrigger", "minOffsetsPerTrigger")
 @pytest.mark.parametrize(
     ("given", "limit"),
@@ -85,6 +157,8 @@ def test_once_reads_everything_in_one_batch(start: Start) -> None:
         ({}, ReadAllAvailable),
         ({"maxOffsetsPerTrigger": 5}, ReadMaxRows),
         ({"minOffsetsPerTrigger": 5}, ReadMaxRows),
+        ({"maxBytesPerTrigger": 5}, ReadMaxBytes),
+        ({"maxBytesPerTrigger": 5, "maxOffsetsPerTrigger": 5}, ReadMaxRows),
         ({"maxTriggerDelay": "5s"}, ReadAllAvailable),
     ],
 )

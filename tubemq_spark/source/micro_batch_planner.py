@@ -18,6 +18,7 @@ from tubemq_spark.client.cluster.consumer_session import ConsumerSession
 from tubemq_spark.client.consumer.driver_claims import DriverClaims
 from tubemq_spark.client.consumer.probe import Prober
 from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot
+from tubemq_spark.client.consumer.size_sample import sample_sizes
 from tubemq_spark.errors import ConfigError, DataLossError, TransportError
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -55,7 +56,9 @@ class MicroBatchPlanner:
         self._resolver = OffsetResolver(options, self._session)
         self._partitions = PartitionSet(options, self._session)
         clock, timings = options.client.clock, options.client.timings
-        self._rate_limit = RateLimit(options.min_offsets, options.max_offsets, options.max_delay, clock)
+        self._rate_limit = RateLimit(
+            options.min_offsets, options.max_offsets, options.max_delay, clock, options.max_bytes
+        )
         self._poll_interval = PollInterval(options.poll_interval, timings.max_poll_interval, clock)
         self._initial = StreamOffset(secrets.token_hex(8), {})
         self._answer: _Answer | None = None
@@ -168,7 +171,9 @@ class MicroBatchPlanner:
         # both ends of every range.
         new = self._partitions.discover(begin, claims) if self._rate_limit.admits_new_partitions else {}
         new_ends = {partition: claims.position(partition).end for partition in new}
-        ends = self._rate_limit.batch_end(begin, log_ends, new_ends, limited=limited)
+        ends = self._rate_limit.batch_end(
+            begin, log_ends, new_ends, limited=limited, sizes=lambda: _sizes(self._session, claims, begin, log_ends)
+        )
         empty = _without_messages(self._session, claims, begin, ends)
         lost, fingerprints = TruncationCheck(Prober(self._session, claims)).check(
             begin, ends, log_ends, start.fingerprints, idle_too=self._verified_end is None, empty=empty
@@ -288,6 +293,17 @@ def first_claim(query: str, now: float) -> ClaimId:
     """Return the driver's claim at the start of a run. `now` is in seconds since the epoch: a later run's claim is
     newer, unless the clock was set back."""
     return ClaimId(query, run=int(now * 1000), batch=1, label=label_of(platform.node()))
+
+
+def _sizes(session: ConsumerSession, claims: DriverClaims, begin: Positions, log_ends: Positions) -> dict[Store, float]:
+    """Return the mean bytes of a message for each store with new entries, as far as its broker tells: the greatest mean
+    that a sample of one of its partitions shows. `claims` must hold all of `begin`."""
+    growing = {partition: position for partition, position in begin.items() if position < log_ends[partition]}
+    found: dict[Store, float] = {}
+    for partition, sample in sample_sizes(Prober(session, claims), growing).items():
+        if sample.mean is not None:
+            found[partition.store] = max(sample.mean, found.get(partition.store, 0.0))
+    return found
 
 
 def _without_messages(

@@ -94,6 +94,17 @@ MAX_OFFSETS_PER_TRIGGER = Option(
     _LIMIT,
     "the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and later)",
 )
+MAX_BYTES_PER_TRIGGER = Option(
+    "maxBytesPerTrigger",
+    whole_number(1, 2**62),
+    "a number of bytes, at least 1",
+    "the number of bytes to read in one micro-batch, estimated before it is read: messages as the brokers store them, "
+    "with attributes, and compressed if they are; those of other partitions of a store and other types count too. The "
+    "estimate is the mean size of the next messages of each partition (one fetch), or of all that wait behind them, "
+    "whichever is greater. So a micro-batch has at most that many bytes if sizes are even, and more only where long "
+    "messages stand behind many short ones; it has one message at least. If `maxOffsetsPerTrigger` is set too, the "
+    "smaller limit applies (Spark 4.2 and later)",
+)
 MIN_OFFSETS_PER_TRIGGER = Option(
     "minOffsetsPerTrigger",
     whole_number(1, 2**62),
@@ -177,12 +188,17 @@ MAX_UNPACKED_BYTES = Option(
     MAX_UNPACKED,
 )
 
-_LIMITS = (MAX_OFFSETS_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
+_LIMITS = (MAX_OFFSETS_PER_TRIGGER, MAX_BYTES_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
 # In the order of the documentation
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     *(defined for defined in tuple(vars().values()) if isinstance(defined, Option)),
+)
+
+_IGNORED_LIMIT = (
+    "option '%s' is ignored: this Spark has no read limits, they came with Spark 4.2. Each micro-batch reads all that "
+    "is there, with trigger availableNow the whole backlog in one"
 )
 
 
@@ -201,6 +217,7 @@ class SourceOptions:
     ending_at: datetime | None
     loss_policy: LossPolicy
     max_offsets: int | None
+    max_bytes: int | None
     min_offsets: int | None
     max_delay: float
     partitions_per_task: int | None
@@ -216,16 +233,19 @@ class SourceOptions:
 
     @property
     def has_limits(self) -> bool:
-        return self.max_offsets is not None or self.min_offsets is not None
+        return any(limit is not None for limit in (self.max_offsets, self.max_bytes, self.min_offsets))
 
     @classmethod
     def read(cls, raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Return the options. Raise `ConfigError` for a value that cannot be used."""
         check_options(raw)
+        has_limits = _has_read_limits()
         if streaming:
             if PUSH_FILTERS.get(raw):
                 _log.warning("option 'pushFilters' is for batch reads: a stream ignores it")
             _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
+            for option in _set(raw, () if has_limits else _LIMITS):
+                _log.warning(_IGNORED_LIMIT, option.name)
         else:
             for option in _set(raw, _LIMITS):
                 _log.warning("option '%s' is for streams: a batch read ignores it", option.name)
@@ -244,8 +264,9 @@ class SourceOptions:
             starting_at=_in_zone(STARTING_TIMESTAMP.read(raw), zone),
             ending_at=_in_zone(ENDING_TIMESTAMP.read(raw), zone),
             loss_policy=LossPolicy(FAIL_ON_DATA_LOSS.get(raw), STREAM_ADVICE if streaming else BATCH_ADVICE),
-            max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw),
-            min_offsets=MIN_OFFSETS_PER_TRIGGER.read(raw),
+            max_offsets=MAX_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
+            max_bytes=MAX_BYTES_PER_TRIGGER.read(raw) if has_limits else None,
+            min_offsets=MIN_OFFSETS_PER_TRIGGER.read(raw) if has_limits else None,
             max_delay=MAX_TRIGGER_DELAY.get(raw),
             partitions_per_task=MAX_PARTITIONS_PER_TASK.read(raw),
             commit_offsets=COMMIT_OFFSETS.get(raw),
@@ -278,8 +299,6 @@ def check_options(raw: Mapping[str, str]) -> None:
         raise ConfigError(
             f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger', which is {most}: make it less"
         )
-    if not _has_read_limits():
-        _refuse(raw, _LIMITS, "needs Spark 4.2 or later, for this Spark has no read limits: leave it out")
     if PUSH_FILTERS.get(raw) and not hasattr(datasource, "Filter"):
         raise ConfigError("option 'pushFilters' needs Spark 4.1 or later: leave it out")
 

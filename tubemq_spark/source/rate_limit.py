@@ -1,10 +1,14 @@
-"""Rate limit of micro-batches: options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay`, and the
-end of a run with trigger AvailableNow. Poll interval: how often the driver asks the brokers for the log ends.
+"""Rate limit of micro-batches: options `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger` and
+`maxTriggerDelay`, and the end of a run with trigger AvailableNow. Poll interval: how often the driver asks the brokers
+for the log ends.
 
-All positions are bytes of the index, 28 a message; limits are in index entries.
+All positions are bytes of the index, 28 a message; limits are in index entries. A limit in bytes becomes one in entries
+by the sizes of messages that were sampled (`client.consumer.size_sample`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
@@ -13,15 +17,25 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.range_planner import ranges
 
+_CAUTIOUS_SIZE = 64 * 1024.0  # bytes of a message in stores whose brokers told nothing
 _IDLE_SHARE = 0.1  # of the time without news: a message that arrives then waits at most that long
 
 
 class RateLimit:
-    """The read limits of one run of a query. `least` may hold a batch back for `max_delay` seconds."""
+    """The read limits of one run of a query, in index entries and bytes. `least` may hold a batch back for `max_delay`
+    seconds. If a batch has two upper limits, the smaller one applies."""
 
-    def __init__(self, least: int | None, most: int | None, max_delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        least: int | None,
+        most: int | None,
+        max_delay: float,
+        clock: Clock = SYSTEM_CLOCK,
+        most_bytes: int | None = None,
+    ) -> None:
         self._least = least
         self._most = most
+        self._most_bytes = most_bytes
         self._max_delay = max_delay
         self._clock = clock
         self._served: Store | None = None  # the store that got the last entry that rounding left over
@@ -38,9 +52,19 @@ class RateLimit:
     def admits_new_partitions(self) -> bool:
         return self._run_ends is None
 
-    def batch_end(self, start: Positions, log_ends: Positions, new: Positions, *, limited: bool) -> Positions:
+    def batch_end(
+        self,
+        start: Positions,
+        log_ends: Positions,
+        new: Positions,
+        *,
+        limited: bool,
+        sizes: Callable[[], Mapping[Store, float]] = dict,
+    ) -> Positions:
         """Return where a batch from `start` ends; `start` itself if it must wait for more messages. `new` are the log
-        ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end."""
+        ends of partitions that enter with it. If not `limited`, it ends at the log ends, or at the run's end. `sizes`
+        returns the mean bytes of a message by store; it is called if there is a limit in bytes and something to read.
+        """
         ends = log_ends
         if self._is_available_now:
             if self._run_ends is None:
@@ -49,16 +73,20 @@ class RateLimit:
         if not limited:
             return ends
         growing = {partition: end for partition, end in ends.items() if end >= start[partition]}
-        return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing)}
+        return {**ends, **self._limited({partition: start[partition] for partition in growing}, growing, sizes)}
 
-    def _limited(self, start: Positions, ends: Positions) -> Positions:
+    def _limited(self, start: Positions, ends: Positions, sizes: Callable[[], Mapping[Store, float]]) -> Positions:
         if self._waits(start, ends):
             return start
         if self._batch_start != start:
             self._batch_start, self._batch_since = start, self._clock.monotonic()
-        if self._most is None:
+        most = self._most
+        if self._most_bytes is not None and entries_between(start, ends):
+            by_bytes = entries_within(start, ends, self._most_bytes, sizes())
+            most = by_bytes if most is None else min(most, by_bytes)
+        if most is None:
             return ends
-        limited, self._served = limited_ends(start, ends, self._most, self._served)
+        limited, self._served = limited_ends(start, ends, most, self._served)
         return limited
 
     def _waits(self, start: Positions, ends: Positions) -> bool:
@@ -72,6 +100,19 @@ class RateLimit:
 def entries_between(start: Positions, ends: Positions) -> int:
     """Return how many index entries lie in the ranges; entries that partitions of a store share count once."""
     return sum(high - low for low, high in _store_ranges(start, ends).values()) // UNIT
+
+
+def entries_within(start: Positions, ends: Positions, limit: int, sizes: Mapping[Store, float]) -> int:
+    """Return how many index entries of the ranges have about `limit` bytes if each store gives a share in proportion to
+    its backlog; at least one, so that a longer message is read too. `sizes` are the mean bytes of a store's messages.
+
+    A store without a size counts with the greatest one, or with a cautious default if there is none at all.
+    """
+    backlogs = {store: (high - low) // UNIT for store, (low, high) in _store_ranges(start, ends).items()}
+    unknown = max(sizes.values(), default=_CAUTIOUS_SIZE)
+    entries = sum(backlogs.values())
+    total = sum(count * sizes.get(store, unknown) for store, count in backlogs.items())
+    return entries if total <= limit else max(1, int(entries * limit / total))
 
 
 def limited_ends(

@@ -20,9 +20,14 @@ from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.schema import check_schema, spark_schema
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # Spark 4.0 and 4.1 have no read limits
-    ReadAllAvailable = ReadMaxRows = type("ReadLimit", (), {})  # type: ignore[misc, assignment]
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = type("ReadLimit", (), {})  # type: ignore[misc, assignment]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """In these releases, a run with this trigger is one micro-batch; the next run commits its end to the group."""
@@ -59,8 +64,12 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end[0]
 
     def getDefaultReadLimit(self) -> Any:
-        """Tell Spark 4.2 and later whether there are read limits. The options hold the limits themselves."""
-        return ReadMaxRows(self._options.max_offsets or 2**31 - 1) if self._options.has_limits else ReadAllAvailable()
+        """Tell Spark 4.2 and later whether there are read limits. The options hold the limits themselves:
+        Spark's object holds only one, and gives it back to `latestOffset`."""
+        options = self._options
+        if options.max_bytes is not None and options.max_offsets is None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMaxRows(options.max_offsets or 2**31 - 1) if options.has_limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._started().prepare_for_available_now()
