@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from pathlib import Path
 
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+import tubemq_spark
 from tubemq_spark.datasource import TubeMQDataSource
 
 
@@ -13,12 +24,53 @@ def register(spark: SparkSession) -> None:
     Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed
 
     - in a notebook, if the package was installed after Spark had started, for example with `%pip`;
-    - where environment variables set PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON to different interpreters: tasks of a
-      registered source run with PYSPARK_PYTHON, those of a source that Spark found with PYSPARK_DRIVER_PYTHON;
-    - with `--py-files` or `addArtifacts`, which Spark's own look-up does not see (batch reads and writes only: Spark
-      does not pass such files to the driver process of a stream);
+    - where PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON name different interpreters: tasks of a registered source run with
+      PYSPARK_PYTHON, those of a source that Spark found with PYSPARK_DRIVER_PYTHON;
+    - with `--py-files` or `addPyFile`, which Spark's own look-up does not see;
     - on platforms that do not look for data sources at all.
 
-    It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package too.
+    It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
     """
-    spark.dataSource.register(TubeMQDataSource)
+    archive = Path(tubemq_spark.__file__).parents[1]
+    spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)
+
+
+def _archived(archive: str) -> type[DataSource]:
+    """Return the data source for a package that Spark has shipped in `archive`, as `--py-files` does.
+
+    Spark gives such files to tasks, but not to the driver's process that plans a stream (tried on Spark 4.3). The class
+    is local, so cloudpickle sends it by value to that process, where it adds the archive to the path.
+    """
+
+    class TubeMQ(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "tubemq"
+
+        def schema(self) -> StructType:
+            return self._found().schema()
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return self._found().reader(schema)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return self._found().streamReader(schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            return self._found().writer(schema, overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+            return self._found().streamWriter(schema, overwrite)
+
+        def _found(self) -> TubeMQDataSource:
+            import sys
+
+            try:
+                import tubemq_spark  # noqa: F401
+            except ModuleNotFoundError:
+                sys.path.append(archive)
+            from tubemq_spark.datasource import TubeMQDataSource
+
+            return TubeMQDataSource(self.options)
+
+    return TubeMQ
