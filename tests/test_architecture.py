@@ -260,7 +260,7 @@ def test_sparks_lookup_survives_a_broken_installation(broken: str) -> None:
 
 def test_test_files_are_named_after_a_module() -> None:
     """`tests/a/test_b.py` or `tests/a/test_b_aspect.py` tests `tubemq_spark/a/b.py`, or package `b`."""
-    for folder in ("cli", "client", "protocol", "sink", "source", "testing"):
+    for folder in ("checks", "cli", "client", "protocol", "sink", "source", "testing"):
         for path in (ROOT / "tests" / folder).rglob("test_*.py"):
             beside = ROOT / PACKAGE / path.parent.relative_to(ROOT / "tests")
             words = path.stem.split("_")[1:]

@@ -14,7 +14,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import tubemq_spark
 from tubemq_spark.datasource import TubeMQDataSource
 
 
@@ -24,14 +23,14 @@ def register(spark: SparkSession) -> None:
     Spark looks for data sources once in the life of its JVM, when a format is first used. So a call is needed
 
     - in a notebook, if the package was installed after Spark had started, for example with `%pip`;
-    - where PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON name different interpreters: tasks of a registered source run with
-      PYSPARK_PYTHON, those of a source that Spark found with PYSPARK_DRIVER_PYTHON;
+    - where PYSPARK_DRIVER_PYTHON is set and is not the same as PYSPARK_PYTHON, such as `jupyter`: Spark looks for data
+      sources with the first, and fails if that is no Python with the package. A registered one runs with the second;
     - with `--py-files` or `addPyFile`, which Spark's own look-up does not see;
     - on platforms that do not look for data sources at all.
 
     It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
     """
-    archive = Path(tubemq_spark.__file__).parents[1]
+    archive = Path(__file__).parents[1]
     spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)
 
 
@@ -66,10 +65,10 @@ def _archived(archive: str) -> type[DataSource]:
             import sys
 
             try:
-                import tubemq_spark  # noqa: F401
+                from tubemq_spark.datasource import TubeMQDataSource
             except ModuleNotFoundError:
                 sys.path.append(archive)
-            from tubemq_spark.datasource import TubeMQDataSource
+                from tubemq_spark.datasource import TubeMQDataSource
 
             return TubeMQDataSource(self.options)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 from tests.matrix.pipeline import HAS_READ_LIMITS, Pipeline
 
@@ -91,12 +91,11 @@ def test_a_batch_that_was_logged_but_not_committed_is_read_again(pipe: Pipeline,
 
 @pytest.mark.quick
 @pytest.mark.skipif(HAS_READ_LIMITS, reason="this Spark has read limits")
-@pytest.mark.parametrize(
-    ("option", "value"), [("maxOffsetsPerTrigger", "30"), ("minOffsetsPerTrigger", "30"), ("maxTriggerDelay", "1m")]
-)
-def test_limits_need_spark_4_2(pipe: Pipeline, option: str, value: str) -> None:
-    with pytest.raises(AnalysisException, match=f"option '{option}' needs Spark 4.2 or later"):
-        _ = pipe.stream("sole", **{option: value}).schema
+def test_limits_are_ignored(pipe: Pipeline) -> None:
+    sent = pipe.send("sole", *texts(0, 60))
+    pipe.run_to_the_end(pipe.stream("sole", maxOffsetsPerTrigger=10, maxBytesPerTrigger=10), "out")
+    assert pipe.bodies("out") == sent
+    assert len(pipe.numbers("commits")) == 1
 
 
 @pytest.mark.quick
@@ -113,6 +112,15 @@ def test_limits_apply(pipe: Pipeline) -> None:
     assert sum(read) == 100
     assert max(read) <= 30
     assert len([count for count in read if count]) == 4
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(not HAS_READ_LIMITS, reason="this Spark has no read limits")
+def test_a_limit_in_bytes_applies(pipe: Pipeline) -> None:
+    sent = pipe.send("sole", *(b"%d" % number * 1000 for number in range(10, 40)))
+    pipe.run_to_the_end(pipe.stream("sole", maxBytesPerTrigger=20_000), "out")
+    assert pipe.bodies("out") == sent
+    assert len(pipe.numbers("commits")) == 3
 
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="this Spark has no read limits")

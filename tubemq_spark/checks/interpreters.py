@@ -1,8 +1,8 @@
 """Check `interpreter`: the Python that Spark starts for workers, without Spark.
 
-Workers use PYSPARK_PYTHON, else `python3` on the PATH. A data source that Spark discovered by itself runs with
-PYSPARK_DRIVER_PYTHON if that is set, in the planner and in tasks; one that `register` registered runs its tasks with
-PYSPARK_PYTHON (tried on Spark 4.3 in client mode).
+Workers use PYSPARK_PYTHON, else `python3` on the PATH. Spark looks for data sources with PYSPARK_DRIVER_PYTHON if that
+is set, and plans and runs what it found with that program, too. If it is no Python, such as `jupyter`, the look-up
+fails. What `register` registered runs with PYSPARK_PYTHON (tried on Spark 4.3 in client mode).
 """
 
 from __future__ import annotations

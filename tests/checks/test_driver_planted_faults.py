@@ -1,15 +1,19 @@
-"""Each planted fault is found, with a remedy, and nothing else is reported (tests.checks.planted)."""
+"""Each planted fault is found, with a remedy, and nothing else is reported (tests.checks.planted).
+
+`doctor` stands for the checks that the command runs; the command's own tests plant the same faults.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.checks.planted import FAULTS, Ground, Options, hold, reading
 from tubemq_spark import check
-from tubemq_spark.checks import OK, CheckResult
+from tubemq_spark.checks import OK, CheckResult, driver_checks
 
 Look = Callable[[Options], Sequence[CheckResult]]
 
@@ -27,7 +31,12 @@ def looked_for_by_check(request: pytest.FixtureRequest) -> Look:
     return look
 
 
-SEEKERS = {"check": looked_for_by_check}
+def looked_for_without_spark(request: pytest.FixtureRequest) -> Look:
+    """Return the checks of the driver, with the workers' interpreter if a fault changes it."""
+    return lambda options: list(driver_checks(options, workers=os.environ["PYSPARK_PYTHON"] != sys.executable))
+
+
+SEEKERS = {"doctor": looked_for_without_spark, "check": looked_for_by_check}
 
 
 @pytest.fixture

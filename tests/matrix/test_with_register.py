@@ -1,5 +1,5 @@
-"""`register` and `check` in applications of their own: over a source that Spark has found, with two interpreters, and
-with the package in `--py-files`."""
+"""`register` and `check`: over a source that Spark has found, with two interpreters, and with the package in
+`--py-files`. The file is the last one, because the shared session has the registered source afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 import tubemq_spark
-from tests.matrix.pipeline import CONNECT
+from tests.matrix.pipeline import CONNECT, Pipeline
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 APPLICATION = Path(__file__).with_name("application.py")
@@ -72,7 +72,23 @@ def copied(tubemq: EmbeddedTubeMQ) -> list[bytes]:
 
 
 @pytest.mark.quick
-def test_register_over_a_discovered_source_with_both_variables(tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
+def test_register_over_a_discovered_source(pipe: Pipeline) -> None:
+    assert pipe.batch("from").count() == COUNT
+    for _ in range(2):
+        tubemq_spark.register(pipe.spark)
+        assert pipe.batch("from").count() == COUNT
+    pipe.run_to_the_end(pipe.stream("from"), "into")
+    assert copied(pipe.tubemq) == sorted(b"%d" % number for number in range(COUNT))
+
+
+@pytest.mark.quick
+def test_check_finds_nothing_wrong(pipe: Pipeline) -> None:
+    results = tubemq_spark.check(pipe.spark, pipe.options("from"))
+    assert [result for result in results if result.state == "failed"] == []
+    assert {"driver", "executor"} == {result.place.split()[0] for result in results}
+
+
+def test_register_with_both_variables(tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     """Tasks of the registered source run with PYSPARK_PYTHON."""
     driver, workers = interpreter(tmp_path, "driver"), interpreter(tmp_path, "workers")
     found = run(

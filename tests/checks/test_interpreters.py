@@ -1,0 +1,46 @@
+"""The Python that Spark would start for workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checks.planted import FAULTS, Ground
+from tubemq_spark.checks.interpreters import check_variables, check_workers, describe, this_interpreter
+
+DRIVER = this_interpreter()
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, "ok"),
+        ({"PYSPARK_PYTHON": sys.executable}, "ok"),
+        ({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}, "ok"),
+        ({"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": "jupyter"}, "warning"),
+        ({"PYSPARK_DRIVER_PYTHON": "/opt/other/bin/python"}, "warning"),
+    ],
+)
+def test_two_variables_may_name_two_interpreters(variables: dict[str, str], state: str) -> None:
+    assert [result.state for result in check_variables(variables)] == [state]
+
+
+def test_an_interpreter_tells_its_versions() -> None:
+    found = describe(sys.executable)
+    assert (found.python, found.packages) == (DRIVER.python, DRIVER.packages)
+
+
+@pytest.mark.parametrize("command", ["no-such-python", "/bin/false"])
+def test_workers_need_an_interpreter(command: str) -> None:
+    (result,) = check_workers(DRIVER, {"PYSPARK_PYTHON": command})
+    assert (result.state, result.check) == ("failed", "interpreter")
+    assert "PYSPARK_PYTHON" in result.remedy
+
+
+@pytest.mark.parametrize("name", ["package_missing_on_executors", "old_protobuf_on_executors"])
+def test_faults_of_the_workers_interpreter_are_found_without_spark(ground: Ground, name: str) -> None:
+    FAULTS[name].plant(ground)
+    results = check_workers(DRIVER, {"PYSPARK_PYTHON": str(Path(ground.folder, "python"))})
+    assert {result.check for result in results if result.state != "ok"} == FAULTS[name].finds
