@@ -30,8 +30,8 @@ from importlib.machinery import PathFinder
 class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name in ("tubemq_spark", "pyspark_tubemq"):
-            spec = PathFinder.find_spec(name, path)
-            if spec is None or ".zip" not in str(spec.origin):
+            spec = PathFinder.find_spec(name, [folder for folder in sys.path if folder.endswith(".zip")])
+            if spec is None:
                 raise ModuleNotFoundError("No module named " + name, name=name)
             return spec
 
