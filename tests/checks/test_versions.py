@@ -62,6 +62,7 @@ def test_a_bad_version_is_reported(found: Interpreter, check: str, state: str) -
         (interpreter("3.11.1"), {"python"}),
         (interpreter(tubemq_spark=None), {"tubemq-spark"}),
         (interpreter(tubemq_spark="0.0.9"), {"tubemq-spark"}),
+        (interpreter(tubemq_spark="0.0.0"), {"tubemq-spark"}),
         (interpreter(tubemq_spark="import fails: no module protobuf"), {"tubemq-spark"}),
     ],
 )

@@ -70,6 +70,7 @@ _RANGES = (
     _Range("pyarrow", "pyarrow", (14, 0, 1)),
 )
 _LEAST_PYTHON = (3, 10)
+_NO_METADATA = "0.0.0"  # `tubemq_spark.__version__` of a package that pip did not install
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,14 @@ def _same_package(theirs: str | None, ours: str | None, found: Interpreter, plac
         )
     if theirs.startswith("import fails"):
         return failed(subject, place, subject, theirs, f"install tubemq-spark {ours} and its requirements there again")
+    if theirs == _NO_METADATA != ours:
+        return warning(
+            subject,
+            place,
+            subject,
+            f"it is not installed on {found.host} but imported from an archive or a folder: its version is unknown",
+            f"make sure that it is {ours}, or install that version in the environment on each node",
+        )
     if theirs != ours:
         return failed(
             subject,
