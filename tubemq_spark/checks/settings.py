@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tubemq_spark.checks.result import DRIVER, CheckResult, failed, ok, split_advice, warning
 from tubemq_spark.client.settings import MASTER, ClientSettings
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import Option, check_names
+from tubemq_spark.option_definition import Option, check_names
 from tubemq_spark.sink.options import DEAD_LETTER_TOPIC, SINK_OPTIONS, TOPIC, SinkOptions
 
 T = TypeVar("T")
