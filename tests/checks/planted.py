@@ -22,7 +22,7 @@ import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
-from tubemq_spark.client.net.rpc import send_request
+from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.metadata import Address, Broker, Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
@@ -260,8 +260,9 @@ def hold(tubemq: EmbeddedTubeMQ, group: str, client_id: str) -> None:
     requests = GroupRequests(ClientSettings.from_options({"tubemq.master": tubemq.master}), group)
     for number in range(3):
         partition = Partition(1, "orders", number)
-        send_request(
-            requests.settings, requests.register(Broker(1, Address(host, int(port))), partition, client_id, position=0)
+        send_requests(
+            requests.settings,
+            [requests.register(Broker(1, Address(host, int(port))), partition, client_id, position=0)],
         )
 
 
