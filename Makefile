@@ -58,7 +58,7 @@ format: $(STAMP)  ## put imports and layout right
 check: site
 
 site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on a broken link
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --strict
