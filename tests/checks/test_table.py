@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubemq_spark.checks.result import failed, ok, split_advice, warning, worst
+from tubemq_spark.checks.result import failed, ok, split_advice, warning
 from tubemq_spark.checks.table import format_table
 from tubemq_spark.errors import ConfigError
 
@@ -43,7 +43,3 @@ def test_an_error_has_a_problem_and_an_advice(text: str, parts: tuple[str, str])
 
 def test_a_text_of_a_server_stays_on_one_line() -> None:
     assert failed("master", "driver", "a", "two\nlines", "look").detail == "two\\nlines"
-
-
-def test_the_worst_state_counts() -> None:
-    assert (worst([]), worst(RESULTS[:1]), worst(RESULTS)) == ("ok", "ok", "failed")

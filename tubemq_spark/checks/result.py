@@ -58,9 +58,3 @@ def split_advice(error: Exception, otherwise: str) -> tuple[str, str]:
         if found and advice:
             return problem, advice
     return text, otherwise
-
-
-def worst(results: list[CheckResult]) -> State:
-    """Return the worst state of `results`; `ok` if there are none."""
-    states = {result.state for result in results}
-    return FAILED if FAILED in states else WARNING if WARNING in states else OK
