@@ -71,17 +71,16 @@ class Fault:
     finds: frozenset[str]
     words: str
     seen_by: frozenset[str] = BOTH
-    thorough: bool = False  # for `check`: its workers start anew, and another fault of this kind is in `make test`
 
 
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    *finds: str, words: str, seen_by: frozenset[str] = BOTH, thorough: bool = False
+    *finds: str, words: str, seen_by: frozenset[str] = BOTH
 ) -> Callable[[Callable[[Ground], Options]], Callable[[Ground], Options]]:
     def add(plant: Callable[[Ground], Options]) -> Callable[[Ground], Options]:
-        FAULTS[plant.__name__] = Fault(plant, frozenset(finds), words, seen_by, thorough)
+        FAULTS[plant.__name__] = Fault(plant, frozenset(finds), words, seen_by)
         return plant
 
     return add
@@ -283,7 +282,7 @@ def clock_skew(ground: Ground) -> Options:
     return reading(tubemq)
 
 
-@fault("clock", words="ahead of the driver's clock", seen_by=frozenset({"check"}), thorough=True)
+@fault("clock", words="ahead of the driver's clock", seen_by=frozenset({"check"}))
 def clock_skew_of_executors(ground: Ground) -> Options:
     ground.use_python("import time\nnow = time.time\ntime.time = lambda: now() + 100\n")
     return reading(ground.cluster())
@@ -315,7 +314,7 @@ def other_version_on_executors(ground: Ground) -> Options:
     return reading(ground.cluster())
 
 
-@fault("protobuf", words="3.20.3 is too old", thorough=True)
+@fault("protobuf", words="3.20.3 is too old")
 def old_protobuf_on_executors(ground: Ground) -> Options:
     ground.use_python("import google.protobuf\ngoogle.protobuf.__version__ = '3.20.3'\n")
     return reading(ground.cluster())

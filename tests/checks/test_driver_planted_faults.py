@@ -44,12 +44,23 @@ def look(request: pytest.FixtureRequest) -> Look:
     return SEEKERS[request.param](request)
 
 
+# What tasks add, and one of each kind of fault that the driver finds. The driver's part is the same for both seekers,
+# so `check` looks for the other faults in `make test-all` only: each costs a Spark job, some a start of workers.
+SOON = {
+    "unknown_option",
+    "broker_down",
+    "wrong_authority",
+    "group_not_allowed",
+    "somebody_holds_all_partitions",
+    "package_missing_on_executors",
+    "broker_unreachable_from_executors",
+}
 CASES = [
     pytest.param(
         seeker,
         name,
         id=f"{seeker}-{name}",
-        marks=[pytest.mark.thorough] if fault.thorough and seeker == "check" else [],
+        marks=[pytest.mark.thorough] if seeker == "check" and name not in SOON else [],
     )
     for seeker in SEEKERS
     for name, fault in FAULTS.items()
