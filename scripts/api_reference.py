@@ -22,6 +22,7 @@ are public. Everything else may change between releases.
 # By the title of a section: the module and its public names; empty for those in its `__all__`.
 SECTIONS = {
     "tubemq_spark": ("tubemq_spark", ()),
+    "tubemq_spark.checks": ("tubemq_spark.checks", ("CheckResult",)),
     "tubemq_spark.testing": ("tubemq_spark.testing", ()),
     "tubemq_spark.client": ("tubemq_spark.client", ("forget_servers",)),
     "tubemq_spark.errors": ("tubemq_spark.errors", ()),
@@ -95,8 +96,9 @@ def _parameters(parameters: list[inspect.Parameter]) -> list[str]:
 
 
 def _annotation(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)  # without modules
+    if not isinstance(annotation, str):  # of a NamedTuple it is a ForwardRef
+        annotation = getattr(annotation, "__forward_arg__", None) or getattr(annotation, "__name__", str(annotation))
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", annotation)  # without modules
 
 
 def _default(value: object) -> str:

@@ -169,6 +169,11 @@ def prepare_logging(given: Given) -> Check:
     return check
 
 
+def prepare_deployment(given: Given) -> Check:
+    given.topics("clicks")
+    return nothing_more
+
+
 def prepare_sizing(given: Given) -> Check:
     send_clicks(given)
     return nothing_more
@@ -230,6 +235,7 @@ def prepare_inlong(given: Given) -> Check:
 
 PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
     "docs/dead-letters.md": prepare_dead_letters,
+    "docs/howto/deployment.md": prepare_deployment,
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
     "docs/howto/migrate-consumer.md": prepare_migrate,
