@@ -38,7 +38,7 @@ ARROWS = {
     "spark_check": {"checks"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
-    "cli": LEAVES | {"checks", "protocol", "client", "testing"},
+    "cli": LEAVES | {"checks", "compression", "protocol", "client", "testing", ""},
     "": LEAVES | {"default_logging", "datasource", "registration", "sink", "spark_check"},
 }
 
@@ -61,7 +61,9 @@ SOCKET_USERS = (
     "tubemq_spark.client.tls",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.testing.listener",
+    "tubemq_spark.testing.port",
     "tubemq_spark.testing.tls",
+    "tubemq_spark.testing.web_port",
 )
 CLOCK_USERS = (
     "tubemq_spark.checks",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TypeVar
 
 from tubemq_spark.errors import ConfigError
@@ -15,6 +14,7 @@ from tubemq_spark.testing.broker.flow_control import parse_data_limits
 from tubemq_spark.testing.broker.group_offsets import Key
 from tubemq_spark.testing.broker.service import BrokerService
 from tubemq_spark.testing.catalog import Catalog, FlowRule, TopicLayout
+from tubemq_spark.testing.deployment import deploy
 from tubemq_spark.testing.servers import Server, Servers
 
 T = TypeVar("T")
@@ -56,16 +56,7 @@ class Administration:
 
         def create() -> None:
             for broker_id in self._servers.brokers if brokers is None else brokers:
-                broker = self._servers.broker(broker_id).service
-                before = self._catalog.layout(name, broker_id) or TopicLayout(partitions, stores)
-                layout = replace(
-                    before,
-                    partitions=max(partitions, before.partitions),
-                    stores=max(stores, before.stores),
-                    max_msg_size=before.max_msg_size if max_msg_size is None else max_msg_size,
-                )
-                self._catalog.topics.setdefault(name, {})[broker_id] = layout
-                broker.stores.resize(name, layout)
+                deploy(self._servers, name, broker_id, partitions, stores, max_msg_size)
 
         self._on_thread(create)
 

@@ -16,7 +16,7 @@ from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import Release, ServerConfig, parse_enum
 from tubemq_spark.testing.faults import Calls, Conditions, Faults
-from tubemq_spark.testing.listener import HOST
+from tubemq_spark.testing.port import HOST
 from tubemq_spark.testing.reply_status import filling_status
 from tubemq_spark.testing.servers import Servers
 from tubemq_spark.testing.stored_message import StoredMessage
@@ -37,6 +37,7 @@ class EmbeddedTubeMQ(Administration):
         topics: number of partitions by topic name; every broker gets all topics.
         brokers, masters: how many. The first master is the active one, the others are standbys.
         port: of the first master; 0 takes a free one. `OSError` when it is in use.
+        web_port: of the first master's HTTP API, likewise.
         release: the TubeMQ release to behave like; by default that of `config`.
         framing: by default that of the release.
         tls: files with which each server also listens on a second port (`tls_master`).
@@ -54,6 +55,7 @@ class EmbeddedTubeMQ(Administration):
         *,
         masters: int = 1,
         port: int = 0,
+        web_port: int = 0,
         release: Release | str | None = None,
         framing: Framing | str | None = None,
         tls: TLSFiles | None = None,
@@ -71,7 +73,7 @@ class EmbeddedTubeMQ(Administration):
         self._faults = Faults()
         super().__init__(Servers(config, self.framing, tls, self.clock, self._faults))
         try:
-            self._on_thread(lambda: self._servers.open(masters, brokers, port))
+            self._on_thread(lambda: self._servers.open(masters, brokers, port, web_port))
             for name, partitions in (topics or {}).items():
                 self.create_topic(name, partitions)
         except BaseException:
@@ -106,6 +108,11 @@ class EmbeddedTubeMQ(Administration):
     def master(self) -> str:
         """All masters as `host:port,host:port`, for `tubemq.master`."""
         return ",".join(f"{HOST}:{server.plain.port}" for server in self._servers.masters)
+
+    @property
+    def web_master(self) -> str:
+        """The HTTP APIs of all masters in the same form. They manage topics, as on a real cluster."""
+        return ",".join(f"{HOST}:{server.web.port}" for server in self._servers.masters)
 
     @property
     def tls_master(self) -> str:

@@ -53,6 +53,7 @@ class ServerConfig:
     visit_token_valid_period: float = 300.0
     max_meta_force_update_period: float = 180.0
     max_msg_size: int = 1024 * 1024
+    conf_mod_auth_token: str = "ASDFGHJKL"  # of HTTP calls that change something
 
     # broker.ini
     consumer_reg_timeout: float = 35.0

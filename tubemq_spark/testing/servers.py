@@ -9,15 +9,19 @@ from tubemq_spark.protocol.constants import Framing
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.testing.authentication import VisitTokens, check_authorization
 from tubemq_spark.testing.broker.service import BrokerService
+from tubemq_spark.testing.broker.web_api import BrokerWebApi
 from tubemq_spark.testing.catalog import BrokerEntry, Catalog
 from tubemq_spark.testing.clock import Clock
 from tubemq_spark.testing.config import ServerConfig
 from tubemq_spark.testing.dispatch import Service
 from tubemq_spark.testing.event_loop import EventLoopThread
 from tubemq_spark.testing.faults import Faults
-from tubemq_spark.testing.listener import HOST, Listener, Node
+from tubemq_spark.testing.listener import Listener, Node
 from tubemq_spark.testing.master.service import MasterService
+from tubemq_spark.testing.master.web_api import MasterWebApi, TopicChange
+from tubemq_spark.testing.port import HOST, Port
 from tubemq_spark.testing.tls import TLSFiles
+from tubemq_spark.testing.web_port import WebApi, WebPort
 
 T = TypeVar("T", MasterService, BrokerService)
 
@@ -25,25 +29,26 @@ T = TypeVar("T", MasterService, BrokerService)
 class Server(Generic[T]):
     """A service and its ports."""
 
-    def __init__(self, service: T, plain: Listener, tls: Listener | None) -> None:
+    def __init__(self, service: T, plain: Listener, tls: Listener | None, web: WebPort) -> None:
         self.service: T = service
         self.plain = plain
         self.tls = tls
+        self.web = web
 
     @property
     def is_open(self) -> bool:
         return self.plain.is_open
 
     def open(self) -> None:
-        for listener in self._listeners():
-            listener.open()
+        for port in self._ports():
+            port.open()
 
     def close(self) -> None:
-        for listener in self._listeners():
-            listener.close()
+        for port in self._ports():
+            port.close()
 
-    def _listeners(self) -> list[Listener]:
-        return [self.plain] if self.tls is None else [self.plain, self.tls]
+    def _ports(self) -> list[Port]:
+        return [self.plain, self.web] if self.tls is None else [self.plain, self.tls, self.web]
 
 
 class Servers:
@@ -57,6 +62,7 @@ class Servers:
         self.thread = EventLoopThread(clock)
         self.masters: list[Server[MasterService]] = []
         self.brokers: dict[int, Server[BrokerService]] = {}
+        self.topic_changes: dict[tuple[str, int], TopicChange] = {}  # by topic and broker, until the next reload
         self._framing = framing
         self._tls = tls
         self._clock = clock
@@ -64,13 +70,15 @@ class Servers:
         self._tokens = VisitTokens(clock, config)
         self._registered_at: dict[int, float] = {}  # time of each broker's last registration at the masters
 
-    def open(self, masters: int, brokers: int, port: int) -> None:
-        """Create and open all servers. `port` is that of the first master; `OSError` when it is in use."""
+    def open(self, masters: int, brokers: int, port: int, web_port: int) -> None:
+        """Create and open all servers. The ports are those of the first master; `OSError` when one is in use."""
         for number in range(1, masters + 1):
             service = MasterService(self.catalog, self._clock, self.config, self._tokens)
             service.standby = number > 1
-            self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service))
+            web = MasterWebApi(self, number)
+            self.masters.append(self._server(f"master {number}", service, service.service, service.tls_service, web))
         self.masters[0].plain.port = port
+        self.masters[0].web.port = web_port
         for _ in range(brokers):
             self.add_broker()
         for server in self.masters:
@@ -137,7 +145,8 @@ class Servers:
             )
 
         service = BrokerService(broker_id, HOST, self.catalog, self.config, self._clock, authorize)
-        server = self._server(f"broker {broker_id}", service, service.service, service.service)
+        web = BrokerWebApi(service, self.catalog)
+        server = self._server(f"broker {broker_id}", service, service.service, service.service, web)
         server.open()
         self.brokers[broker_id] = server
         tls_port = None if server.tls is None else server.tls.port
@@ -178,8 +187,9 @@ class Servers:
         self._registered_at[broker_id] = self._clock.now()
         self.catalog.brokers[broker_id].online = True
 
-    def _server(self, name: str, service: T, plain: Service, tls: Service) -> Server[T]:
+    def _server(self, name: str, service: T, plain: Service, tls: Service, web: WebApi) -> Server[T]:
         def listener(handlers: Service, files: TLSFiles | None) -> Listener:
             return Listener(Node(name, handlers, service.tick), self.thread, self._faults, self._framing, files)
 
-        return Server(service, listener(plain, None), None if self._tls is None else listener(tls, self._tls))
+        secure = None if self._tls is None else listener(tls, self._tls)
+        return Server(service, listener(plain, None), secure, WebPort(name, self.thread, web))

@@ -142,6 +142,14 @@ class GroupOffsets:
         record = self._records.get(key) or self._table.get(key)
         return None if record is None else record.confirmed
 
+    def recorded(self) -> set[Key]:
+        """Return the partitions of all groups that have a record."""
+        return self._records.keys() | self._table.keys()
+
+    def in_flight(self, key: Key) -> int:
+        """Return how many bytes of the index were read and not confirmed."""
+        return self._in_flight.get(key, 0)
+
     def move(self, key: Key, position: int) -> None:
         """Set the confirmed position and drop what is in flight, as `admin_set_offset` does."""
         self._in_flight[key] = 0

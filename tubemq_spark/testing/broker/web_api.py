@@ -1,0 +1,97 @@
+"""A broker's HTTP API: the positions of groups, and the clients that hold partitions (wire: BrokerAdminServlet)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tubemq_spark.protocol.constants import STORE_PARTITION_BASE
+from tubemq_spark.testing.broker.group_offsets import Key
+from tubemq_spark.testing.broker.service import BrokerService
+from tubemq_spark.testing.broker.store import Store
+from tubemq_spark.testing.catalog import Catalog
+from tubemq_spark.testing.web_port import Answer, Params, WebError
+
+_NO_RECORD = -2
+
+
+class BrokerWebApi:
+    """Answers the calls to one broker; all of them are queries."""
+
+    def __init__(self, service: BrokerService, catalog: Catalog) -> None:
+        self._service = service
+        self._catalog = catalog
+        self._methods = {
+            "admin_query_offset": self._offsets,
+            "admin_query_broker_all_consumer_info": self._consumers,
+        }
+
+    def __call__(self, params: Params) -> Answer:
+        method = params.get("method", "")
+        if method not in self._methods:
+            raise WebError(f"Unsupported method {method}")
+        self._service.tick()
+        return self._methods[method](params)
+
+    def _offsets(self, params: Params) -> Answer:
+        """Return the group's confirmed positions and the stores' ends. A group without a record has no entry."""
+        groups, topics = _names(params, "groupName"), _names(params, "topicName")
+        keys = [key for key in self._service.offsets.recorded() if not groups or key.group in groups]
+        found = []
+        for group in sorted({key.group for key in keys}):
+            own = {key for key in keys if key.group == group and (not topics or key.topic in topics)}
+            deployed = sorted({key.topic for key in own if self._catalog.layout(key.topic, self._service.broker_id)})
+            infos = [self._topic_offsets(group, topic, own) for topic in deployed]
+            if infos:
+                found.append({"groupName": group, "subInfo": infos, "topicCount": len(infos)})
+        return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": found, "totalCnt": len(found)}
+
+    def _topic_offsets(self, group: str, topic: str, own: set[Key]) -> Answer:
+        layout = self._catalog.layout(topic, self._service.broker_id)
+        rows = []
+        for number in layout.partition_ids if layout else ():
+            store = self._store(topic, number)
+            key = Key(group, topic, number)
+            confirmed = self._service.offsets.confirmed(key) if key in own else None
+            end = store.max_offset if store else 0
+            rows.append(
+                {
+                    "partitionId": number,
+                    "curOffset": _NO_RECORD if confirmed is None else confirmed,
+                    "flightOffset": _NO_RECORD if confirmed is None else self._service.offsets.in_flight(key),
+                    "offsetLag": _NO_RECORD if confirmed is None else end - confirmed,
+                    "offsetMax": end,
+                }
+            )
+        return {"topicName": topic, "offsets": rows, "partCount": len(rows)}
+
+    def _consumers(self, params: Params) -> Answer:
+        """Return the claims of the group, or of all groups."""
+        groups = _names(params, "groupName")
+        rows = [
+            {
+                "index": index,
+                "groupName": key.group,
+                "topicName": key.topic,
+                "partitionId": key.partition_id,
+                "consumerId": client_id,
+                "isRegOk": True,
+                "tmpOffset": self._service.offsets.in_flight(key),
+                "minOffset": store.min_offset if store else 0,
+                "maxOffset": store.max_offset if store else 0,
+                "zkOffset": self._service.offsets.confirmed(key),
+            }
+            for index, (key, client_id, store) in enumerate(self._claims(groups), 1)
+        ]
+        return {"result": True, "errCode": 0, "errMsg": "Success!", "dataSet": rows, "totalCnt": len(rows)}
+
+    def _claims(self, groups: set[str]) -> Iterator[tuple[Key, str, Store | None]]:
+        for key, claim in sorted(self._service.claims.items()):
+            if not groups or key.group in groups:
+                yield key, claim.client_id, self._store(key.topic, key.partition_id)
+
+    def _store(self, topic: str, partition_id: int) -> Store | None:
+        return self._service.stores.get(topic, partition_id // STORE_PARTITION_BASE)
+
+
+def _names(params: Params, name: str) -> set[str]:
+    return {part.strip() for part in params.get(name, "").split(",") if part.strip()}

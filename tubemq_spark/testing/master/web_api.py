@@ -1,0 +1,251 @@
+"""A master's HTTP API: topics and the state of brokers (wire: WebAdminTopicDeployHandler, WebBrokerConfHandler).
+
+A change of a topic is stored as configuration first. `admin_reload_broker_configure` applies it to the brokers, which
+takes seconds on a real cluster and no time here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tubemq_spark.testing.catalog import OFFSET_HISTORY, Catalog, TopicLayout
+from tubemq_spark.testing.deployment import deploy, undeploy
+from tubemq_spark.testing.web_port import Answer, Params, Redirect, WebError
+
+if TYPE_CHECKING:
+    from tubemq_spark.testing.servers import Servers
+
+_TOKEN_NAME = "confModAuthToken"
+_NORMAL, _DELETED, _REMOVED = 0, 1, 2  # topicStatusId
+_DELETE_POLICY = "delete,168h"
+
+
+@dataclass(frozen=True)
+class TopicChange:
+    """The configuration of a topic on one broker that was not applied yet."""
+
+    layout: TopicLayout
+    status: int = _NORMAL
+
+
+class MasterWebApi:
+    """Answers the calls to the master of this number, counted from 1."""
+
+    def __init__(self, servers: Servers, number: int) -> None:
+        self._servers = servers
+        self._number = number
+        self._methods: dict[str, Callable[[Params], Answer]] = {
+            "admin_query_topic_info": self._topics,
+            "admin_query_broker_run_status": self._brokers,
+            "admin_add_new_topic_record": self._add_topic,
+            "admin_add_topic_deploy_info": self._add_topic,
+            "admin_modify_topic_info": self._modify_topic,
+            "admin_delete_topic_info": self._delete_topic,
+            "admin_remove_topic_info": self._remove_topic,
+            "admin_reload_broker_configure": self._reload,
+        }
+
+    def __call__(self, params: Params) -> Answer | Redirect:
+        active = next(one for one in self._servers.masters if not one.service.standby)
+        if self._servers.master(self._number) is not active:
+            return Redirect(f"127.0.0.1:{active.web.port}")
+        method = params.get("method", "")
+        if method not in self._methods:
+            raise WebError("Bad request from client, unsupported method!")
+        is_query = method.startswith("admin_query")
+        if not is_query and params.get(_TOKEN_NAME) != self._servers.config.conf_mod_auth_token:
+            raise WebError("Bad request from client, illegal access, unauthorized request!")
+        return self._methods[method](params)
+
+    # -- queries ---------------------------------------------------------------------------------------------------
+
+    def _topics(self, params: Params) -> Answer:
+        names = _names(params, "topicName")
+        topics = {OFFSET_HISTORY, *self._catalog.topics, *(topic for topic, _ in self._changes)}
+        rows = [self._topic(name) for name in sorted(topics) if not names or name in names]
+        return _data([row for row in rows if row["topicInfo"]])
+
+    def _topic(self, name: str) -> Answer:
+        records = [(one, self._record(name, one)) for one in sorted(self._servers.brokers)]
+        rows = [self._deployment(name, one, record) for one, record in records if record is not None]
+        running = [row["runInfo"] for row in rows if row["runInfo"]["numPartitions"] != "-"]
+        return {
+            "topicName": name,
+            "maxMsgSizeInMB": self._servers.config.max_msg_size >> 20,
+            "topicInfo": rows,
+            "infoCount": len(rows),
+            "totalCfgNumPart": sum(row["numPartitions"] * row["numTopicStores"] for row in rows),
+            "isSrvAcceptPublish": any(run["acceptPublish"] for run in running),
+            "isSrvAcceptSubscribe": any(run["acceptSubscribe"] for run in running),
+            "totalRunNumPartCount": sum(run["numPartitions"] * run["numTopicStores"] for run in running),
+            "authData": {},
+        }
+
+    def _deployment(self, name: str, broker_id: int, record: TopicChange) -> Answer:
+        entry, running = self._catalog.brokers[broker_id], self._catalog.layout(name, broker_id)
+        status = "online" if entry.online else "offline"
+        return {
+            "topicName": name,
+            "brokerId": broker_id,
+            "brokerIp": entry.host,
+            "brokerPort": entry.port,
+            "topicStatusId": record.status,
+            "numTopicStores": record.layout.stores,
+            "numPartitions": record.layout.partitions,
+            "acceptPublish": record.layout.accept_publish,
+            "acceptSubscribe": record.layout.accept_subscribe,
+            "deletePolicy": _DELETE_POLICY,
+            "runInfo": _run_info(running if entry.online else None, status),
+        }
+
+    def _brokers(self, params: Params) -> Answer:
+        wanted = _names(params, "brokerId")
+        waiting = {broker_id for _, broker_id in self._changes}
+        rows = [
+            {
+                "brokerId": broker_id,
+                "brokerIp": entry.host,
+                "brokerPort": entry.port,
+                "brokerWebPort": self._servers.broker(broker_id).web.port,
+                "manageStatus": "online",
+                "brokerTLSPort": entry.tls_port or 8124,
+                "enableTLS": entry.tls_port is not None,
+                "runStatus": "running" if entry.online else "unRegister",
+                "subStatus": "idle",
+                "isConfChanged": str(broker_id in waiting).lower(),
+                "isBrokerOnline": str(entry.online).lower(),
+                "acceptPublish": str(entry.accept_publish).lower(),
+                "acceptSubscribe": str(entry.accept_subscribe).lower(),
+            }
+            for broker_id, entry in sorted(self._catalog.brokers.items())
+            if not wanted or str(broker_id) in wanted
+        ]
+        return _data(rows)
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def _add_topic(self, params: Params) -> Answer:
+        def add(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
+            if record is not None:
+                raise WebError(f"Existed record found for brokerId-topicName({broker_id}:{name})!", 402)
+            return TopicChange(TopicLayout(_count(params, "numPartitions"), _count(params, "numTopicStores")))
+
+        return self._change(params, add)
+
+    def _modify_topic(self, params: Params) -> Answer:
+        def modify(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
+            record = _existing(name, broker_id, record)
+            layout = replace(
+                record.layout,
+                accept_publish=params.get("acceptPublish", str(record.layout.accept_publish)).lower() == "true",
+                accept_subscribe=params.get("acceptSubscribe", str(record.layout.accept_subscribe)).lower() == "true",
+            )
+            return replace(record, layout=layout)
+
+        return self._change(params, modify)
+
+    def _delete_topic(self, params: Params) -> Answer:
+        return self._change(params, lambda *place: _closed(*place, status=_DELETED))
+
+    def _remove_topic(self, params: Params) -> Answer:
+        def remove(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
+            if _existing(name, broker_id, record).status < _DELETED:
+                raise WebError(f"The topic {name} in broker={broker_id} must be deleted before it is removed!", 406)
+            return _closed(name, broker_id, record, status=_REMOVED)
+
+        return self._change(params, remove)
+
+    def _change(self, params: Params, change: Callable[[str, int, TopicChange | None], TopicChange]) -> Answer:
+        topics, brokers = _names(params, "topicName"), _names(params, "brokerId")
+        for name in topics:
+            if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+                raise WebError(f"Illegal value in topicName parameter: {name}")
+        if not topics or not brokers:
+            raise WebError(f"The parameter {'brokerId' if topics else 'topicName'} is required!")
+        rows: list[dict[str, Any]] = []
+        for broker_id, name in ((int(one), name) for one in sorted(brokers) for name in sorted(topics)):
+            row = {"brokerId": broker_id, "topicName": name, "success": True, "errCode": 200, "errInfo": "Ok!"}
+            try:
+                if broker_id not in self._servers.brokers:
+                    raise WebError(f"Not found broker configure by brokerId({broker_id})", 401)
+                self._changes[name, broker_id] = change(name, broker_id, self._record(name, broker_id))
+            except WebError as error:
+                row |= {"success": False, "errCode": error.code, "errInfo": str(error)}
+            rows.append(row)
+        return _data(rows)
+
+    def _reload(self, params: Params) -> Answer:
+        brokers = sorted(map(int, _names(params, "brokerId")))
+        for name, broker_id in [place for place in self._changes if place[1] in brokers]:
+            record = self._changes.pop((name, broker_id))
+            if record.status == _REMOVED:
+                undeploy(self._servers, name, broker_id)
+            else:
+                deploy(self._servers, name, broker_id, record.layout.partitions, record.layout.stores)
+                layout = self._catalog.topics[name][broker_id]
+                layout.accept_publish = record.layout.accept_publish
+                layout.accept_subscribe = record.layout.accept_subscribe
+        return _data([{"brokerId": one, "success": True, "errCode": 200, "errInfo": "Ok!"} for one in brokers])
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._servers.catalog
+
+    @property
+    def _changes(self) -> dict[tuple[str, int], TopicChange]:
+        return self._servers.topic_changes
+
+    def _record(self, name: str, broker_id: int) -> TopicChange | None:
+        layout = self._catalog.layout(name, broker_id)
+        applied = None if layout is None else TopicChange(layout)
+        return self._changes.get((name, broker_id), applied)
+
+
+def _data(rows: list[dict[str, Any]]) -> Answer:
+    return {"result": True, "errCode": 0, "errMsg": "OK", "data": rows, "count": len(rows)}
+
+
+def _run_info(layout: TopicLayout | None, status: str) -> Answer:
+    if layout is None:
+        return dict.fromkeys(("acceptPublish", "acceptSubscribe", "numPartitions", "brokerManageStatus"), "-")
+    return {
+        "acceptPublish": layout.accept_publish,
+        "acceptSubscribe": layout.accept_subscribe,
+        "numPartitions": layout.partitions,
+        "numTopicStores": layout.stores,
+        "brokerManageStatus": status,
+    }
+
+
+def _existing(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
+    if record is None:
+        raise WebError(
+            f"Not found the topic {name}'s deploy configure in broker={broker_id}, please confirm the configure first!",
+            401,
+        )
+    return record
+
+
+def _closed(name: str, broker_id: int, record: TopicChange | None, *, status: int) -> TopicChange:
+    record = _existing(name, broker_id, record)
+    if record.layout.accept_publish or record.layout.accept_subscribe:
+        raise WebError(
+            "The values of acceptPublish and acceptSubscribe must be false before change status of "
+            f"brokerId-topicName({broker_id}:{name}) record!",
+            406,
+        )
+    return replace(record, status=status)
+
+
+def _count(params: Params, name: str) -> int:
+    text = params.get(name, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise WebError(f"The parameter {name} must be a number of at least 1!")
+    return int(text)
+
+
+def _names(params: Params, name: str) -> set[str]:
+    return {part.strip() for part in params.get(name, "").split(",") if part.strip()}
