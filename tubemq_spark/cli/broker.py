@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Annotated
 
-from tubemq_spark.cli import Commands
+import typer
+
+from tubemq_spark.cli.activity_view import show_activity
+from tubemq_spark.cli.output import console
 from tubemq_spark.cli.requirements import INSTALL_SPARK
-from tubemq_spark.errors import TransportError
-from tubemq_spark.testing import EmbeddedTubeMQ, Release
+from tubemq_spark.errors import ConfigError, TransportError
+from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
+
+_MAX_PARTITIONS = 1000
 
 _READY = """\
 An embedded TubeMQ that behaves like release {release} is running; it keeps messages in memory only.
   master   {master}
+  HTTP     {web} (token {token})
   brokers  {brokers}
   topics   {topics}
-Ctrl-C stops it. In another terminal, start PySpark ({install}):
+Ctrl-C stops it. For the other commands, in another terminal:
+export TUBEMQ_MASTER={master} TUBEMQ_ADMIN={web} TUBEMQ_ADMIN_TOKEN={token}
+To read and write with Spark, start PySpark there ({install}):
 {pyspark}
 Then paste this to read and write the topic, and to stop the query:
 {code}
@@ -52,41 +59,45 @@ query.processAllAvailable()
 query.stop()"""
 
 
-def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "broker",
-        help="run an embedded TubeMQ until it is stopped",
-        description="Run an embedded TubeMQ on 127.0.0.1 until Ctrl-C or SIGTERM. It keeps messages in memory only.",
-    )
-    parser.add_argument("--port", type=_port, default=0, help="port of the master (default: a free port)")
-    parser.add_argument(
-        "--topic",
-        type=_topic,
-        action="append",
-        metavar="TOPIC",
-        help="topic as NAME or NAME:PARTITIONS, with that many partitions on each broker (default: 3); "
-        "may be repeated (default: demo:3)",
-    )
-    parser.add_argument("--brokers", type=_count, default=1, metavar="N", help="number of brokers (default: 1)")
-    parser.add_argument(
-        "--release",
-        choices=[release.value for release in Release],
-        default=Release.V2_5.value,
-        help=f"TubeMQ release to behave like (default: {Release.V2_5.value}); 1.2 uses its own framing",
-    )
-    parser.add_argument("--json", action="store_true", help="print the address as one line of JSON")
-    parser.set_defaults(run=run)
+def broker(
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="Port of the master.", show_default="a free port")
+    ] = 0,
+    web_port: Annotated[
+        int,
+        typer.Option(
+            "--web-port", min=0, max=65_535, help="Port of the master's HTTP API, for the commands topics, lag and "
+            "offsets.", show_default="a free port",
+        ),
+    ] = 0,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME[:PARTITIONS]", show_default="demo:3",
+            help="A topic, with that many partitions (3 by default) on each broker; may be repeated.",
+        ),
+    ] = None,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=100, help="Number of brokers.")] = 1,
+    release: Annotated[
+        Release, typer.Option("--release", help="TubeMQ release to behave like; 1.2 uses its own framing.")
+    ] = Release.V2_5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
+) -> None:  # fmt: skip
+    """Run an embedded TubeMQ on 127.0.0.1 until Ctrl-C or SIGTERM. It keeps messages in memory only.
 
-
-def run(given: argparse.Namespace) -> int:
+    A terminal shows what it does: connections, calls and messages.
+    """
     stopped: SimpleQueue[None] = SimpleQueue()  # a signal handler may call its `put`, unlike an event's `set`
     _on_signals(lambda *_: stopped.put(None))
-    topics = dict(given.topic or [("demo", 3)])
-    with _start(given, topics) as tubemq:
-        print(_as_json(tubemq, topics) if given.json else _as_text(tubemq, topics), end="", flush=True)
-        stopped.get()
+    topics = dict(map(_topic, topic or ["demo:3"]))
+    with _start(topics, brokers, port, web_port, release) as tubemq:
+        print(_as_json(tubemq, topics) if as_json else _as_text(tubemq, topics), end="", flush=True)
+        out = console()
+        if out.is_terminal and not as_json:
+            show_activity(tubemq, stopped, out)
+        else:
+            stopped.get()
         _on_signals(signal.SIG_IGN)  # a second signal must not disturb the stop
-    return 0
 
 
 def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:
@@ -94,13 +105,12 @@ def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:
         signal.signal(number, handler)
 
 
-def _start(given: argparse.Namespace, topics: dict[str, int]) -> EmbeddedTubeMQ:
+def _start(topics: dict[str, int], brokers: int, port: int, web_port: int, release: Release) -> EmbeddedTubeMQ:
     try:
-        return EmbeddedTubeMQ(topics, given.brokers, port=given.port, release=given.release)
+        return EmbeddedTubeMQ(topics, brokers, port=port, web_port=web_port, release=release)
     except OSError as cause:
         raise TransportError(
-            f"cannot listen on 127.0.0.1:{given.port}: {os.strerror(cause.errno or 0)}. Choose another port with "
-            "--port, or leave it out for a free one"
+            f"{cause.strerror or cause}. Choose another port with --port or --web-port, or leave it out for a free one"
         ) from cause
 
 
@@ -109,8 +119,10 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
     return _READY.format(
         release=tubemq.release.value,
         master=tubemq.master,
+        web=tubemq.web_master,
         brokers=", ".join(map(str, tubemq.broker_ids)),
         topics=", ".join(f"{name} ({partitions} partitions on each broker)" for name, partitions in topics.items()),
+        token=ServerConfig().conf_mod_auth_token,
         install=INSTALL_SPARK,
         pyspark=in_new_terminal("pyspark"),
         code=pyspark_code(tubemq.master, topic),
@@ -118,28 +130,15 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
 
 
 def _as_json(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
-    where = {"master": tubemq.master, "brokers": tubemq.broker_ids}
+    where = {"master": tubemq.master, "web": tubemq.web_master, "brokers": tubemq.broker_ids}
     return json.dumps({**where, "topics": topics, "release": tubemq.release.value}) + "\n"
 
 
 def _topic(text: str) -> tuple[str, int]:
-    name, _, partitions = text.partition(":")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
-    return name, _number(1, 1000, partitions or "3")
-
-
-def _number(least: int, most: int, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-    return number
-
-
-_port, _count = partial(_number, 0, 65_535), partial(_number, 1, 100)
+    name, _, count = text.partition(":")
+    if not name or (count and not (count.isdecimal() and 1 <= int(count) <= _MAX_PARTITIONS)):
+        raise ConfigError(f"--topic {text!r} is not NAME or NAME:PARTITIONS, with 1 to {_MAX_PARTITIONS} partitions")
+    return name, int(count or 3)
 
 
 def in_new_terminal(command: str) -> str:

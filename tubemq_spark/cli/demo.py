@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
@@ -15,12 +14,13 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tubemq_spark.cli import Commands
+import typer
+
 from tubemq_spark.cli.broker import in_new_terminal, pyspark_code
-from tubemq_spark.cli.requirements import require_rich, require_spark
-from tubemq_spark.errors import TubeMQError
+from tubemq_spark.cli.requirements import require_spark
+from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP = "sensors", "demo_group"
 _POLL_INTERVAL = 0.1  # seconds between two polls of the query
+_MAX_SECONDS = 86_400
 _FIRST_ROWS_TIMEOUT = 120.0  # seconds
 _BURST_INTERVAL = 0.1  # seconds
 # Unit, lowest and highest value
@@ -49,20 +50,15 @@ class DemoError(TubeMQError):
     """The demo failed: rows are missing, duplicated or late."""
 
 
-def add_to(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="stream rows from an embedded TubeMQ through Spark, show them, and exit",
-        description="Start an embedded TubeMQ, send sensor readings to it, and stream them through a local Spark.",
-    )
-    parser.add_argument(
-        "--seconds", type=_seconds, default=8.0, help="how long to stream after the first rows (default: 8)"
-    )
-    parser.set_defaults(run=run)
+def demo(
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to stream after the first rows.")] = 8.0,
+) -> None:
+    """Stream rows from an embedded TubeMQ through a local Spark, show them and the lag, and exit.
 
-
-def run(given: argparse.Namespace) -> int:
-    require_rich()
+    Starts an embedded TubeMQ, sends sensor readings to it, and checks that each row came out once.
+    """
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise ConfigError(f"--seconds is {seconds:g}; expected a number from 0 to {_MAX_SECONDS}")
     require_spark()
     from rich.console import Console
 
@@ -76,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
         log = Path(folder) / "spark.log"
         try:
             with display:
-                rows = _stream(tubemq, display, Path(folder), log, given.seconds)
+                rows = _stream(tubemq, display, Path(folder), log, seconds)
         except TubeMQError:
             print(_tail(log), file=sys.stderr)
             raise
@@ -88,7 +84,6 @@ def run(given: argparse.Namespace) -> int:
             code=pyspark_code(f"127.0.0.1:{MASTER_PORT}", "demo"),
         )
     )
-    return 0
 
 
 def _stream(tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, seconds: float) -> int:
@@ -225,13 +220,3 @@ class Sensors:
 def _tail(log: Path) -> str:
     """Return the last lines of Spark's log, whose folder is removed afterwards."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
-    return seconds

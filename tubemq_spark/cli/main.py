@@ -1,50 +1,51 @@
-"""The entry point of `tubemq-spark`: parse the arguments and run one command. Exit statuses:
+"""The entry point of `tubemq-spark`: run one command. Exit statuses:
 
 0 success, 1 the work failed, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from tubemq_spark.errors import ConfigError, TubeMQError
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
+INSTALL = "pip install 'tubemq-spark[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default that of the command line, and return its exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = _parse(arguments)
-        try:
-            return int(given.run(given))
-        except TubeMQError as error:
-            print(f"tubemq-spark {given.command}: {error}", file=sys.stderr)
-            return 2 if isinstance(error, ConfigError) else 1
-    except SystemExit as end:  # argparse has printed the mistake or its help
-        return 0 if end.code is None else int(end.code)
+        if missing := [name for name in ("typer", "rich") if find_spec(name) is None]:
+            print(f"tubemq-spark: the package {missing[0]} is not installed. Run: {INSTALL}", file=sys.stderr)
+            return 1
+        return _run(given)
+    except TubeMQError as error:
+        print(f"tubemq-spark: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
-        print("tubemq-spark: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
+    except BrokenPipeError:  # the reader of a pipe has ended, for example `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+        return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed arguments. The slow imports are here, where `main` already handles Ctrl-C."""
-    from importlib.metadata import version
+def _run(arguments: Sequence[str]) -> int:
+    """Return the exit status. The slow imports are here, where `main` already handles Ctrl-C."""
+    from tubemq_spark.cli.app import app
 
-    from tubemq_spark.cli import broker, demo
+    try:
+        app(list(arguments), prog_name="tubemq-spark")
+    except SystemExit as end:  # typer has printed the mistake, the help or nothing
+        code = end.code if isinstance(end.code, int) else 0
+        return _interrupted() if code == INTERRUPTED else code
+    return 0
 
-    parser = argparse.ArgumentParser(prog="tubemq-spark", description="Apache TubeMQ and Spark, from the command line.")
-    parser.add_argument("--version", action="version", version=f"tubemq-spark {version('tubemq-spark')}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in (demo, broker):
-        command.add_to(commands)
-    given, unknown = parser.parse_known_args(arguments)
-    if unknown:  # show the usage of the command rather than that of the program
-        commands.choices.get(given.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
-    if given.command is None:
-        parser.print_help(sys.stderr)
-        parser.exit(2)
-    return given
+
+def _interrupted() -> int:
+    print("tubemq-spark: interrupted", file=sys.stderr)
+    return INTERRUPTED

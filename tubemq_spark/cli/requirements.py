@@ -18,12 +18,6 @@ class MissingError(TubeMQError):
     """A requirement is not installed."""
 
 
-def require_rich() -> None:
-    """Raise `MissingError` without the package `rich`."""
-    if find_spec("rich") is None:
-        raise MissingError("the package rich is not installed. Run: pip install 'rich>=13.7'")
-
-
 def require_spark() -> None:
     """Raise `MissingError` without pyspark, or without a Java that it supports."""
     if find_spec("pyspark") is None:

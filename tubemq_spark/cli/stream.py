@@ -50,12 +50,12 @@ class Batch:
 
 
 @contextmanager
-def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
+def local_session(folder: Path, log: Path, name: str = "tubemq-spark demo") -> Iterator[SparkSession]:
     """Yield a session with its files in `folder`, and its output in `log`. Raise `TubeMQError` if it does not start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages of this interpreter
     builder = (
         SparkSession.builder.master("local[2]")
-        .appName("tubemq-spark demo")
+        .appName(name)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", _JVM_OPTIONS)
@@ -71,7 +71,7 @@ def local_session(folder: Path, log: Path) -> Iterator[SparkSession]:
             with ThreadPoolExecutor(1) as pool:  # in the main thread PySpark would install its own Ctrl-C handler
                 session = pool.submit(builder.getOrCreate).result()
         except (PySparkException, Py4JError) as cause:
-            raise TubeMQError(f"Spark did not start: {_first_line(cause)}") from cause
+            raise TubeMQError(f"Spark did not start: {first_line(cause)}") from cause
         try:
             yield session
         finally:
@@ -136,7 +136,7 @@ class Stream:
         """Return the batches committed since the last call, in order; `TubeMQError` when the query failed."""
         cause = self._query.exception()
         if cause is not None:
-            raise TubeMQError(f"the query failed: {_first_line(cause)}")
+            raise TubeMQError(f"the query failed: {first_line(cause)}")
         done = []
         for progress in self._query.recentProgress:
             with self._lock:
@@ -150,7 +150,7 @@ class Stream:
         try:
             self._query.processAllAvailable()
         except PySparkException as cause:
-            raise TubeMQError(f"the query failed: {_first_line(cause)}") from cause
+            raise TubeMQError(f"the query failed: {first_line(cause)}") from cause
 
     def __enter__(self) -> Stream:
         return self
@@ -160,5 +160,5 @@ class Stream:
         self._query.stop()
 
 
-def _first_line(cause: Exception) -> str:
+def first_line(cause: Exception) -> str:
     return str(cause).strip().partition("\n")[0]

@@ -11,6 +11,7 @@ from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.message import check_sum, encode_attributes, encode_payload
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
+from tubemq_spark.testing.activity import Activity, activity_of
 from tubemq_spark.testing.administration import Administration
 from tubemq_spark.testing.broker.store import Store
 from tubemq_spark.testing.clock import Clock
@@ -213,6 +214,10 @@ class EmbeddedTubeMQ(Administration):
             }
 
         return self._on_thread(collect)
+
+    def activity(self) -> Activity:
+        """Return what the servers have done since their start."""
+        return self._on_thread(lambda: activity_of(self._servers))
 
     # -- servers --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ wire: NettyRpcServer, NettyRequestContext, PbEnDecoder.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -62,6 +63,7 @@ class Service:
         delay_next_get: Callable[[int], None] = lambda gets: None,
     ) -> None:
         self.delay_next_get = delay_next_get
+        self.calls: Counter[int] = Counter()  # by method, since the start
         self._handlers: dict[tuple[int, int], Handler] = {
             (service_type, method): handle
             for service_type, table in handlers.items()
@@ -70,6 +72,7 @@ class Service:
 
     def answer(self, request: Request) -> Response | Failure | None:
         """Return the reply; None when the server does not answer, as for a request without any time left."""
+        self.calls[request.method] += 1
         handle = self._handlers.get((request.service_type, request.method))
         try:
             if handle is None or request.timeout_ms <= 0:

@@ -1,0 +1,143 @@
+"""Calls of TubeMQ's HTTP administration API at the master and at brokers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tubemq_spark.errors import AuthError, TransportError, TubeMQError
+from tubemq_spark.protocol.metadata import Address
+
+WEB_PORT = 8080  # of masters, by default
+_USER = "tubemq_spark"
+_TIMEOUT = 10.0  # seconds
+_MOST = 64 << 20  # bytes of an answer
+
+Answer = dict[str, Any]
+
+
+class AdminError(TubeMQError):
+    """The server refused a call."""
+
+
+@dataclass(frozen=True)
+class AdminApi:
+    """The HTTP APIs of the masters, of which the active one answers, and of the brokers that it names.
+
+    Calls raise `AdminError` for a refusal, `AuthError` for a wrong token, `TransportError` if no server answers.
+    """
+
+    masters: Sequence[Address]
+    token: str | None = field(default=None, repr=False)
+
+    def query(self, method: str, **params: object) -> Answer:
+        return self._ask_masters({"method": method, **params})
+
+    def change(self, method: str, **params: object) -> Answer:
+        """Make a call that needs the token."""
+        if self.token is None:
+            raise AuthError(
+                "changing topics needs the administration token (confModAuthToken in master.ini). Set it with --token, "
+                "in the variable TUBEMQ_ADMIN_TOKEN or as token in the table [admin] of the profile"
+            )
+        users = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": self.token}
+        return self._ask_masters({"method": method, **users, **params})
+
+    def brokers(self) -> dict[int, Answer]:
+        """Return the run status of all brokers by id."""
+        return {int(row["brokerId"]): row for row in rows_of(self.query("admin_query_broker_run_status"))}
+
+    def ask_broker(self, status: Answer, method: str, **params: object) -> Answer:
+        """Query a broker; `status` is its row of `brokers`."""
+        address = Address(str(status["brokerIp"]), int(status["brokerWebPort"]))
+        try:
+            return _call(f"http://{address}/broker.htm", {"method": method, **params})
+        except OSError as error:
+            raise TransportError(
+                f"the HTTP port {address} of broker {status['brokerId']} does not answer: {_reason(error)}. Check that "
+                "the broker runs, and that this machine may connect to its webPort"
+            ) from None
+
+    def _ask_masters(self, params: Mapping[str, object]) -> Answer:
+        problems = []
+        for address in self.masters:
+            try:
+                return _call(f"http://{address}/webapi.htm", params)
+            except OSError as error:
+                problems.append(f"{address}: {_reason(error)}")
+        raise TransportError(
+            f"the master's HTTP API does not answer ({'; '.join(problems)}). Name its address with --admin HOST:PORT "
+            "(webPort in master.ini)"
+        )
+
+
+def rows_of(answer: Answer) -> list[Answer]:
+    """Return the rows of an answer that succeeded."""
+    rows: object = answer.get("data", answer.get("dataSet", []))
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def check_rows(answer: Answer, what: str) -> None:
+    """Raise `AdminError` if one of the rows, each for a topic on a broker, says that the change failed."""
+    problems = {str(row.get("errInfo", "")) for row in rows_of(answer) if row.get("success") is False}
+    if problems:
+        raise AdminError(f"{what}: the master refused it: {'; '.join(sorted(problems))}")
+
+
+def joined(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Turns redirects into errors, because `urllib` would drop the form."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+
+def _call(url: str, params: Mapping[str, object], *, redirects: int = 1) -> Answer:
+    """Return the answer; follow one redirect, from a standby master to the active one. Raise `OSError`."""
+    form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
+    try:
+        with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
+            text = reply.read(_MOST).decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        with error:
+            target = error.headers.get("Location", "")
+        if error.code in (301, 302, 303, 307, 308) and target.startswith("http://") and redirects:
+            place = urllib.parse.urlsplit(target)
+            return _call(f"http://{place.netloc}{place.path}", params, redirects=redirects - 1)
+        raise
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
+    if not isinstance(answer, dict):
+        raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")
+    if not answer.get("result"):
+        problem = str(answer.get("errMsg", "no reason given"))
+        if "unauthorized" in problem:
+            raise AuthError(
+                "the master refused the administration token. Check --token (confModAuthToken in master.ini)"
+            )
+        raise AdminError(f"{params['method']} at {url}: {problem}")
+    return answer
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP status {error.code}"
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(cause.strerror or cause) if isinstance(cause, OSError) else str(cause)

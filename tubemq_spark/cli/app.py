@@ -1,0 +1,40 @@
+"""The application: all commands, with their help, as typer sees them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tubemq_spark.cli import broker, consume, demo, doctor, find, lag, offsets, produce, redrive, topics
+
+app = typer.Typer(
+    name="tubemq-spark",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from importlib.metadata import version
+
+        print(f"tubemq-spark {version('tubemq-spark')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tubemq_spark(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Apache TubeMQ and Spark from the command line."""
+
+
+for _command in (demo.demo, broker.broker, consume.consume, produce.produce, find.find, lag.lag, redrive.redrive):
+    app.command()(_command)
+app.command()(doctor.doctor)
+app.add_typer(topics.app, name="topics")
+app.add_typer(offsets.app, name="offsets")

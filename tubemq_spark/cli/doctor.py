@@ -1,0 +1,67 @@
+"""`tubemq-spark doctor`: check the installation and the cluster, with a remedy for each problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tubemq_spark.checks import FAILED, OK, WARNING, CheckResult, driver_checks
+from tubemq_spark.cli.local_checks import local_checks
+from tubemq_spark.cli.output import print_json
+from tubemq_spark.cli.parameters import Json, with_options
+from tubemq_spark.errors import TubeMQError
+
+_STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
+
+
+class UnhealthyError(TubeMQError):
+    """A check failed."""
+
+
+@with_options
+def doctor(
+    options: Mapping[str, str],
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic to read; may be repeated.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="The consumer group of the query.")] = None,
+    write: Annotated[str | None, typer.Option("--write", metavar="TOPIC", help="A topic to write.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Leave out the checks that passed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check versions, Java, the workers' Python, Spark's look-up, the servers, topics, the group and clocks.
+
+    Nothing is moved, claimed or sent. Status 1 if a check failed. In a notebook, tubemq_spark.check(spark, options)
+    checks the executors, too.
+    """
+    more = {"subscribe": ",".join(topic or ()), "tubemq.group": group or "", "topic": write or ""}
+    given = {**options, **{name: text for name, text in more.items() if text}}
+    counts: Counter[str] = Counter()
+    for result in _printed(_results(given), quiet=quiet, as_json=as_json):
+        counts[result.state] += 1
+    if not as_json:
+        print(", ".join(f"{counts[state]} {state}" for state in (OK, WARNING, FAILED)))
+    if counts[FAILED]:
+        raise UnhealthyError(f"{counts[FAILED]} checks failed; each says what to do")
+
+
+def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
+    yield from local_checks()
+    yield from driver_checks(options)
+
+
+def _printed(results: Iterable[CheckResult], *, quiet: bool, as_json: bool) -> Iterator[CheckResult]:
+    """Yield the results after each was printed, as soon as it is known."""
+    out = Console(highlight=False, soft_wrap=True)
+    for result in results:
+        if as_json and not (quiet and result.state == OK):
+            print_json(result._asdict())
+        elif not (quiet and result.state == OK):
+            line = Text.assemble((f"{result.state:<8}", _STYLES[result.state]), f"{result.check:<12} ")
+            out.print(line, f"{result.subject}: {result.detail}", sep="", markup=False)
+            if result.remedy:
+                out.print(Text(f"{'':8}what to do: {result.remedy}"))
+        yield result

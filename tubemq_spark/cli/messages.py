@@ -1,0 +1,120 @@
+"""Messages as the commands show them: decoded, as JSON, and in a format of the user's."""
+
+from __future__ import annotations
+
+import base64
+import string
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from tubemq_spark.errors import ConfigError, ProtocolError
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.message import (
+    COMPRESSION_KEY,
+    NO_ATTRIBUTES,
+    check_sum,
+    decode_attributes,
+    split_payload,
+)
+from tubemq_spark.protocol.metadata import Partition
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+FIELDS = ("topic", "broker_id", "partition", "offset", "message_id", "msg_type", "msg_time", "attributes", "value")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `msg_time` is ISO-8601 in UTC; `offset` is None where TubeMQ does not tell it.
+
+    A corrupt message has a wrong check sum or unreadable attributes; its `value` are the bytes as they were received.
+    """
+
+    topic: str
+    broker_id: int
+    partition: int
+    offset: int | None
+    message_id: int
+    msg_type: str | None
+    msg_time: str | None
+    attributes: Mapping[str, str] | None
+    value: bytes
+    is_corrupt: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields; `value_base64` replaces a value that is no UTF-8 text."""
+        found: dict[str, object] = {name: getattr(self, name) for name in FIELDS}
+        try:
+            found["value"] = self.value.decode()
+        except UnicodeDecodeError:
+            del found["value"]
+            found["value_base64"] = base64.b64encode(self.value).decode()
+        if self.is_corrupt:
+            found["corrupt"] = True
+        return found
+
+
+def messages_of(partition: Partition, batch: FetchedBatch, zone: tzinfo = timezone.utc) -> Iterator[Message]:
+    """Yield the decoded messages of a fetched batch; the texts of `$msgTime$` are in `zone`."""
+    found: list[Any] = list(batch.messages)  # its type declares only what tells messages apart
+    positions = batch.positions if batch.positions is not None else [None] * len(found)
+    for message, position in zip(found, positions, strict=True):
+        place = (partition.topic, partition.broker_id, partition.partition_id, position, message.messageId)
+        try:
+            yield _decoded(place, message, zone)
+        except (ProtocolError, ConfigError):
+            yield Message(*place, None, None, None, message.payLoadData, is_corrupt=True)
+
+
+def _decoded(place: tuple[str, int, int, int | None, int], message: Any, zone: tzinfo) -> Message:
+    payload = message.payLoadData
+    if check_sum(payload) != message.checkSum:
+        raise ProtocolError("the check sum is wrong")
+    header, body = split_payload(payload, message.flag)
+    attributes = decode_attributes(header, zone) if header else NO_ATTRIBUTES
+    own = dict(attributes.own or {})
+    if (codec := own.pop(COMPRESSION_KEY, None)) is not None:
+        from tubemq_spark.compression import decompress  # imports pyarrow, which takes long
+
+        body = decompress(codec, body)
+    moment = None if attributes.msg_time is None else _EPOCH + timedelta(microseconds=attributes.msg_time)
+    time = None if moment is None else moment.isoformat().replace("+00:00", "Z")
+    return Message(*place, attributes.msg_type, time, own or None, body)
+
+
+class Format:
+    """Turns messages into bytes by a text such as `{partition} {attributes.site} {value}`."""
+
+    def __init__(self, text: str) -> None:
+        """Raise `ConfigError` for a field that messages do not have."""
+        decoded = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        self._parts: list[tuple[str, Callable[[Message], bytes] | None]] = []
+        try:
+            for literal, name, specification, conversion in string.Formatter().parse(decoded):
+                if specification or conversion:
+                    raise ValueError("a field takes no ':' and no '!'")
+                self._parts.append((literal, None if name is None else _field(name)))
+        except ValueError as error:
+            raise ConfigError(f"--format {text!r}: {error}; fields are {', '.join(FIELDS)}, attributes.NAME") from None
+
+    def __call__(self, message: Message) -> bytes:
+        return b"".join(literal.encode() + (b"" if get is None else get(message)) for literal, get in self._parts)
+
+
+def _field(name: str) -> Callable[[Message], bytes]:
+    if name == "value":
+        return lambda message: message.value
+    if name == "attributes":
+        return lambda message: ",".join(f"{key}={value}" for key, value in (message.attributes or {}).items()).encode()
+    if name.startswith("attributes."):
+        key = name.partition(".")[2]
+        return lambda message: (message.attributes or {}).get(key, "").encode()
+    if name not in FIELDS:
+        raise ValueError(f"there is no field {name!r}")
+
+    def get(message: Message) -> bytes:
+        value = getattr(message, name)
+        return b"" if value is None else str(value).encode()
+
+    return get

@@ -1,0 +1,71 @@
+"""Times and positions as users type them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+
+_AGE = re.compile(r"(\d+)\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_MIN_MILLISECONDS = 1_000_000_000_000  # a smaller number is a position
+
+EXPECTED = (
+    "earliest, latest, a time (2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago), -N for the last N entries, or a "
+    "position (a multiple of 28)"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to read: exactly one field is set. `entries` counts back from the end; `position` is in bytes."""
+
+    word: str | None = None  # earliest or latest
+    moment: datetime | None = None
+    entries: int | None = None
+    position: int | None = None
+
+
+EARLIEST, LATEST = Place(word="earliest"), Place(word="latest")
+
+
+def parse_place(text: str, name: str) -> Place:
+    """Return the place that `text` means; raise `ConfigError` that names the option `name`."""
+    bare = text.strip()
+    if bare.lower() in ("earliest", "latest"):
+        return Place(word=bare.lower())
+    if bare[:1] == "-" and bare[1:].isdecimal():
+        return Place(entries=int(bare[1:]))
+    if bare.isdecimal() and int(bare) < _MIN_MILLISECONDS:
+        if int(bare) % UNIT:
+            raise ConfigError(f"{name} is {text!r}: a position is a multiple of {UNIT}, the size of an index entry")
+        return Place(position=int(bare))
+    return Place(moment=parse_moment(text, name, EXPECTED))
+
+
+def parse_moment(
+    text: str, name: str, expected: str = "a time: 2026-11-22T10:00, 1795341600000, or 15m, 2h, 3d ago"
+) -> datetime:
+    """Return an aware time. A time without a zone is UTC; an age such as `15m` counts back from now."""
+    bare = text.strip()
+    if age := _AGE.fullmatch(bare):
+        return datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+    try:
+        if bare.isdecimal() and int(bare) >= _MIN_MILLISECONDS:
+            return datetime.fromtimestamp(int(bare) / 1000, timezone.utc)
+        moment = datetime.fromisoformat(bare[:-1] + "+00:00" if bare[-1:] in ("Z", "z") else bare)
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(f"{name} is {text!r}; expected {expected}") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+
+
+def parse_partition(text: str, topic: str, name: str) -> Partition:
+    """Return the partition that `brokerId:partitionId` means."""
+    broker, _, number = text.strip().partition(":")
+    if not (broker.isdecimal() and number.isdecimal()):
+        raise ConfigError(f"{name} is {text!r}; expected brokerId:partitionId, for example 1:0")
+    return Partition(int(broker), topic, int(number))

@@ -1,0 +1,119 @@
+"""`tubemq-spark offsets`: show and change the positions of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+
+from tubemq_spark.cli.connection import Connection
+from tubemq_spark.cli.consume import TimeZone, parse_zone
+from tubemq_spark.cli.group_moves import Move, move_group
+from tubemq_spark.cli.groups import group_states
+from tubemq_spark.cli.lag import COLUMNS, rows
+from tubemq_spark.cli.moments import EXPECTED, parse_partition, parse_place
+from tubemq_spark.cli.output import print_json, print_table
+from tubemq_spark.cli.parameters import Group, Json, Topic, Yes, connected
+from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Partition
+
+app = typer.Typer(no_args_is_help=True, help="Show and change the positions of a group.")
+
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for partitions that another client holds.")]
+
+
+@app.command("show")
+@connected(admin=True)
+def show_offsets(
+    connection: Connection,
+    group: Group,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default="all topics")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the positions of a group, which may be in use. Nothing moves."""
+    states = group_states(connection.admin, group, topic)
+    if as_json:
+        for state in states:
+            print_json(state.as_json())
+    else:
+        print_table(COLUMNS, rows(states))
+
+
+@app.command("set")
+@connected()
+def set_offsets(
+    connection: Connection,
+    group: Group,
+    topic: Topic,
+    positions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BROKER:PARTITION=PLACE...", help=f"A partition and where: {EXPECTED}.", show_default=False
+        ),
+    ],
+    wait: Wait = 0.0,
+    time_zone: TimeZone = "UTC",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Move a group in some partitions, for example 1:0=earliest 1:1=280. Refuses while another client reads there."""
+    places = {}
+    for text in positions:
+        where, separator, what = text.partition("=")
+        if not separator:
+            raise ConfigError(f"{text!r} is not BROKER:PARTITION=PLACE, for example 1:0=earliest")
+        places[parse_partition(where, topic, "the partition")] = parse_place(what, "the place")
+
+    def find(member: GroupMember) -> Mapping[Partition, int]:
+        member.check(places)
+        return {one: member.resolve(place, [one])[one] for one, place in places.items()}
+
+    member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
+    _move(member, find, yes, as_json)
+
+
+@app.command("reset")
+@connected()
+def reset_offsets(
+    connection: Connection,
+    group: Group,
+    topic: Topic,
+    to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Where to: {EXPECTED}.", show_default=False)],
+    wait: Wait = 0.0,
+    time_zone: TimeZone = "UTC",
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Move a group in all partitions of a topic. Refuses while another client reads there.
+
+    With a time, each partition moves to its first message whose msg_time is not earlier. A group without a position
+    counts as one at the earliest.
+    """
+    place = parse_place(to, "--to")
+    member = GroupMember(connection.settings, group, topic, claim_timeout=wait, zone=parse_zone(time_zone))
+    _move(member, lambda held: held.resolve(place), yes, as_json)
+
+
+def _move(
+    member: GroupMember, find: Callable[[GroupMember], Mapping[Partition, int]], yes: bool, as_json: bool
+) -> None:
+    group = member.session.group
+
+    def approve(moves: list[Move]) -> bool:
+        if not as_json:
+            print_table(
+                ("partition", "old", "new", "entries"),
+                [(str(one.partition), one.old, one.new, f"{one.entries:+d}") for one in moves],
+            )
+        if not yes:
+            typer.confirm(f"Move group {group}?", abort=True, err=as_json)
+        return True
+
+    moved = move_group(member, find, approve)
+    if as_json:
+        for move in moved:
+            print_json(move.as_json())
+    else:
+        print(f"moved group {group} in {len(moved)} partitions" if moved else f"group {group} is there already")

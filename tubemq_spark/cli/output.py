@@ -1,0 +1,76 @@
+"""Output of the commands: tables and progress bars on a terminal; plain columns, or JSON lines, elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+Advance = Callable[[int], None]
+"""Adds to the number of what is done."""
+
+
+def console() -> Console:
+    return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Return a table without a frame; columns of numbers are right-aligned."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        cells = [row[number] for row in rows]
+        is_number = bool(cells) and all(isinstance(cell, int) or cell is None for cell in cells)
+        made.add_column(name, header_style="dim", justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell_text(cell)) for cell in row))
+    return made
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: fitted to a terminal, or whole lines with padded columns elsewhere."""
+    out = console()
+    if out.is_terminal:
+        out.print(table(columns, rows))
+        return
+    texts = [list(columns), *([cell_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[number]) for row in texts) for number in range(len(columns))]
+    for row in texts:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(padded).rstrip())
+    sys.stdout.flush()
+
+
+def cell_text(value: object) -> str:
+    return "-" if value is None else ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def note(text: str) -> None:
+    """Print a line for people, which no program reads, to the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(text: str, total: int | None = None) -> Iterator[Advance]:
+    """Show a progress bar on a terminal, and nothing elsewhere; without `total` the end is unknown."""
+    error = Console(stderr=True)
+    if not error.is_terminal:
+        yield lambda count: None
+        return
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    columns += [MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=error, transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        yield lambda count: bar.advance(task, count)

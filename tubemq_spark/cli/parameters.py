@@ -1,0 +1,129 @@
+"""Options that many commands share, and the decorator that adds the options of the connection to a command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from tubemq_spark.cli.connection import Connection
+
+_PANEL = "Connection"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Topic = Annotated[str, typer.Argument(help="The name of the topic.", show_default=False)]
+Group = Annotated[str, typer.Argument(help="The name of the consumer group.", show_default=False)]
+
+_CONNECTION = {
+    "master": Annotated[
+        str | None,
+        typer.Option(
+            "--master", "-m", envvar="TUBEMQ_MASTER", metavar="HOST:PORT", rich_help_panel=_PANEL, show_default=False,
+            help="The masters: HOST:PORT, several separated by commas. The default port is 8715, or 8716 with TLS.",
+        ),
+    ],
+    "config": Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", envvar="TUBEMQ_CONFIG", rich_help_panel=_PANEL, show_default=False,
+            help="The profile: a TOML file with master, credentials and TLS. Default: tubemq-spark/config.toml in the "
+            "folder ~/.config, if it exists.",
+        ),
+    ],
+    "set_option": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-X", metavar="NAME=VALUE", rich_help_panel=_PANEL, show_default=False,
+            help="An option of the connection, as in Spark but without tubemq.: -X user=alice -X tls.enabled=true. "
+            "May be repeated.",
+        ),
+    ],
+}  # fmt: skip
+_ADMIN = {
+    "admin": Annotated[
+        str | None,
+        typer.Option(
+            "--admin", envvar="TUBEMQ_ADMIN", metavar="HOST:PORT", rich_help_panel=_PANEL, show_default=False,
+            help="The HTTP API of the masters (webPort in master.ini). Default: the masters' hosts, port 8080.",
+        ),
+    ],
+}  # fmt: skip
+_TOKEN = {
+    "token": Annotated[
+        str | None,
+        typer.Option(
+            "--token", envvar="TUBEMQ_ADMIN_TOKEN", rich_help_panel=_PANEL, show_default=False,
+            help="The token of the HTTP API for changes (confModAuthToken in master.ini).",
+        ),
+    ],
+}  # fmt: skip
+
+
+def connected(*, admin: bool = False, token: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for a command whose first parameter is a `Connection`; its other parameters are its options.
+
+    With `admin` the command also has the option of the HTTP API's address, with `token` both of the API's.
+    """
+    extra = {**_CONNECTION, **(_ADMIN if admin or token else {}), **(_TOKEN if token else {})}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        return _with_parameters(command, extra, _connection)
+
+    return decorate
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command whose first parameter is the `tubemq.*` options, which nobody has checked."""
+    return _with_parameters(command, _CONNECTION, _options)
+
+
+def _with_parameters(
+    command: Callable[..., None], extra: dict[str, Any], make: Callable[[dict[str, Any]], object]
+) -> Callable[..., None]:
+    """Return the command for typer, with the `extra` options. `make` turns these into its first parameter."""
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())[1:]
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in extra.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        made = make({name: given.pop(name) for name in extra})
+        command(made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _connection(given: dict[str, Any]) -> Connection:
+    from tubemq_spark.cli.connection import connect
+
+    return connect(given["master"], given["config"], given["set_option"] or (), given.get("admin"), given.get("token"))
+
+
+def _options(given: dict[str, Any]) -> dict[str, str]:
+    from tubemq_spark.cli.connection import client_options
+    from tubemq_spark.cli.profile import load_profile
+
+    return client_options(given["master"], load_profile(given["config"]), given["set_option"] or ())
+
+
+@contextmanager
+def ends_with_interrupt(is_endless: bool = True) -> Iterator[None]:
+    """Let Ctrl-C end a command that runs until then as a success; the `with` block is left as by an error."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not is_endless:
+            raise

@@ -1,0 +1,163 @@
+"""Reads a topic without Spark, in a group of its own, so that no group of the user moves.
+
+The group's name is new for each command. Its positions have no meaning; brokers since release 2.1 drop them when they
+were unused for long. With a group of the user's, which some topics demand, the positions stay where they are.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
+
+from tubemq_spark.cli.messages import Message, messages_of
+from tubemq_spark.cli.moments import Place
+from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
+from tubemq_spark.client.consumer.driver_claims import DriverClaims
+from tubemq_spark.client.consumer.loss_policy import LossPolicy
+from tubemq_spark.client.consumer.partition_reader import PartitionReader
+from tubemq_spark.client.consumer.probe import Prober
+from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeToRead
+from tubemq_spark.client.consumer.time_search import find_positions
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.claim_id import ClaimId, label_of
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+
+Positions = Mapping[Partition, int]
+"""Bytes of the index by partition."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def temporary_group() -> str:
+    """Return the name of a group that no other client uses."""
+    return f"tubemq_cli_{secrets.token_hex(6)}"
+
+
+def new_claim() -> ClaimId:
+    """Return a claim that other clients see as one of a foreign consumer, with this machine's name."""
+    return ClaimId(f"cli-{secrets.token_hex(6)}", run=0, batch=0, label=label_of(platform.node(), "tubemq-spark"))
+
+
+class GroupMember:
+    """A member of a group that holds all partitions of a topic while the `with` block runs; the group does not move.
+
+    `positions` are the group's positions and the stores' ends by partition. Entering raises `PartitionOccupiedError` if
+    another client holds a partition for longer than `claim_timeout` seconds, else as `ConsumerSession.register`.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        topic: str,
+        *,
+        filters: Sequence[str] = (),
+        claim_timeout: float = 0.0,
+        zone: tzinfo = timezone.utc,
+    ) -> None:
+        self.topic = topic
+        self.zone = zone
+        self.session = ConsumerSession(settings, group, [topic], {topic: filters} if filters else {})
+        self.claims = DriverClaims(self.session, new_claim(), claim_timeout)
+        self.partitions: list[Partition] = []
+
+    def __enter__(self) -> GroupMember:
+        self.session.register()
+        try:
+            self.partitions = sorted(self.session.cluster.partitions(self.topic))
+            self.claims.take(dict.fromkeys(self.partitions))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.claims.release()
+        self.session.close()
+
+    @property
+    def positions(self) -> dict[Partition, GroupPosition]:
+        return {partition: self.claims.position(partition) for partition in self.partitions}
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        return {partition: at.end for partition, at in self.positions.items()}
+
+    def check(self, partitions: Collection[Partition]) -> None:
+        """Raise `ConfigError` for a partition that the topic does not have."""
+        if unknown := sorted(set(partitions) - set(self.partitions)):
+            known = ", ".join(f"{one.broker_id}:{one.partition_id}" for one in self.partitions)
+            raise ConfigError(f"the topic has no {', '.join(map(str, unknown))}; its partitions are {known}")
+
+    def resolve(self, place: Place, partitions: Collection[Partition] | None = None) -> dict[Partition, int]:
+        """Return the position that `place` means in each partition, by default in all of them. A position outside of a
+        store becomes the store's beginning or end."""
+        wanted = self.partitions if partitions is None else sorted(partitions)
+        ends = {partition: self.claims.position(partition).end for partition in wanted}
+        if place.word == "latest":
+            return ends
+        earliest = self.claims.earliest(wanted)
+        if place.word == "earliest":
+            return earliest
+        if place.moment is not None:
+            moments = dict.fromkeys(wanted, (place.moment - _EPOCH) // timedelta(microseconds=1))
+            return find_positions(Prober(self.session, self.claims), moments, earliest, self.zone)
+        if place.entries is not None:
+            return {one: max(earliest[one], end - place.entries * UNIT) for one, end in ends.items()}
+        assert place.position is not None
+        return {one: max(earliest[one], min(place.position, end)) for one, end in ends.items()}
+
+
+def read_range(
+    member: GroupMember, starts: Positions, ends: Positions, filters: Sequence[str] = ()
+) -> Generator[Message, None, None]:
+    """Yield the messages from `starts` to `ends`, one partition after the other, of the types in `filters`, or of all.
+
+    What retention removes meanwhile is left out with a warning. Raises as `PartitionReader.batches`.
+    """
+    for partition, end in ends.items():
+        if starts[partition] < end:
+            yield from _read_partition(member, partition, starts[partition], end, tuple(filters))
+
+
+def _read_partition(
+    member: GroupMember, partition: Partition, start: int, end: int, filters: tuple[str, ...]
+) -> Iterator[Message]:
+    claims, session = member.claims, member.session
+    position = claims.position(partition).group
+    snapshot = PartitionSnapshot(
+        session.broker(partition),
+        claims.client_id(partition),
+        verify=claims.is_doubtful(partition),
+        group_position=position,
+        flow_rules=session.flow_rules,
+    )
+    claims.lend([partition])
+    owns_store = session.cluster.owns_store(partition) and not filters
+    reader = PartitionReader(
+        session.settings,
+        session.group,
+        replace(claims.next_batch(), task=0),
+        RangeToRead(partition, start, end, owns_store, filters),
+        snapshot,
+        token=session.token,
+        loss_policy=LossPolicy(fail=False),
+    )
+    try:
+        with closing(reader.batches()) as batches:
+            for batch in batches:
+                for message in messages_of(partition, batch, member.zone):
+                    if not filters or message.msg_type in filters:
+                        yield message
+    finally:
+        claims.take({partition: position})
