@@ -10,19 +10,23 @@ import socket
 import subprocess
 import sys
 from code import InteractiveConsole
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, cast
 
 import pytest
+import typer
 from pyspark.sql import SparkSession
 
+from tests.cli.conftest import Run
+from tests.cli.terminal import Terminal
 from tests.real.processes import Ports
 from tests.spark_jvm import quick_start
 from tubemq_spark.cli import demo
-from tubemq_spark.cli.main import main
+from tubemq_spark.cli.app import app
 from tubemq_spark.protocol.constants import MASTER_PORT
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tubemq_spark.cli"]
@@ -51,31 +55,8 @@ class Hidden(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hidden
 from tubemq_spark.cli.main import main
-sys.exit(main(["demo"]))
+sys.exit(main({arguments!r}))
 """
-
-
-class Result(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run: TypeAlias = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command in this process, and restores the signal handlers that it sets."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def run_main(*arguments: str) -> Result:
-        status = main(arguments)
-        return Result(status, *capsys.readouterr())
-
-    yield run_main
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def started(*command: str) -> subprocess.CompletedProcess[str]:
@@ -130,6 +111,9 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
         ["broker", "--topic", "demo:x"],
         ["broker", "--topic", "9lives:1"],
         ["broker", "--release", "0.1"],
+        ["topics", "--no-such-option"],
+        ["consume"],
+        ["lag", "my_group", "--interval", "0"],
         ["demo", "--seconds", "-1"],
         ["demo", "--seconds", "soon"],
         ["demo", "--seconds", "nan"],
@@ -139,46 +123,81 @@ def printed_until(process: subprocess.Popen[str], end: str) -> list[str]:
 def test_wrong_usage_is_reported_with_status_2(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("tubemq-spark")
+    assert done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "part"),
     [
         (["--no-such-option"], "--no-such-option"),
-        (["--no-such-option", "broker"], "--no-such-option"),
+        (["no-such-command"], "no-such-command"),
         (["broker", "--no-such-option"], "--no-such-option"),
         (["broker", "extra"], "extra"),
         (["demo", "extra"], "extra"),
+        (["topics", "list"], "--master"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_unknown_arguments_are_named_after_the_usage_of_the_command(run: Run, arguments: list[str], named: str) -> None:
-    lines = run(*arguments).stderr.splitlines()
-    program = " ".join(["tubemq-spark", *(word for word in arguments if word in ("broker", "demo"))])
-    assert lines[0].startswith(f"usage: {program} [-h]")
-    assert lines[-1] == f"{program}: error: unrecognized arguments: {named}"
+def test_a_mistake_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], part: str) -> None:
+    monkeypatch.delenv("TUBEMQ_MASTER", raising=False)
+    assert part in run(*arguments).stderr
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
     done = run()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == run("--help").stdout
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.strip() == run("--help").stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["broker", "--help"], ["demo", "--help"]], ids=" ".join
-)
-def test_help_ends_with_status_0(run: Run, arguments: list[str]) -> None:
-    done = run(*arguments)
+COMMANDS = [
+    "demo", "broker", "consume", "produce", "find", "lag", "redrive",
+    "topics", "topics list", "topics describe", "topics create", "topics delete",
+    "offsets", "offsets show", "offsets set", "offsets reset",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_names_the_command_and_ends_with_status_0(run: Run, command: str) -> None:
+    done = run(*command.split(), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"tubemq-spark {command}".rstrip() in done.stdout
+
+
+def test_all_options_have_a_help() -> None:
+    def walk(command: Any, path: str) -> Iterator[str]:
+        for name, one in getattr(command, "commands", {}).items():
+            yield from walk(one, f"{path} {name}")
+        yield from (f"{path} {one.name}" for one in command.params if not getattr(one, "help", None))
+        if not command.help:
+            yield path
+
+    assert list(walk(typer.main.get_command(app), "tubemq-spark")) == []
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == (0, f"tubemq-spark {version('tubemq-spark')}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_receive_a_completion_script(shell: str) -> None:
+    environment = {**os.environ, "_TUBEMQ_SPARK_COMPLETE": f"source_{shell}"}
+    done = subprocess.run([*COMMAND], capture_output=True, text=True, timeout=300, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "tubemq-spark" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["--help", "broker --json"])
+def test_a_pipe_whose_reader_has_ended_gives_no_traceback(command: str) -> None:
+    program = f"{sys.executable} -W error -m tubemq_spark.cli {command} | true"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stderr == ""
 
 
 def test_a_command_runs_as_a_module() -> None:
     done = started(*COMMAND[1:], "broker", "--no-such-option")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].startswith("tubemq-spark broker: error:")
+    assert "Usage: tubemq-spark broker" in done.stderr
 
 
 def test_a_port_in_use_is_reported(run: Run) -> None:
@@ -203,6 +222,18 @@ def test_a_broker_prints_its_address_and_stops_on_a_signal(stop: signal.Signals)
         process.send_signal(stop)
         rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def test_a_terminal_shows_the_activity_of_a_broker(terminal: Terminal, run: Run) -> None:
+    with closing(Ports()) as ports:
+        port = ports.free()
+        terminal.begin("broker", "--port", str(port))
+        terminal.wait_for(lambda text: "0 connections, 0 clients read" in text)
+        assert run("produce", "demo", "--master", f"127.0.0.1:{port}", stdin=b"a\nb\n").returncode == 0
+        terminal.wait_for(lambda text: "send_message" in text)
+        terminal.wait_for(lambda text: re.search(r"^demo +2 ", text, re.MULTILINE) is not None)
+        terminal.interrupt()
+        assert terminal.finish().status == 0
 
 
 def test_a_broker_listens_on_the_given_port() -> None:
@@ -269,7 +300,7 @@ def test_a_demo_without_rows_fails(monkeypatch: pytest.MonkeyPatch, run: Run) ->
     monkeypatch.setattr(demo, "_POLL_INTERVAL", 0.0)
     done = run("demo")
     assert done.returncode == 1, done.stdout
-    assert done.stderr.splitlines()[-1] == ("tubemq-spark demo: no rows came out of Spark within 0 s, but 7 were sent")
+    assert done.stderr.splitlines()[-1] == ("tubemq-spark: no rows came out of Spark within 0 s, but 7 were sent")
 
 
 @pytest.mark.parametrize(
@@ -295,15 +326,23 @@ def test_an_interrupt_during_the_imports_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "requirement"),
-    [("rich", "rich>=13.7"), ("pyspark", "pyspark>=4.0,<4.4")],
+    ("name", "arguments", "requirement"),
+    [
+        ("rich", ["broker"], "tubemq-spark[cli]"),
+        ("typer", ["--help"], "tubemq-spark[cli]"),
+        ("pyspark", ["demo"], "pyspark>=4.0,<4.4"),
+    ],
 )
-def test_the_error_names_a_missing_package(name: str, requirement: str) -> None:
-    done = started("-c", WITHOUT.format(name=name))
+def test_the_error_names_a_missing_package(name: str, arguments: list[str], requirement: str) -> None:
+    done = started("-c", WITHOUT.format(name=name, arguments=arguments))
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert f"pip install '{requirement}'" in done.stderr
-    assert f'"{requirement}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert name in done.stderr
+
+
+def test_pyproject_has_the_spark_that_the_error_names() -> None:
+    assert '"pyspark>=4.0,<4.4"' in (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,16 @@ class Cluster(Protocol):
     def master(self) -> str: ...
 
     @property
+    def web_master(self) -> str:
+        """The `host:port` of the master's HTTP API."""
+        ...
+
+    @property
+    def admin_token(self) -> str:
+        """The token of calls of the HTTP API that change something."""
+        ...
+
+    @property
     def framing(self) -> Literal["standard", "prefixed"]: ...
 
     @property

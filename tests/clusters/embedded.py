@@ -36,6 +36,14 @@ class EmbeddedCluster:
         return self.tubemq.master
 
     @property
+    def web_master(self) -> str:
+        return self.tubemq.web_master
+
+    @property
+    def admin_token(self) -> str:
+        return self.tubemq.admin_token
+
+    @property
     def framing(self) -> Literal["standard", "prefixed"]:
         return "standard" if self.tubemq.framing is Framing.STANDARD else "prefixed"
 

@@ -135,6 +135,15 @@ class RealTubeMQ:
         """Process ids by name: ``zookeeper``, ``master``, ``broker-1`` and so on."""
         return self._running.pids()
 
+    @property
+    def web_master(self) -> str:
+        """The ``host:port`` of the master's HTTP API."""
+        return self._master.web_address
+
+    @property
+    def admin_token(self) -> str:
+        return ini.AUTH_TOKEN
+
     def broker_address(self, broker_id: int) -> str:
         return self._brokers[broker_id].address
 

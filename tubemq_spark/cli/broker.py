@@ -10,15 +10,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tubemq_spark.cli.activity_view import show_activity
 from tubemq_spark.cli.output import console
 from tubemq_spark.cli.requirements import INSTALL_SPARK
 from tubemq_spark.errors import ConfigError, TransportError
-from tubemq_spark.testing import EmbeddedTubeMQ, Release, ServerConfig
+
+if TYPE_CHECKING:
+    from tubemq_spark.testing import EmbeddedTubeMQ
 
 _MAX_PARTITIONS = 1000
 
@@ -79,8 +80,8 @@ def broker(
     ] = None,
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=100, help="Number of brokers.")] = 1,
     release: Annotated[
-        Release, typer.Option("--release", help="TubeMQ release to behave like; 1.2 uses its own framing.")
-    ] = Release.V2_5,
+        str, typer.Option("--release", help="TubeMQ release to behave like: 2.5, or 1.2, which has its own framing.")
+    ] = "2.5",
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:  # fmt: skip
     """Run an embedded TubeMQ on 127.0.0.1 until Ctrl-C or SIGTERM. It keeps messages in memory only.
@@ -94,6 +95,8 @@ def broker(
         print(_as_json(tubemq, topics) if as_json else _as_text(tubemq, topics), end="", flush=True)
         out = console()
         if out.is_terminal and not as_json:
+            from tubemq_spark.cli.activity_view import show_activity
+
             show_activity(tubemq, stopped, out)
         else:
             stopped.get()
@@ -105,7 +108,9 @@ def _on_signals(handler: Callable[..., object] | signal.Handlers) -> None:
         signal.signal(number, handler)
 
 
-def _start(topics: dict[str, int], brokers: int, port: int, web_port: int, release: Release) -> EmbeddedTubeMQ:
+def _start(topics: dict[str, int], brokers: int, port: int, web_port: int, release: str) -> EmbeddedTubeMQ:
+    from tubemq_spark.testing import EmbeddedTubeMQ
+
     try:
         return EmbeddedTubeMQ(topics, brokers, port=port, web_port=web_port, release=release)
     except OSError as cause:
@@ -122,7 +127,7 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
         web=tubemq.web_master,
         brokers=", ".join(map(str, tubemq.broker_ids)),
         topics=", ".join(f"{name} ({partitions} partitions on each broker)" for name, partitions in topics.items()),
-        token=ServerConfig().conf_mod_auth_token,
+        token=tubemq.admin_token,
         install=INSTALL_SPARK,
         pyspark=in_new_terminal("pyspark"),
         code=pyspark_code(tubemq.master, topic),

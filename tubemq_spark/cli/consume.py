@@ -95,7 +95,7 @@ def consume(
     with ends_with_interrupt(follow), member:
         member.check(chosen)
         found = _read(member, chosen or member.partitions, begin, until, filters or (), follow=follow)
-        with closing(found), progress(f"reading {topic}", count) as advance:
+        with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):
                 write(message)
                 advance(1)

@@ -17,16 +17,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from tubemq_spark.cli.broker import in_new_terminal, pyspark_code
 from tubemq_spark.cli.requirements import require_spark
 from tubemq_spark.errors import ConfigError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, MASTER_PORT
-from tubemq_spark.testing import EmbeddedTubeMQ
 
 if TYPE_CHECKING:
     from tubemq_spark.cli.display import Display
     from tubemq_spark.cli.stream import Stream
+    from tubemq_spark.testing import EmbeddedTubeMQ
 
 TOPIC, GROUP = "sensors", "demo_group"
 _POLL_INTERVAL = 0.1  # seconds between two polls of the query
@@ -60,9 +61,8 @@ def demo(
     if not 0 <= seconds <= _MAX_SECONDS:
         raise ConfigError(f"--seconds is {seconds:g}; expected a number from 0 to {_MAX_SECONDS}")
     require_spark()
-    from rich.console import Console
-
     from tubemq_spark.cli.display import Display
+    from tubemq_spark.testing import EmbeddedTubeMQ
 
     display = Display(Console(highlight=False))
     with (

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from tubemq_spark.checks import FAILED, OK, WARNING, CheckResult, driver_checks
-from tubemq_spark.cli.local_checks import local_checks
 from tubemq_spark.cli.output import print_json
 from tubemq_spark.cli.parameters import Json, with_options
 from tubemq_spark.errors import TubeMQError
 
-_STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
+if TYPE_CHECKING:
+    from tubemq_spark.checks import CheckResult
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
 class UnhealthyError(TubeMQError):
@@ -43,12 +44,15 @@ def doctor(
     for result in _printed(_results(given), quiet=quiet, as_json=as_json):
         counts[result.state] += 1
     if not as_json:
-        print(", ".join(f"{counts[state]} {state}" for state in (OK, WARNING, FAILED)))
-    if counts[FAILED]:
-        raise UnhealthyError(f"{counts[FAILED]} checks failed; each says what to do")
+        print(", ".join(f"{counts[state]} {state}" for state in _STYLES))
+    if counts["failed"]:
+        raise UnhealthyError(f"{counts['failed']} checks failed; each says what to do")
 
 
 def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
+    from tubemq_spark.checks import driver_checks  # imports pyarrow, which takes long
+    from tubemq_spark.cli.local_checks import local_checks
+
     yield from local_checks()
     yield from driver_checks(options)
 
@@ -57,9 +61,9 @@ def _printed(results: Iterable[CheckResult], *, quiet: bool, as_json: bool) -> I
     """Yield the results after each was printed, as soon as it is known."""
     out = Console(highlight=False, soft_wrap=True)
     for result in results:
-        if as_json and not (quiet and result.state == OK):
+        if as_json and not (quiet and result.state == "ok"):
             print_json(result._asdict())
-        elif not (quiet and result.state == OK):
+        elif not (quiet and result.state == "ok"):
             line = Text.assemble((f"{result.state:<8}", _STYLES[result.state]), f"{result.check:<12} ")
             out.print(line, f"{result.subject}: {result.detail}", sep="", markup=False)
             if result.remedy:

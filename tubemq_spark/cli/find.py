@@ -61,7 +61,7 @@ def find(
     ) as member:
         starts, ends = member.resolve(begin), member.resolve(end)
         with (
-            progress(f"searching {topic}") as advance,
+            progress(f"searching {topic}", prints_lines=True) as advance,
             closing(read_range(member, starts, ends, filters or ())) as all_,
         ):
             for message in itertools.islice((one for one in _counted(all_, advance) if matches(one)), count):

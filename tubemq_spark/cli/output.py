@@ -63,10 +63,13 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def progress(text: str, total: int | None = None) -> Iterator[Advance]:
-    """Show a progress bar on a terminal, and nothing elsewhere; without `total` the end is unknown."""
+def progress(text: str, total: int | None = None, *, prints_lines: bool = False) -> Iterator[Advance]:
+    """Show a progress bar on a terminal, and nothing elsewhere; without `total` the end is unknown.
+
+    With `prints_lines` there is no bar if the command's lines go to the terminal, because they show the progress.
+    """
     error = Console(stderr=True)
-    if not error.is_terminal:
+    if not error.is_terminal or (prints_lines and sys.stdout.isatty()):
         yield lambda count: None
         return
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]

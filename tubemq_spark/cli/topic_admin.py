@@ -6,6 +6,7 @@ seconds (wire: WebAdminTopicDeployHandler, WebBrokerConfHandler).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def create_topic(
     admin: AdminApi, name: str, partitions: int, stores: int, brokers: Collection[int], retention: str | None
 ) -> list[int]:
     """Configure the topic on `brokers`, by default on all, and send it to them. Return the ids of the brokers."""
+    _check_name(name)
     known = admin.brokers()
     if unknown := sorted(set(brokers) - known.keys()):
         raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
@@ -111,10 +113,16 @@ def delete_topic(admin: AdminApi, name: str) -> list[int]:
 
 def existing(admin: AdminApi, name: str) -> list[Deployment]:
     """Return where the topic is; raise `ConfigError` if it does not exist."""
+    _check_name(name)
     found = deployments(admin, name)
     if not found:
         raise ConfigError(f"there is no topic {name}; `tubemq-spark topics list` shows all")
     return found
+
+
+def _check_name(name: str) -> None:
+    if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
+        raise ConfigError(f"the topic name {name!r} must begin with a letter and have 1 to 64 letters, digits and _")
 
 
 def reload(admin: AdminApi, brokers: Sequence[int]) -> None:

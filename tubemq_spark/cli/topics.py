@@ -92,7 +92,7 @@ def create_topic(
     if as_json:
         print_json({"topic": topic, "brokers": brokers, "partitions": partitions * stores * len(brokers)})
     else:
-        print(f"created topic {topic} with {partitions * stores} partitions on broker {_numbers(brokers)}")
+        print(f"created topic {topic} with {partitions * stores} partitions on each broker: {_numbers(brokers)}")
 
 
 @app.command("delete")

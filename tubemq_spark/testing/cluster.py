@@ -116,6 +116,11 @@ class EmbeddedTubeMQ(Administration):
         return ",".join(f"{HOST}:{server.web.port}" for server in self._servers.masters)
 
     @property
+    def admin_token(self) -> str:
+        """The token of HTTP calls that change something."""
+        return self._servers.config.conf_mod_auth_token
+
+    @property
     def tls_master(self) -> str:
         """All masters' TLS ports in the same form; `ConfigError` without `tls`."""
         ports = [server.tls.port for server in self._servers.masters if server.tls is not None]

@@ -1,0 +1,71 @@
+"""Runs commands: in this process, where output is a pipe, and in a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+
+from tests.cli.terminal import Terminal, open_terminal
+from tests.clusters import Cluster
+from tubemq_spark.cli.main import main
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> list[dict[str, Any]]:
+        """The lines of the output as JSON."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+Run: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a command in this process, and restores the signal handlers that it sets. `stdin` is its input."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+
+    def run_main(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = main(arguments)
+        sys.stdout.flush()
+        return Result(status, *capfd.readouterr())
+
+    yield run_main
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def variables_of(cluster: Cluster) -> dict[str, str]:
+    """Return the environment variables that name the cluster to commands."""
+    return {
+        "TUBEMQ_MASTER": cluster.master,
+        "TUBEMQ_ADMIN": cluster.web_master,
+        "TUBEMQ_ADMIN_TOKEN": cluster.admin_token,
+    }
+
+
+@pytest.fixture
+def named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster, which the environment names to commands."""
+    for name, value in variables_of(cluster).items():
+        monkeypatch.setenv(name, value)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def terminal() -> Iterator[Terminal]:
+    """A terminal that runs the commands of all tests."""
+    with open_terminal() as opened:
+        yield opened

@@ -1,0 +1,140 @@
+"""Messages that `consume` prints, and the groups that it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests import messages
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
+from tests.clusters import Cluster
+from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+
+
+def values(lines: list[dict[str, object]]) -> list[object]:
+    return [line["value"] for line in lines]
+
+
+@pytest.fixture
+def filled(named: Cluster) -> tuple[str, list[messages.Sent]]:
+    """A topic with one partition on each broker, and twenty messages in the first."""
+    topic = named.new_topic("one")
+    first = messages.partitions(named, topic)[0]
+    bodies = [f"message {number}".encode() for number in range(20)]
+    return topic, messages.send(named, [(first, body) for body in bodies])[first]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param([], range(20), id="all"),
+        pytest.param(["--from", "latest"], [], id="latest"),
+        pytest.param(["--from", "-3"], [17, 18, 19], id="last-three"),
+        pytest.param(["--from", "168", "--count", "2"], [6, 7], id="position-and-count"),
+        pytest.param(["--to", "56"], [0, 1], id="to-position"),
+        pytest.param(["--partition", "1:0", "-n", "1"], [0], id="partition"),
+    ],
+)
+def test_a_range_is_printed_as_json(
+    filled: tuple[str, list[messages.Sent]], run: Run, arguments: list[str], expected: list[int]
+) -> None:
+    topic, sent = filled
+    done = run("consume", topic, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [(line["offset"], line["message_id"], line["value"]) for line in done.json]
+    assert found == [
+        (sent[number].position, sent[number].message_id, sent[number].body.decode()) for number in expected
+    ]
+
+
+def test_a_line_has_all_fields(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("one")
+    place = messages.partitions(named, topic)[0]
+    header = encode_attributes({"site": "north"}, "click", "202611221000")
+    (sent,) = messages.send(named, [(place, b"\xff\x00")], attributes=header)[place]
+    (line,) = run("consume", topic, "--time-zone", "Asia/Shanghai").json
+    assert line == {
+        "topic": topic, "broker_id": 1, "partition": 0, "offset": 0, "message_id": sent.message_id,
+        "msg_type": "click", "msg_time": "2026-11-22T02:00:00Z", "attributes": {"site": "north"},
+        "value_base64": "/wA=",
+    }  # fmt: skip
+
+
+def test_a_format_prints_chosen_fields(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("three")
+    run("produce", topic, "--type", "click", "-a", "site=north", "-p", "1:2", stdin=b"a\nb\n")
+    done = run("consume", topic, "--format", r"{partition}\t{attributes.site}\t{msg_type}:{value}|\n")
+    assert done.stdout == "2\tnorth\tclick:a|\n2\tnorth\tclick:b|\n"
+
+
+def test_only_messages_of_a_type_are_printed(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("three")
+    for kind in ("click", "view", "click"):
+        run("produce", topic, "--type", kind, stdin=kind.encode() + b"\n")
+    assert values(run("consume", topic, "--filter", "click").json) == ["click", "click"]
+
+
+def test_reading_begins_at_a_time(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("one")
+    now = datetime.now(timezone.utc)
+    for age in (60, 30, 0):
+        time = format_msg_time(now - timedelta(minutes=age))
+        run("produce", topic, "--time", time, "-p", "1:0", stdin=f"{age}\n".encode())
+    assert values(run("consume", topic, "--from", "45m").json) == ["30", "0"]
+    until = (now - timedelta(minutes=20)).isoformat()
+    assert values(run("consume", topic, "--from", "2h", "--to", until).json) == ["60", "30"]
+
+
+def test_a_group_of_the_users_does_not_move(named: Cluster, run: Run, group: str) -> None:
+    topic = named.new_topic("one")
+    run("produce", topic, "-p", "1:0", stdin=b"a\nb\nc\n")
+    run("offsets", "set", group, topic, "1:0=28", "--yes")
+    assert values(run("consume", topic, "--group", group).json) == ["a", "b", "c"]
+    assert values(run("consume", topic, "--group", group, "-n", "1").json) == ["a"]
+    # The broker answers with the group's position, which is not moved by that.
+    (move,) = run("offsets", "set", group, topic, "1:0=56", "--yes", "--json").json
+    assert (move["old"], move["new"]) == (28, 56)
+
+
+def test_following_prints_new_messages_until_interrupted(named: Cluster, run: Run, terminal: Terminal) -> None:
+    topic = named.new_topic("three")
+    run("produce", topic, stdin=b"before\n")
+    terminal.begin("consume", topic, "--follow", "--from", "earliest", variables=variables_of(named))
+    terminal.wait_for(lambda text: '"value": "before"' in text)
+    run("produce", topic, stdin=b"after\n")
+    terminal.wait_for(lambda text: '"value": "after"' in text)
+    terminal.interrupt()
+    done = terminal.finish()
+    assert done.status == 0
+    found = [json.loads(line)["value"] for line in done.text.splitlines() if line.startswith("{")]
+    assert found == ["before", "after"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--from", "yesterday"], "--from is 'yesterday'"),
+        (["--from", "29"], "multiple of 28"),
+        (["--format", "{nothing}"], "there is no field 'nothing'"),
+        (["--partition", "0"], "brokerId:partitionId"),
+        (["--partition", "1:77"], "the topic has no 1:"),
+        (["--follow", "--to", "earliest"], "--follow has no end"),
+        (["--time-zone", "Nowhere/Here"], "--time-zone"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_are_named(
+    filled: tuple[str, list[messages.Sent]], run: Run, arguments: list[str], part: str
+) -> None:
+    done = run("consume", filled[0], *arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert part in done.stderr
+
+
+def test_an_unknown_topic_is_reported(named: Cluster, run: Run) -> None:
+    done = run("consume", "no_such_topic")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no_such_topic" in done.stderr

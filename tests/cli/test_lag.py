@@ -1,0 +1,74 @@
+"""The lag of groups, in use or not, once and live."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests import messages
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
+from tests.clusters import Cluster
+from tests.waiting import wait_until
+from tubemq_spark.cli.groups import GroupState, total_lag
+from tubemq_spark.cli.lag import sparkline
+from tubemq_spark.cli.reading import GroupMember
+from tubemq_spark.protocol.metadata import Partition
+
+
+def test_the_lag_of_a_group_in_use_is_shown(named: Cluster, run: Run, group: str) -> None:
+    topic = named.new_topic("one")
+    messages.send(named, messages.numbered(messages.partitions(named, topic), 10))
+    with GroupMember(messages.settings(named), group, topic) as member:
+        member.claims.take({Partition(1, topic, 0): 28, Partition(2, topic, 0): 140})
+        holder = str(member.claims.claim)
+
+        def is_listed() -> bool:  # release 2.5 shows a new group after some seconds
+            found = run("lag", group, "--json").json
+            return [(one["broker_id"], one["position"], one["end"], one["lag"], one["holder"]) for one in found] == [
+                (1, 28, 140, 4, holder),
+                (2, 140, 140, 0, holder),
+            ]
+
+        wait_until(is_listed)
+        piped = run("lag", group, "--topic", topic)
+        assert piped.stdout.splitlines()[0].split() == ["partition", "position", "end", "lag", "client"]
+        assert piped.stdout.splitlines()[-1] == "total lag 4"
+        assert {at.group for at in member.positions.values()} == {28, 140}
+
+
+def test_watching_shows_how_the_lag_changes(named: Cluster, run: Run, terminal: Terminal, group: str) -> None:
+    topic = named.new_topic("one")
+    assert run("produce", topic, "-p", "1:0", stdin=b"a\n").returncode == 0
+    run("offsets", "set", group, topic, "1:0=latest", "--yes")
+    wait_until(lambda: run("lag", group).returncode == 0)
+    terminal.begin("lag", group, "--watch", "--interval", "0.1", variables=variables_of(named))
+    terminal.wait_for(lambda text: f"group {group}: lag 0" in text)
+    run("produce", topic, "-p", "1:0", stdin=b"b\nc\n")
+    terminal.wait_for(lambda text: f"group {group}: lag 2" in text)
+    terminal.interrupt()
+    done = terminal.finish()
+    assert done.status == 0
+    assert "▁" in done.text
+    assert "█" in done.text
+    terminal.begin("lag", group, "--watch", "--interval", "0.1", "--json", variables=variables_of(named))
+    terminal.wait_for(lambda text: text.count("\n") >= 2)
+    terminal.interrupt()
+    lines = [json.loads(line) for line in terminal.finish().text.splitlines() if line.startswith("{")]
+    assert {(line["group"], line["lag"]) for line in lines} == {(group, 2)}
+
+
+def test_entries_of_a_shared_store_count_once() -> None:
+    states = [GroupState(Partition(1, "demo", number), 28 * number, 280) for number in range(3)]
+    assert [state.lag for state in states] == [10, 9, 8]
+    assert total_lag(states) == 10
+    assert total_lag([*states, GroupState(Partition(1, "demo", 10_000), 0, 28)]) == 11
+    assert total_lag([GroupState(Partition(1, "demo", 0), None, 280)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"), [([], ""), ([0, 0], "▁▁"), ([0, 7], "▁█"), ([7, 7], "██"), (list(range(8)), "▁▂▃▄▅▆▇█")]
+)
+def test_a_sparkline_has_one_bar_for_each_value(values: list[int], bars: str) -> None:
+    assert sparkline(values) == bars

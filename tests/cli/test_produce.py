@@ -1,0 +1,95 @@
+"""Messages that `produce` sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
+from tests.clusters import Cluster
+
+
+def test_each_line_of_the_input_is_a_message(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("one")
+    done = run("produce", topic, "-t", "click", "-a", "site=north", "-a", "n=1", "-p", "2:0", "--json", stdin=b"a\n\nb")
+    # A message without value is one of attributes only.
+    assert (done.json, done.stderr) == ([{"topic": topic, "stored": 3, "partitions": {"2:0": 3}}], "")
+    found = run("consume", topic).json
+    assert [line["value"] for line in found] == ["a", "", "b"]
+    assert {(line["broker_id"], line["msg_type"], *line["attributes"].values()) for line in found} == {
+        (2, "click", "north", "1")
+    }
+    assert all(line["msg_time"] for line in found)
+
+
+def test_messages_of_one_key_go_to_one_partition(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("three")
+    lines = "".join(f"key{number % 4}:{number}\n" for number in range(24))
+    run("produce", topic, "--key-separator", ":", stdin=lines.encode())
+    places: dict[int, set[tuple[int, int]]] = {}
+    for line in run("consume", topic).json:
+        places.setdefault(int(line["value"]) % 4, set()).add((line["broker_id"], line["partition"]))
+    assert len(places) == 4
+    assert all(len(where) == 1 for where in places.values())
+
+
+def test_files_are_sent_by_lines_or_as_a_whole(named: Cluster, run: Run, tmp_path: Path) -> None:
+    topic = named.new_topic("one")
+    (tmp_path / "first").write_bytes(b"a\r\nb\n")
+    (tmp_path / "second").write_bytes(b"c\nd\n")
+    paths = [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert run("produce", topic, *paths, "-p", "1:0").returncode == 0
+    assert run("produce", topic, *paths, "-p", "1:0", "--whole").returncode == 0
+    found = [line["value"] for line in run("consume", topic).json]
+    assert found == ["a", "b", "c", "d", "a\r\nb\n", "c\nd\n"]
+
+
+def test_a_topic_can_be_copied(named: Cluster, run: Run) -> None:
+    source, target = named.new_topic("one"), named.new_topic("one")
+    given = [
+        {"value": "a", "msg_type": "t", "msg_time": "202611221000", "attributes": {"x": "1"}},
+        {"value_base64": "/wA="},
+    ]
+    lines = "".join(json.dumps(one) + "\n" for one in given)
+    assert run("produce", source, "--from-json", "-p", "1:0", stdin=lines.encode()).returncode == 0
+    read = run("consume", source)
+    assert run("produce", target, "--from-json", "-p", "1:0", stdin=read.stdout.encode()).returncode == 0
+    own = ("msg_type", "msg_time", "attributes", "value", "value_base64")
+    copied = [{name: line.get(name) for name in own} for line in run("consume", target).json]
+    assert copied == [{name: line.get(name) for name in own} for line in read.json]
+
+
+def test_a_terminal_shows_the_number_of_messages(named: Cluster, run: Run, terminal: Terminal, tmp_path: Path) -> None:
+    topic = named.new_topic("one")
+    (tmp_path / "lines").write_text("x\n" * 2000)
+    done = terminal.run("produce", topic, str(tmp_path / "lines"), variables=variables_of(named))
+    assert done.status == 0
+    assert f"sending to {topic}" in done.text  # the progress bar
+    assert f"stored 2000 messages in topic {topic}" in done.text
+    piped = run("produce", topic, str(tmp_path / "lines"))
+    assert (piped.returncode, piped.stderr) == (0, "")
+    assert piped.stdout.startswith(f"stored 2000 messages in topic {topic} (")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "part"),
+    [
+        (["--from-json"], b"{}\n", "line 1: it needs either value or value_base64"),
+        (["--from-json"], b'{"value": "a"}\n{"value": "a", "color": "red"}\n', "line 2: unknown fields color"),
+        (["--from-json"], b"nothing\n", "line 1"),
+        (["--from-json"], b'{"value": "a", "attributes": {"x": 1}}\n', "attributes"),
+        (["--key-separator", ":"], b"no key\n", "line 1 has no key"),
+        (["--attribute", "x"], b"a\n", "KEY=VALUE"),
+        (["--time", "soon"], b"a\n", "--time"),
+        (["/no/such/file"], b"", "/no/such/file"),
+        (["--partition", "1:99"], b"a\n", "99"),
+        (["--from-json", "--whole"], b"", "--from-json excludes"),
+    ],
+)
+def test_wrong_input_is_named(named: Cluster, run: Run, arguments: list[str], stdin: bytes, part: str) -> None:
+    done = run("produce", named.new_topic("one"), *arguments, stdin=stdin)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert part in done.stderr

@@ -1,0 +1,126 @@
+"""Connections from the command line, the environment and the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Authority, Certificate
+from tests.cli.conftest import Run
+from tubemq_spark.cli.connection import connect
+from tubemq_spark.cli.profile import load_profile
+from tubemq_spark.client.settings import ClientSettings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.protocol.metadata import Address
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig, TLSFiles
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a profile and returns its path. No other profile is found by default."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.delenv("TUBEMQ_CONFIG", raising=False)
+
+    def write_text(text: str) -> Path:
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return path
+
+    return write_text
+
+
+def test_a_profile_has_the_options_of_spark(write: Write) -> None:
+    path = write(
+        'master = "one:1,two"\nuser = "alice"\npassword = "secret"\n'
+        '[rpc]\ntimeoutMs = 500\nframing = "prefixed"\n[admin]\naddress = "three:8081"\ntoken = "t"\n'
+    )
+    found = connect(config=path)
+    assert found.settings == ClientSettings.from_options(
+        {
+            "tubemq.master": "one:1,two",
+            "tubemq.user": "alice",
+            "tubemq.password": "secret",
+            "tubemq.rpc.timeoutMs": "500",
+            "tubemq.rpc.framing": "prefixed",
+            "tubemq.retry.maxElapsedMs": "10000",
+        }
+    )
+    assert found.admin.masters == (Address("three", 8081),)
+    assert found.admin.token == "t"
+    assert "secret" not in repr(found.settings)
+    assert "'t'" not in repr(load_profile(path))
+
+
+def test_the_command_line_wins(write: Write) -> None:
+    path = write('master = "one:1"\nuser = "alice"\npassword = "a"\n[admin]\ntoken = "t"\n')
+    found = connect("two:2", path, ["password=b", "tubemq.rpc.timeoutms=700"], "web", "u")
+    assert found.settings.masters == (Address("two", 2),)
+    assert found.settings.credentials is not None
+    assert (found.settings.credentials.user, found.settings.credentials.password) == ("alice", "b")
+    assert found.settings.rpc_timeout == 0.7
+    assert (found.admin.masters, found.admin.token) == ((Address("web", 8080),), "u")
+
+
+def test_the_http_api_is_at_port_8080_of_the_masters(write: Write) -> None:
+    assert connect("one:1,two:2").admin.masters == (Address("one", 8080), Address("two", 8080))
+
+
+@pytest.mark.parametrize("place", ["default", "variable"])
+def test_a_profile_is_found(write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
+    path = write('master = "one:1"\n')
+    if place == "variable":
+        monkeypatch.setenv("TUBEMQ_CONFIG", str(path))
+    else:
+        (tmp_path / "tubemq-spark").mkdir()
+        path.rename(tmp_path / "tubemq-spark" / "config.toml")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert connect().settings.masters == (Address("one", 1),)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("master", "no TOML"),
+        ('mastr = "one:1"\n', "did you mean 'tubemq.master'"),
+        ('master = "one:1"\n[admin]\ntokn = "t"\n', "[admin] takes address, token only, not tokn"),
+        ('user = "alice"\n', "no master is named"),
+        ('master = "one:1"\n[tls]\nca = "/x"\n', "tubemq.tls.enabled"),
+    ],
+)
+def test_a_wrong_profile_is_reported(write: Write, text: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        connect(config=write(text))
+    assert part in str(caught.value)
+
+
+def test_a_missing_profile_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read"):
+        connect(config=tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("assignment", ["user", "=x", "nothing=1"])
+def test_a_wrong_assignment_is_reported(assignment: str) -> None:
+    with pytest.raises(ConfigError):
+        connect("one:1", assignments=[assignment])
+
+
+def test_commands_use_credentials_and_tls_of_the_profile(
+    write: Write, run: Run, authority: Authority, server_cert: Certificate
+) -> None:
+    files = TLSFiles(str(server_cert.cert), str(server_cert.key))
+    config = ServerConfig(start_produce_authenticate=True, start_consume_authenticate=True)
+    with EmbeddedTubeMQ({"demo": 1}, tls=files, config=config) as tubemq:
+        path = write(
+            f'master = "{tubemq.tls_master}"\nuser = "alice"\npassword = "secret"\n'
+            f'[tls]\nenabled = true\nca = "{authority.own.cert}"\nverifyHostname = false\n'
+        )
+        done = run("produce", "demo", "--config", str(path), stdin=b"a\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [line["value"] for line in run("consume", "demo", "--config", str(path)).json] == ["a"]
+        refused = run("consume", "demo", "--master", tubemq.master)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+        assert "tubemq.user" in refused.stderr

@@ -1,0 +1,60 @@
+"""Dead letters that `redrive` writes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import messages
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
+from tests.clusters import Cluster
+from tests.spark_jvm import quick_start
+from tubemq_spark.sink.dead_letter import DeadLetter
+from tubemq_spark.sink.schema import Cells
+
+
+def dead_letter(value: bytes, topic: str) -> tuple[bytes, bytes]:
+    cells = Cells(value=value, topic=topic, msg_type="click", attributes={"site": "north"})
+    (message,) = DeadLetter(cells, "the topic was closed", 0.0, "write", 0, 0, len(value)).messages(1_000_000)
+    return message
+
+
+@pytest.fixture
+def topics(named: Cluster) -> tuple[str, str]:
+    """A dead letter topic with two dead letters, and the topic that they were meant for."""
+    dead, target = named.new_topic("one"), named.new_topic("one")
+    place = messages.partitions(named, dead)[0]
+    for value in (b"a", b"bb"):
+        body, attributes = dead_letter(value, target)
+        messages.send(named, [(place, body)], attributes=attributes)
+    return dead, target
+
+
+@pytest.fixture(autouse=True)
+def quick_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", quick_start())
+
+
+def test_dead_letters_are_written_once_to_their_topics(
+    named: Cluster, topics: tuple[str, str], run: Run, terminal: Terminal, group: str
+) -> None:
+    dead, target = topics
+    variables = {**variables_of(named), "SPARK_SUBMIT_OPTS": quick_start()}
+    asked = terminal.run("redrive", dead, "--group", group, typed="y\n", variables=variables)
+    assert asked.status == 0, asked.text
+    assert "Write 2 rows? [y/N]" in asked.text
+    found = run("consume", target).json
+    assert sorted((line["value"], line["msg_type"], line["attributes"]["site"]) for line in found) == [
+        ("a", "click", "north"),
+        ("bb", "click", "north"),
+    ]
+    # The group stands at the end, so there is nothing left for the next call.
+    again = run("offsets", "reset", group, dead, "--to", "latest", "--yes")
+    assert again.stdout == f"group {group} is there already\n"
+
+
+@pytest.mark.parametrize("arguments", [["--message-format", "avro"], ["--from", "soon"]])
+def test_wrong_arguments_are_named(named: Cluster, run: Run, arguments: list[str]) -> None:
+    done = run("redrive", named.new_topic("one"), *arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert arguments[1] in done.stderr

@@ -1,0 +1,111 @@
+"""Topics through the master's HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Run, variables_of
+from tests.cli.terminal import Terminal
+from tests.clusters import LAYOUTS, Cluster
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY, running
+
+
+def test_the_list_and_the_description_have_the_topic(named: Cluster, run: Run) -> None:
+    topic = named.new_topic("stores")
+    spec, brokers = LAYOUTS["stores"], list(named.broker_ids)
+    listed = run("topics", "list", "--json")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    count = spec.partitions * spec.stores * len(brokers)
+    assert {"topic": topic, "brokers": brokers, "partitions": count, "is_ready": True} in listed.json
+    assert not any(row["topic"].startswith("__") for row in listed.json)
+    described = run("topics", "describe", topic, "--json").json
+    assert [(row["broker_id"], row["partitions"], row["stores"], row["is_ready"]) for row in described] == [
+        (broker_id, spec.partitions, spec.stores, True) for broker_id in brokers
+    ]
+    assert {row["address"] for row in described} == set(map(named.broker_address, brokers))
+
+
+def test_output_is_plain_columns_in_a_pipe_and_a_table_on_a_terminal(
+    named: Cluster, run: Run, terminal: Terminal
+) -> None:
+    topic = named.new_topic("one")
+    piped = run("topics", "describe", topic)
+    assert piped.stdout.splitlines()[0].split() == [
+        "broker", "address", "stores", "partitions", "of", "each", "publish", "subscribe", "retention", "ready",
+    ]  # fmt: skip
+    assert "\x1b" not in piped.stdout
+    shown = terminal.run("topics", "describe", topic, variables=variables_of(named))
+    assert shown.status == 0
+    assert "\x1b" in shown.raw
+    assert named.broker_address(1) in shown.text
+
+
+@pytest.fixture(scope="module", params=[EMBEDDED, REAL_THOROUGHLY])
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster whose brokers a test may reload."""
+    with running(request.param, brokers=1, topics={"demo": LAYOUTS["one"]}) as started:
+        yield started
+
+
+def test_a_topic_can_be_created_used_and_deleted(
+    own_cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+) -> None:
+    for name, value in variables_of(own_cluster).items():
+        monkeypatch.setenv(name, value)
+    done = run("topics", "create", "made", "--partitions", "2", "--json")
+    assert (done.returncode, done.json, done.stderr) == (0, [{"topic": "made", "brokers": [1], "partitions": 2}], "")
+    again = run("topics", "create", "made")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.startswith("tubemq-spark: topic made exists already")
+    assert run("produce", "made", stdin=b"hello\n").returncode == 0
+    (message,) = run("consume", "made").json
+    assert message["value"] == "hello"
+    kept = terminal.run("topics", "delete", "made", typed="n\n", variables=variables_of(own_cluster))
+    assert kept.status == 1
+    assert "Delete topic made and all its messages on broker 1?" in kept.text
+    assert [row["topic"] for row in run("topics", "list", "--json").json] == ["demo", "made"]
+    deleted = terminal.run("topics", "delete", "made", typed="y\n", variables=variables_of(own_cluster))
+    assert deleted.status == 0, deleted.text
+    assert [row["topic"] for row in run("topics", "list", "--json").json] == ["demo"]
+    missing = run("topics", "delete", "made", "--yes")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "there is no topic made" in missing.stderr
+
+
+def test_a_wrong_token_is_refused(named: Cluster, run: Run) -> None:
+    done = run("topics", "create", "never_made", "--token", "wrong")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "tubemq-spark: the master refused the administration token. Check --token (confModAuthToken in master.ini)\n"
+    )
+
+
+def test_a_missing_token_is_asked_for(named: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUBEMQ_ADMIN_TOKEN")
+    done = run("topics", "create", "never_made")
+    assert done.returncode == 1
+    assert "TUBEMQ_ADMIN_TOKEN" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named_in_error"),
+    [
+        (["create", "bad-name"], "bad-name"),
+        (["create", "made_x", "--broker", "99"], "there is no broker 99"),
+        (["describe", "no_such_topic"], "no_such_topic"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_impossible_requests_are_refused(named: Cluster, run: Run, arguments: list[str], named_in_error: str) -> None:
+    done = run("topics", *arguments)
+    assert done.returncode in (1, 2)
+    assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+    assert named_in_error in done.stderr
+
+
+def test_an_unreachable_http_port_is_reported(run: Run) -> None:
+    done = run("topics", "list", "--master", "127.0.0.1:1", "--admin", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--admin HOST:PORT" in done.stderr
