@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -62,4 +63,8 @@ def test_a_terminal_shows_the_same_lines(named: Cluster, run: Run, terminal: Ter
     )
     assert shown.status == 0
     assert "\x1b[32mok" in shown.raw
-    assert f"{topic}: 1 partitions" in run("doctor", "--topic", topic).stdout or topic in shown.text
+    assert re.search(rf"ok +topic +{topic}: 2 partitions on 2 brokers", shown.text)
+    piped = run("doctor", "--topic", topic, "--quiet")
+    assert (piped.returncode, piped.stderr) == (0, "")
+    assert " ok, " in piped.stdout.splitlines()[-1]
+    assert not any(line.startswith("ok") for line in piped.stdout.splitlines())

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tubemq_spark.cli.output import print_json
 from tubemq_spark.cli.parameters import Json, with_options
+from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def doctor(
     Nothing is moved, claimed or sent. Status 1 if a check failed. In a notebook, tubemq_spark.check(spark, options)
     checks the executors, too.
     """
-    more = {"subscribe": ",".join(topic or ()), "tubemq.group": group or "", "topic": write or ""}
+    reader = group or (temporary_group() if topic else "")  # the options of a source need a group
+    more = {"subscribe": ",".join(topic or ()), "tubemq.group": reader, "topic": write or ""}
     given = {**options, **{name: text for name, text in more.items() if text}}
     counts: Counter[str] = Counter()
     for result in _printed(_results(given), quiet=quiet, as_json=as_json):
