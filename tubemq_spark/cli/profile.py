@@ -15,7 +15,7 @@ from typing import Any
 
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.options import check_names
+from tubemq_spark.option_definition import check_names
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -138,7 +138,7 @@ def _read_partition(
     snapshot = PartitionSnapshot(
         session.broker(partition),
         claims.client_id(partition),
-        verify=claims.is_doubtful(partition),
+        is_doubtful=claims.is_doubtful(partition),
         group_position=position,
         flow_rules=session.flow_rules,
     )
