@@ -98,6 +98,7 @@ def _redrive(
     spark: SparkSession, connection: Connection, topic: str, group: str, found: Range, to: str | None,
     where: str | None, again: bool, message_format: str, *, is_asked: bool, dry_run: bool,
 ) -> int:  # fmt: skip
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     import tubemq_spark
@@ -118,7 +119,7 @@ def _redrive(
         options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
         rows.write.format("tubemq").options(**options).mode("append").save()
         return count
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise TubeMQError(f"Spark failed: {first_line(error)}") from None
 
 
