@@ -117,6 +117,8 @@ def _redrive(
         options = {**connection.options, "messageFormat": message_format}
         options |= {"topic": to} if to else {}
         options |= {"failedRows": "deadLetter", "deadLetterTopic": topic} if again else {}
+        # Spark looks a sink up in the thread's active session, and `local_session` created it in another thread.
+        spark.createDataFrame([], "value INT")
         rows.write.format("tubemq").options(**options).mode("append").save()
         return count
     except (PySparkException, Py4JError) as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -161,4 +161,6 @@ class Stream:
 
 
 def first_line(cause: Exception) -> str:
-    return str(cause).strip().partition("\n")[0]
+    """Return the line that names the cause; py4j's own first line names a call only."""
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    return lines[1] if isinstance(cause, Py4JJavaError) and len(lines) > 1 else lines[0]
