@@ -27,6 +27,7 @@ ARROWS = {
     "peer_text": set[str](),
     "default_logging": set[str](),
     "option_definition": {"errors", "peer_text"},
+    "option_builder": set[str](),
     "compression": {"errors", "peer_text"},
     "protocol": LEAVES,
     "client": LEAVES | {"protocol"},
@@ -36,10 +37,11 @@ ARROWS = {
     "checks": LEAVES | {"protocol", "client", "source", "sink"},
     "registration": {"datasource"},
     "spark_check": {"checks"},
+    "monitoring": LEAVES | {"protocol", "source"},
     "testing": LEAVES | {"protocol"},
     "pytest_plugin": {"testing", "client"},
     "cli": LEAVES | {"checks", "compression", "protocol", "client", "testing", ""},
-    "": LEAVES | {"default_logging", "datasource", "registration", "sink", "spark_check"},
+    "": LEAVES | {"default_logging", "datasource", "option_builder", "registration", "sink", "spark_check"},
 }
 
 # What each folder of tubemq_spark/client may import of the others; `""` stands for the modules beside the folders.
@@ -71,6 +73,7 @@ CLOCK_USERS = (
     "tubemq_spark.client",
     "tubemq_spark.source",
     "tubemq_spark.sink",
+    "tubemq_spark.monitoring",
     "tubemq_spark.testing.clock",
     "tubemq_spark.testing.event_loop",
     "tubemq_spark.cli",
@@ -78,6 +81,7 @@ CLOCK_USERS = (
 SPARK_USERS = (
     "tubemq_spark.cli",
     "tubemq_spark.datasource",
+    "tubemq_spark.monitoring",
     "tubemq_spark.registration",
     "tubemq_spark.sink",
     "tubemq_spark.source",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tubemq_spark import default_logging
 
 if TYPE_CHECKING:
+    from tubemq_spark.option_builder import sink_options, source_options
     from tubemq_spark.registration import register
     from tubemq_spark.sink.restore import restore
     from tubemq_spark.spark_check import check
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 default_logging.install()
 
-__all__ = ["__version__", "check", "register", "restore"]
+__all__ = ["__version__", "check", "register", "restore", "sink_options", "source_options"]
 
 
 def __getattr__(name: str) -> object:
@@ -34,6 +35,10 @@ def __getattr__(name: str) -> object:
         return check
     if name == "__version__":
         return _version()
+    if name in ("sink_options", "source_options"):
+        from tubemq_spark import option_builder
+
+        return getattr(option_builder, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

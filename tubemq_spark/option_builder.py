@@ -1,0 +1,299 @@
+"""Builds the options of source and sink: keyword arguments with types, which editors complete and mypy checks.
+
+    spark.readStream.format("tubemq").options(**source_options(master="…", group="…", subscribe="…")).load()
+
+Written by scripts/generate_docs.py from the options' declarations: change them there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+__all__ = ["sink_options", "source_options"]
+
+
+def source_options(
+    *,
+    master: str | Sequence[str],
+    group: str,
+    user: str | None = None,
+    password: str | None = None,
+    password_file: str | None = None,
+    rpc_timeout_ms: int | None = None,
+    rpc_framing: Literal["auto", "standard", "prefixed"] | None = None,
+    retry_max_elapsed_ms: int | None = None,
+    connections_idle_ms: int | None = None,
+    connections_shared: bool | None = None,
+    tls_enabled: bool | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_key_password: str | None = None,
+    tls_verify_hostname: bool | None = None,
+    subscribe: str | Sequence[str] | None = None,
+    assign: str | Mapping[str, Sequence[str]] | None = None,
+    claim_timeout_ms: int | None = None,
+    filters: str | Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    starting_offsets: Literal["earliest", "latest", "group"] | Mapping[str, Mapping[str, int]] | None = None,
+    starting_timestamp: str | int | datetime | None = None,
+    ending_offsets: Literal["latest"] | Mapping[str, Mapping[str, int]] | None = None,
+    ending_timestamp: str | int | datetime | None = None,
+    fail_on_data_loss: bool | None = None,
+    max_offsets_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | None = None,
+    min_offsets_per_trigger: int | None = None,
+    max_trigger_delay: str | int | None = None,
+    max_partitions_per_task: int | None = None,
+    commit_offsets: bool | None = None,
+    heads_interval_ms: int | None = None,
+    push_filters: bool | None = None,
+    corrupt_messages: Literal["fail", "skip", "keep"] | None = None,
+    msg_time_zone: str | None = None,
+    metadata_interval_ms: int | None = None,
+    message_format: Literal["raw", "inlongmsg"] | None = None,
+    max_unpacked_bytes: int | None = None,
+) -> dict[str, str]:
+    """Return the given options of a read or a stream: texts, by their names in docs/options.md.
+
+    The values are checked when Spark loads the source.
+
+    Args:
+        master: the masters; the default port is 8715, or 8716 with TLS
+        group: the consumer group: it claims the partitions and receives the commits
+        user: the user of the simple authenticator
+        password: the user's password
+        password_file: a file with the password in its first line
+        rpc_timeout_ms: timeout of one request. Default: 10000
+        rpc_framing: the framing of requests: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others; `auto` detects
+            it. Default: auto
+        retry_max_elapsed_ms: how long one operation is retried before its task fails. Default: 60000
+        connections_idle_ms: an idle connection is closed after this time. Default: 180000
+        connections_shared: true: the tasks of a worker process reuse each other's connections; false: each task opens
+            connections of its own and closes them at its end. Default: true
+        tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
+            Default: false
+        tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by
+            default those that the system trusts
+        tls_cert: this client's certificate and its intermediate certificates, for servers that ask for one (two-way
+            TLS)
+        tls_key: the private key of `tubemq.tls.cert`; it may be in the same file
+        tls_key_password: the password of `tubemq.tls.key`, if the key is encrypted
+        tls_verify_hostname: true: a server's certificate must name the host that the client connects to; an authority
+            must have signed it in either case. Default: true
+        subscribe: the topics to read, with all their partitions
+        assign: instead of `subscribe`: only these partitions
+        claim_timeout_ms: how long to wait for a partition that another consumer of the group holds. Default: 45000
+        filters: read only messages of these types; the broker filters by a hash of the type, the reader by the type
+            itself
+        starting_offsets: where a new query begins; `group` is the group's position, or the earliest for a new group;
+            positions may be -2 (earliest) and -1 (latest). Default: stream `latest`, batch `earliest`
+        starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over
+            `startingOffsets`
+        ending_offsets: batch only: where to end. Default: `latest`
+        ending_timestamp: batch only: end before the first message whose `$msgTime$` is not earlier; wins over
+            `endingOffsets`
+        fail_on_data_loss: whether to fail when messages that should be read are gone; with false, the loss is logged
+            and reading goes on. Default: true
+        max_offsets_per_trigger: the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and
+            later)
+        max_bytes_per_trigger: the number of bytes to read in one micro-batch, estimated before it is read: messages as
+            the brokers store them, with attributes, and compressed if they are; those of other partitions of a store
+            and other types count too. The estimate is the mean size of the next messages of each partition (one fetch),
+            or of all that wait behind them, whichever is greater. So a micro-batch has at most that many bytes if sizes
+            are even, and more only where long messages stand behind many short ones; it has one message at least. If
+            `maxOffsetsPerTrigger` is set too, the smaller limit applies (Spark 4.2 and later)
+        min_offsets_per_trigger: wait until there are that many new entries, but not longer than `maxTriggerDelay`
+            (Spark 4.2 and later)
+        max_trigger_delay: how long `minOffsetsPerTrigger` may delay a micro-batch. Default: `15m`
+        max_partitions_per_task: how many partitions with little to read may share one Spark task; without the option,
+            they share tasks only if there would be very many. Default: 1
+        commit_offsets: whether the group's position follows the committed micro-batches; with false, the group keeps
+            its position, but a driver that is killed leaves it where its micro-batch began. Default: true
+        heads_interval_ms: the minimum time between two requests for the log ends. While nothing arrives, it grows to a
+            tenth of the time without new messages, up to 1000: that is the longest time that the first message after an
+            idle time waits. With 0, the brokers are asked whenever Spark asks. Default: 100
+        push_filters: batch only: read only what the query's conditions need (requires
+            spark.sql.python.filterPushdown.enabled=true). Default: false
+        corrupt_messages: messages with a wrong check sum, attribute header or compressed body: `keep` returns their
+            bytes as received and adds the column `corrupt`. Default: fail
+        msg_time_zone: the zone of the producers' `$msgTime$`. Default: `UTC`
+        metadata_interval_ms: how often to look for new partitions and brokers. Default: 30000
+        message_format: `inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with
+            more columns, and a message that is not a pack counts as corrupt. Default: raw
+        max_unpacked_bytes: the maximum size of one message after decompression, and with `messageFormat=inlongmsg` of
+            the messages of a pack with their attributes; a longer one counts as corrupt. Default: 67108864
+    """
+    return _texts(
+        {
+            "tubemq.master": master,
+            "tubemq.group": group,
+            "tubemq.user": user,
+            "tubemq.password": password,
+            "tubemq.passwordFile": password_file,
+            "tubemq.rpc.timeoutMs": rpc_timeout_ms,
+            "tubemq.rpc.framing": rpc_framing,
+            "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
+            "tubemq.connections.idleMs": connections_idle_ms,
+            "tubemq.connections.shared": connections_shared,
+            "tubemq.tls.enabled": tls_enabled,
+            "tubemq.tls.ca": tls_ca,
+            "tubemq.tls.cert": tls_cert,
+            "tubemq.tls.key": tls_key,
+            "tubemq.tls.keyPassword": tls_key_password,
+            "tubemq.tls.verifyHostname": tls_verify_hostname,
+            "subscribe": subscribe,
+            "assign": assign,
+            "tubemq.claim.timeoutMs": claim_timeout_ms,
+            "filters": filters,
+            "startingOffsets": starting_offsets,
+            "startingTimestamp": starting_timestamp,
+            "endingOffsets": ending_offsets,
+            "endingTimestamp": ending_timestamp,
+            "failOnDataLoss": fail_on_data_loss,
+            "maxOffsetsPerTrigger": max_offsets_per_trigger,
+            "maxBytesPerTrigger": max_bytes_per_trigger,
+            "minOffsetsPerTrigger": min_offsets_per_trigger,
+            "maxTriggerDelay": max_trigger_delay,
+            "maxPartitionsPerTask": max_partitions_per_task,
+            "commitOffsets": commit_offsets,
+            "headsIntervalMs": heads_interval_ms,
+            "pushFilters": push_filters,
+            "corruptMessages": corrupt_messages,
+            "msgTimeZone": msg_time_zone,
+            "metadataIntervalMs": metadata_interval_ms,
+            "messageFormat": message_format,
+            "maxUnpackedBytes": max_unpacked_bytes,
+        }
+    )
+
+
+def sink_options(
+    *,
+    master: str | Sequence[str],
+    user: str | None = None,
+    password: str | None = None,
+    password_file: str | None = None,
+    rpc_timeout_ms: int | None = None,
+    rpc_framing: Literal["auto", "standard", "prefixed"] | None = None,
+    retry_max_elapsed_ms: int | None = None,
+    connections_idle_ms: int | None = None,
+    connections_shared: bool | None = None,
+    tls_enabled: bool | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_key_password: str | None = None,
+    tls_verify_hostname: bool | None = None,
+    topic: str | None = None,
+    producer_max_in_flight: int | None = None,
+    producer_max_in_flight_bytes: int | None = None,
+    failed_rows: Literal["fail", "drop", "deadLetter"] | None = None,
+    dead_letter_topic: str | None = None,
+    stamp_rows: bool | None = None,
+    effectively_once: bool | None = None,
+    effectively_once_group: str | None = None,
+    effectively_once_max_offsets: int | None = None,
+    effectively_once_uncertain: Literal["fail", "sendAgain"] | None = None,
+    receipts: str | None = None,
+    message_format: Literal["raw", "inlongmsg"] | None = None,
+    compression: Literal["none", "gzip", "zstd", "snappy", "lz4"] | None = None,
+) -> dict[str, str]:
+    """Return the given options of a write or a streaming write: texts, by their names in docs/options.md.
+
+    The values are checked when Spark loads the sink.
+
+    Args:
+        master: the masters; the default port is 8715, or 8716 with TLS
+        user: the user of the simple authenticator
+        password: the user's password
+        password_file: a file with the password in its first line
+        rpc_timeout_ms: timeout of one request. Default: 10000
+        rpc_framing: the framing of requests: `prefixed` for TubeMQ 1.1 and 1.2, `standard` for others; `auto` detects
+            it. Default: auto
+        retry_max_elapsed_ms: how long one operation is retried before its task fails. Default: 60000
+        connections_idle_ms: an idle connection is closed after this time. Default: 180000
+        connections_shared: true: the tasks of a worker process reuse each other's connections; false: each task opens
+            connections of its own and closes them at its end. Default: true
+        tls_enabled: true: use TLS 1.2 or later to the masters and all brokers, which have separate ports for it.
+            Default: false
+        tls_ca: the certificates of the authorities that may sign a server's, on the driver and every executor; by
+            default those that the system trusts
+        tls_cert: this client's certificate and its intermediate certificates, for servers that ask for one (two-way
+            TLS)
+        tls_key: the private key of `tubemq.tls.cert`; it may be in the same file
+        tls_key_password: the password of `tubemq.tls.key`, if the key is encrypted
+        tls_verify_hostname: true: a server's certificate must name the host that the client connects to; an authority
+            must have signed it in either case. Default: true
+        topic: the topic of all rows; it wins over the column `topic`
+        producer_max_in_flight: unanswered sends per connection. Default: 1000
+        producer_max_in_flight_bytes: how many bytes the unacknowledged messages of a task may have, each counted with
+            1400 more; a task with more waits. Default: 67108864
+        failed_rows: what happens to rows that can never be sent (too long, unknown topic, bad attribute): they fail the
+            task, are dropped, counted and logged, or go to `deadLetterTopic`. Default: fail
+        dead_letter_topic: the topic of such rows with `failedRows=deadLetter`
+        stamp_rows: each message carries the row that it was made from, in the attributes `spark_id` (query or write),
+            `spark_batch`, `spark_partition` and `spark_row`. Default: false
+        effectively_once: for streams: a batch or task that is attempted again sends only the rows that are not stored
+            yet; rows are stamped, and carry `spark_digest` as well. Default: false
+        effectively_once_group: the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`) that keep the
+            query's bookmarks at the brokers; no other query may use it, and it must not change. Default: derived from
+            option `checkpointLocation`
+        effectively_once_max_offsets: how many messages a task reads at most to find those that an earlier attempt has
+            stored. Default: 10000000
+        effectively_once_uncertain: what happens if it is unknown what an earlier attempt has stored: the task fails, or
+            it sends rows again, which may store some twice. Default: fail
+        receipts: the folder of the receipts: one Parquet file per batch says where each row is stored
+        message_format: `inlongmsg`: each row becomes an InLong pack with one message, and needs the columns
+            `inlong_group` and `inlong_stream`. Default: raw
+        compression: how each body is compressed; the source decompresses it, other readers see the attribute
+            `spark_compression` and a gzip member, a zstd frame, a raw snappy block or an lz4 frame. Default: none
+    """
+    return _texts(
+        {
+            "tubemq.master": master,
+            "tubemq.user": user,
+            "tubemq.password": password,
+            "tubemq.passwordFile": password_file,
+            "tubemq.rpc.timeoutMs": rpc_timeout_ms,
+            "tubemq.rpc.framing": rpc_framing,
+            "tubemq.retry.maxElapsedMs": retry_max_elapsed_ms,
+            "tubemq.connections.idleMs": connections_idle_ms,
+            "tubemq.connections.shared": connections_shared,
+            "tubemq.tls.enabled": tls_enabled,
+            "tubemq.tls.ca": tls_ca,
+            "tubemq.tls.cert": tls_cert,
+            "tubemq.tls.key": tls_key,
+            "tubemq.tls.keyPassword": tls_key_password,
+            "tubemq.tls.verifyHostname": tls_verify_hostname,
+            "topic": topic,
+            "tubemq.producer.maxInFlight": producer_max_in_flight,
+            "tubemq.producer.maxInFlightBytes": producer_max_in_flight_bytes,
+            "failedRows": failed_rows,
+            "deadLetterTopic": dead_letter_topic,
+            "stampRows": stamp_rows,
+            "effectivelyOnce": effectively_once,
+            "effectivelyOnceGroup": effectively_once_group,
+            "effectivelyOnceMaxOffsets": effectively_once_max_offsets,
+            "effectivelyOnceUncertain": effectively_once_uncertain,
+            "receipts": receipts,
+            "messageFormat": message_format,
+            "compression": compression,
+        }
+    )
+
+
+def _texts(given: Mapping[str, object]) -> dict[str, str]:
+    return {name: _text(value) for name, value in given.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return json.dumps({name: one if isinstance(one, Mapping) else list(one) for name, one in value.items()})
+    return str(value) if isinstance(value, (str, int, float)) or not isinstance(value, Sequence) else ",".join(value)
