@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts import api_reference, columns_reference
+from scripts import api_reference, columns_reference, error_reference, log_reference, option_builder
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -80,6 +80,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/options.md": document,
     "docs/reference/api.md": api_reference.document,
     "docs/reference/columns.md": columns_reference.document,
+    "docs/errors.md": error_reference.document,
+    "docs/log-lines.md": log_reference.document,
+    "tubemq_spark/option_builder.py": option_builder.document,
 }
 
 

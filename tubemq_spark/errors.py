@@ -12,20 +12,27 @@
     ├── TransportError           the network: it failed for longer than the retries
     └── ProtocolError            the peer: it sent invalid bytes
 
-All errors can be pickled, because Spark sends them from process to process.
+All errors can be pickled, because Spark sends them from process to process. Each class says its `cause` and its
+`remedy` for users: docs/errors.md shows them (`make docs`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 from tubemq_spark.peer_text import escaped
 
 
 class TubeMQError(Exception):
-    """Base of all errors of the connector. Its text is one printable line, because parts of it may come from a peer."""
+    """Base of all errors of the connector. Its text is one printable line, because parts of it may come from a peer.
+
+    `cause` and `remedy` are sentences for users, and each class has its own.
+    """
+
+    cause: ClassVar[str] = "Spark or a program that the command line has started failed."
+    remedy: ClassVar[str] = "Read the text of the error: it contains the first line of the other program's error."
 
     def __init__(self, text: str = "") -> None:
         super().__init__(escaped(text))
@@ -45,17 +52,44 @@ def _rebuild(kind: type[TubeMQError], args: tuple[Any, ...], state: dict[str, An
 class ConfigError(TubeMQError):
     """An option, an offset or a row is invalid."""
 
+    cause = "An option, an offset in the checkpoint, a column or a row is invalid, or does not fit the cluster."
+    remedy = "Change what the text names. It says what was expected. docs/options.md lists the options."
+
 
 class NoTimesError(ConfigError):
     """A time cannot be found among messages without times."""
+
+    cause = "The search for a position by time read messages without the attribute `$msgTime$`."
+    remedy = (
+        "Start from a position: use `startingOffsets` instead of `startingTimestamp`, `endingOffsets` instead of "
+        "`endingTimestamp`. Or let the producers set `$msgTime$`."
+    )
 
 
 class AuthError(TubeMQError):
     """The server refused the credentials, or the group may not read this topic."""
 
+    cause = (
+        "The cluster refused the user, the password or the visit token, or the group may not read the topic or use "
+        "these filters."
+    )
+    remedy = (
+        "Check `tubemq.user` and `tubemq.password` (or `tubemq.passwordFile`), and the clock of the machine. Ask the "
+        "cluster's administrator to authorise the group for the topic and the filters."
+    )
+
 
 class ProtocolError(TubeMQError):
     """The peer sent bytes that TubeMQ's protocol does not allow."""
+
+    cause = (
+        "The peer's bytes are not TubeMQ's protocol: the port belongs to another service, TLS is on at one side only, "
+        "the framing is another one, or a stored message is damaged."
+    )
+    remedy = (
+        "Check the host and the port, `tubemq.tls.enabled` and `tubemq.rpc.framing`. For damaged messages set "
+        "`corruptMessages` to `skip` or `keep`."
+    )
 
 
 class TransportError(TubeMQError):
@@ -63,6 +97,15 @@ class TransportError(TubeMQError):
 
     `unserved` are the partitions that could not be reached, if the call was for several.
     """
+
+    cause = (
+        "A server could not be reached, closed the connection, or did not reply in time, for longer than the retries."
+    )
+    remedy = (
+        "Check that the masters and brokers run, and that the driver and every executor reach the addresses in the "
+        "text (name, port, firewall). Then start the query again: it continues from its checkpoint. For longer "
+        "outages raise `tubemq.retry.maxElapsedMs`, for slow servers `tubemq.rpc.timeoutMs`."
+    )
 
     def __init__(self, text: str, *, unserved: Collection[Any] = ()) -> None:
         super().__init__(text)
@@ -76,6 +119,12 @@ class ServerError(TubeMQError):
     exception, and `message` the server's text.
     """
 
+    cause = "The server replied with an error code that a retry cannot solve, or that lasted longer than the retries."
+    remedy = (
+        "Read the server's text in the error, and the server's log at that time. The table of codes below says what "
+        "each code means."
+    )
+
     def __init__(self, text: str, *, code: int, name: str, message: str) -> None:
         super().__init__(text)
         self.code = code
@@ -86,6 +135,14 @@ class ServerError(TubeMQError):
 class PartitionOccupiedError(TubeMQError):
     """Another consumer of the group holds the partition. `holder` is its client id, from the broker's reply."""
 
+    cause = (
+        "Another consumer of the same group holds the partition and did not release it within `tubemq.claim.timeoutMs`."
+    )
+    remedy = (
+        "Stop the other consumer: the text names its client id and, for a Spark query, its host and application. Or "
+        "use another `tubemq.group`. One group reads each partition in one query only."
+    )
+
     def __init__(self, text: str, *, holder: str) -> None:
         super().__init__(text)
         self.holder = holder
@@ -94,9 +151,24 @@ class PartitionOccupiedError(TubeMQError):
 class FencedError(PartitionOccupiedError):
     """A newer attempt fenced this reader: it took over the claim. Discard what this reader reads after that."""
 
+    cause = (
+        "A newer attempt of the same task, or a newer run of the same query, took over the partition. This attempt "
+        "must end."
+    )
+    remedy = (
+        "Nothing, if a newer attempt or run goes on: Spark uses its rows. If it repeats, the query runs twice with "
+        "one checkpoint: stop one run. Otherwise compare the clocks of the drivers."
+    )
+
 
 class PositionMovedError(TubeMQError):
     """Something moved the group's position while a range was read. Discard what the attempt read."""
+
+    cause = "Another client moved the group's position while a task was reading. The task discards what it has read."
+    remedy = (
+        "Nothing at first: Spark runs the task again, or a restart of the query does. If it repeats, find the other "
+        "client that uses the group, for example a Java consumer or an administrator's reset, and stop it."
+    )
 
 
 class DataLossError(TubeMQError):
@@ -106,6 +178,16 @@ class DataLossError(TubeMQError):
     (28 for each message). If `offered` is greater, retention removed [asked, offered). If it is less, the store lost
     its tail [offered, asked), and the broker uses these positions again.
     """
+
+    cause = (
+        "Messages that the query must read are gone: retention removed them before they were read, or a broker lost "
+        "the end of its log in a crash. The text gives the exact range."
+    )
+    remedy = (
+        "Decide if the query may go on without them. If so, set `failOnDataLoss` to `false`; the loss is logged. "
+        "Otherwise restore the messages from their origin and start a new query with a new checkpoint. Against "
+        "retention: read more often, or keep messages for longer."
+    )
 
     def __init__(self, text: str, *, topic: str, broker_id: int, partition: int, asked: int, offered: int) -> None:
         super().__init__(text)

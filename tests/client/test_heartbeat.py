@@ -183,7 +183,10 @@ def test_failures_in_a_row_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
     end()
     own = [record for record in caplog.records if record.thread in threads]  # clients of other tests may beat still
     said = [record.getMessage() for record in own if record.levelname == "WARNING"]
-    assert said == ["a heartbeat failed: no route", "a heartbeat failed: gone again"]
+    assert said == [
+        "[heartbeat-failed] a heartbeat failed: no route",
+        "[heartbeat-failed] a heartbeat failed: gone again",
+    ]
 
 
 def test_a_heartbeat_may_end_itself_and_start_others() -> None:

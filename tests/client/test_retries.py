@@ -39,7 +39,9 @@ def test_an_outage_is_logged_after_5_seconds_and_then_once_a_minute(
     outages = OutageLog()
     fail_for(outages, clock, 130, left=50.0)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    assert caplog.messages[0].startswith("broker 1 cannot be reached; failing for 5 s, retrying for 50 s more, until ")
+    assert caplog.messages[0].startswith(
+        "[outage] broker 1 cannot be reached; failing for 5 s, retrying for 50 s more, until "
+    )
     assert [message.split(",")[0][-5:] for message in caplog.messages[1:]] == [" 65 s", "125 s"]
 
 
@@ -48,8 +50,8 @@ def test_the_end_of_an_outage_is_logged_if_the_outage_was(clock: ManualClock, ca
     fail_for(outages, clock, 10)
     outages.worked(LOG, "broker 1")
     outages.worked(LOG, "broker 1")
-    assert caplog.messages[0] == "broker 1 cannot be reached; failing for 5 s, retrying"
-    assert caplog.messages[1:] == ["broker 1 works again, after 10 s"]
+    assert caplog.messages[0] == "[outage] broker 1 cannot be reached; failing for 5 s, retrying"
+    assert caplog.messages[1:] == ["[outage-over] broker 1 works again, after 10 s"]
 
 
 def test_a_failure_long_after_the_last_one_begins_another_outage(
@@ -76,4 +78,4 @@ def test_threads_share_the_warnings(clock: ManualClock, caplog: pytest.LogCaptur
         thread.start()
     for thread in threads:
         thread.join()
-    assert caplog.messages == ["broker 1 is away; failing for 5 s, retrying"]
+    assert caplog.messages == ["[outage] broker 1 is away; failing for 5 s, retrying"]

@@ -42,7 +42,7 @@ def test_a_limited_reader_waits_and_does_not_fail(tubemq: EmbeddedTubeMQ, caplog
     assert REFUSALS * 0.2 > RETRY_FOR
     assert query.rows == stored(tubemq, "one")
     (said,) = messages(caplog)
-    assert said.startswith(f"1:one:0 for group {GROUP} is read more slowly")
+    assert said.startswith(f"[flow-limit] 1:one:0 for group {GROUP} is read more slowly")
 
 
 def test_a_limited_reader_keeps_its_claim(tubemq: EmbeddedTubeMQ) -> None:

@@ -34,7 +34,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.message
         for record in caplog.records
-        if record.levelno == logging.WARNING and not record.message.startswith("a heartbeat failed")
+        if record.levelno == logging.WARNING and not record.message.startswith("[heartbeat-failed]")
     ]
 
 
@@ -48,8 +48,8 @@ def test_a_task_logs_an_outage_of_its_broker_and_its_end(
     query.run()
     assert query.rows == stored(tubemq, "one")
     down, up = warnings(caplog)
-    assert re.fullmatch(rf"{READING} fails: .* broke: the peer closed it.*{UNTIL}", down)
-    assert re.fullmatch(rf"{READING} works again, after \d+ s", up)
+    assert re.fullmatch(rf"\[outage\] {READING} fails: .* broke: the peer closed it.*{UNTIL}", down)
+    assert re.fullmatch(rf"\[outage-over\] {READING} works again, after \d+ s", up)
 
 
 def test_a_task_logs_that_its_broker_refuses_fetches(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +60,7 @@ def test_a_task_logs_that_its_broker_refuses_fetches(tubemq: EmbeddedTubeMQ, cap
     query.run()
     assert query.rows == stored(tubemq, "one")
     said = rf"{READING} fails: the last answer to a fetch was 503 SERVICE_UNAVAILABLE: closed for a while{UNTIL}"
-    assert re.fullmatch(said, warnings(caplog)[0])
+    assert re.fullmatch(rf"\[outage\] {said}", warnings(caplog)[0])
 
 
 def test_waiting_for_messages_is_not_logged_as_an_outage(

@@ -163,11 +163,16 @@ def test_a_bad_row_is_dropped(
     assert (written.dropped, written.dead_letters, sum(written.rows.values())) == (1, 0, 3)
     assert len(stored_in(cluster, one_for_all)) == before + 3
     warnings = _warnings(caplog)
-    assert re.match(f"row 2 of task partition 5 can never be sent: .*{bad.reason}", warnings[0])
-    assert warnings[1] == "1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
+    assert re.match(f"\\[bad-row\\] row 2 of task partition 5 can never be sent: .*{bad.reason}", warnings[0])
+    assert (
+        warnings[1]
+        == "[task-rows-dropped] 1 rows of task partition 5 can never be sent and were dropped (failedRows=drop)"
+    )
     caplog.clear()
     writing.commit([written, None, written], batch=4)
-    assert _warnings(caplog) == ["batch 4: 2 rows could never be sent and were dropped (failedRows=drop)"]
+    assert _warnings(caplog) == [
+        "[batch-rows-dropped] batch 4: 2 rows could never be sent and were dropped (failedRows=drop)"
+    ]
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

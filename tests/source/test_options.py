@@ -422,7 +422,9 @@ def test_older_spark_ignores_read_limits(
     assert not SourceOptions.read(raw, streaming=True).has_limits
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith(f"option '{name}' is ignored: this Spark has no read limits")
+    assert record.getMessage().startswith(
+        f"[read-limits-missing] option '{name}' is ignored: this Spark has no read limits"
+    )
 
 
 def test_older_spark_refuses_push_filters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +439,7 @@ def test_batch_warns_that_it_ignores_limits(name: str, caplog: pytest.LogCapture
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=True)
     assert not caplog.records
     SourceOptions.read(REQUIRED | {name: LIMITS[name]}, streaming=False)
-    expected = f"option '{name}' is for streams: a batch read ignores it"
+    expected = f"[read-limit-ignored] option '{name}' is for streams: a batch read ignores it"
     assert [(r.levelno, r.getMessage()) for r in caplog.records] == [(logging.WARNING, expected)]
 
 

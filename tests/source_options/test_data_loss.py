@@ -294,7 +294,7 @@ def test_a_removed_broker_or_partition_is_a_loss(
         wait_until(lambda: (run.next(), len(stream.rows) == 52)[1])
     assert where(stream.rows[40:]) == {FIRST, Partition(1, "t", 1)}
     told = warnings_of(caplog, "does not have the partition")
-    assert [sum(text.startswith(f"{partition}:") for text in told) for partition in gone] == [1] * len(gone)
+    assert [sum(text.startswith(f"[data-loss] {partition}:") for text in told) for partition in gone] == [1] * len(gone)
     assert len(told) == len(gone)
 
 

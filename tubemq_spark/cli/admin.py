@@ -24,6 +24,9 @@ Answer = dict[str, Any]
 class AdminError(TubeMQError):
     """The server refused a call."""
 
+    cause = "The HTTP API of a master or a broker refused a call, or the address answers as another service does."
+    remedy = "Read the server's text. Check the address of the HTTP API, and the token for calls that change something."
+
 
 @dataclass(frozen=True)
 class AdminApi:

@@ -50,6 +50,9 @@ Then paste this to read and write the topic, and to stop the query:
 class DemoError(TubeMQError):
     """The demo failed: rows are missing, duplicated or late."""
 
+    cause = "The demo did not get the rows that it sent: some are missing, duplicated or late."
+    remedy = "Look at the last lines of Spark's log, which the demo prints. On a busy machine run it again."
+
 
 def demo(
     seconds: Annotated[float, typer.Option("--seconds", help="How long to stream after the first rows.")] = 8.0,

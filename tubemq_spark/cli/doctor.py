@@ -24,6 +24,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 class UnhealthyError(TubeMQError):
     """A check failed."""
 
+    cause = "At least one check of `doctor` failed."
+    remedy = "Do what the lines of the failed checks say, and run `doctor` again."
+
 
 @with_options
 def doctor(

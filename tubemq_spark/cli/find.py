@@ -24,6 +24,9 @@ from tubemq_spark.errors import ConfigError, TubeMQError
 class NotFoundError(TubeMQError):
     """No message matches."""
 
+    cause = "The command `find` read the range, and no message in it matches."
+    remedy = "Check the range (`--since` and `--until`), the topic, and the id or attribute."
+
 
 @connected()
 def find(

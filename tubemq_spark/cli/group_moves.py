@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tubemq_spark.cli.reading import GroupMember
-from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
+from tubemq_spark.errors import PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
 
 class GroupBusyError(TubeMQError):
     """Another client reads in the group."""
+
+    cause = "Another client reads in the group that `offsets` shall move."
+    remedy = "Stop the client that the text names. The claim of a client that died ends after about half a minute."
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,6 @@ def move_group(
     `find` and `approve` are called while the partitions are held. Raise `GroupBusyError` if another client holds one of
     them; then nothing moves.
     """
-    group = member.session.group
     try:
         with member:
             before = member.positions
@@ -59,10 +61,6 @@ def move_group(
             return moves
     except PartitionOccupiedError as error:
         raise GroupBusyError(
-            f"group {group} is in use: {error.holder or 'another client'} holds a partition of "
+            f"group {member.session.group} is in use: {error.holder or 'another client'} holds a partition of "
             f"{member.topic}. Stop it first; the claim of a client that died ends after about half a minute"
         ) from None
-    except ConfigError as error:  # the master refuses a member that does not fit those that it has
-        if "the group is in use" not in str(error):
-            raise
-        raise GroupBusyError(f"group {group} is in use: {error}") from None

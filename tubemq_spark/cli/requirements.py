@@ -17,6 +17,9 @@ MIN_JAVA = 17  # for Spark 4
 class MissingError(TubeMQError):
     """A requirement is not installed."""
 
+    cause = "The command needs a package or a program that is not installed."
+    remedy = "Run the command in the text."
+
 
 def require_spark() -> None:
     """Raise `MissingError` without pyspark, or without a Java that it supports."""

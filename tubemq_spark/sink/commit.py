@@ -67,13 +67,18 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         _move_bookmarks(options, options.effectively_once, batch, written)
     dropped = sum(message.dropped for message in written)
     if dropped:
-        _log.warning("%s: %d rows could never be sent and were dropped (failedRows=drop)", _name(batch), dropped)
+        _log.warning(
+            "[batch-rows-dropped] %s: %d rows could never be sent and were dropped (failedRows=drop)",
+            _name(batch),
+            dropped,
+        )
     _log.debug("%s is committed: %s", _name(batch), _summary(messages))
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
     """Log that a batch has failed. Its stored messages stay, because TubeMQ cannot remove them."""
     _log.warning(
+        "[batch-failed] "
         "%s failed; its stored messages stay, and another attempt may store them again: %s, and possibly rows of "
         "other tasks",
         _name(batch),
@@ -100,7 +105,9 @@ def _check_tasks(once: EffectivelyOnceOptions, batch: int, written: Sequence[Wri
             "the same rows to the task of the same number"
         )
         if not once.fails_when_uncertain:
-            _log.warning("%s; the commit goes on, as option 'effectivelyOnceUncertain' says", problem)
+            _log.warning(
+                "[task-count-changed] %s; the commit goes on, as option 'effectivelyOnceUncertain' says", problem
+            )
             continue
         raise ConfigError(
             f"{problem}. Keep what decides on the number of tasks (spark.sql.shuffle.partitions, the source's read "
@@ -129,7 +136,7 @@ def _move_bookmarks(options: SinkOptions, once: EffectivelyOnceOptions, batch: i
                 move_bookmarks(session, group, batch, chain(*partitions.values()), within=away_after)
     except (TransportError, ServerError) as error:
         # A bookmark that is too old only means that a retry of the next batch has more to read.
-        _log.warning("%s: cannot move all bookmarks: %s", _name(batch), error)
+        _log.warning("[bookmarks-not-moved] %s: cannot move all bookmarks: %s", _name(batch), error)
     note = CommitNote(written[0].id, written[0].run, batch) if written else last_commit
     write_commit_note(once.group, replace(note, topics=frozenset(earlier | topics)))
 

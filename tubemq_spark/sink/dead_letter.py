@@ -71,7 +71,7 @@ class FailedRows:
             separator = ", " if reason.startswith("column '") else ": "
             raise ConfigError(f"row {row} {self._rows_of}{separator}{reason}{ADVICE}") from None
         if self.dropped + self.dead_letters < _LOGGED:
-            _log.warning("row %d %s can never be sent: %s", row, self._rows_of, reason)
+            _log.warning("[bad-row] row %d %s can never be sent: %s", row, self._rows_of, reason)
         if options.failed_rows != DEAD_LETTER:
             self.dropped += 1
             return
@@ -92,7 +92,11 @@ class FailedRows:
 
     def log_dropped(self) -> None:
         if self.dropped:
-            _log.warning("%d rows %s can never be sent and were dropped (failedRows=drop)", self.dropped, self._rows_of)
+            _log.warning(
+                "[task-rows-dropped] %d rows %s can never be sent and were dropped (failedRows=drop)",
+                self.dropped,
+                self._rows_of,
+            )
 
 
 @dataclass(frozen=True)

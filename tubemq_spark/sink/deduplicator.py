@@ -173,7 +173,9 @@ class Deduplicator:
         task = f"task partition {self._task.partition} of batch {self._task.batch}"
         if not self._options.fails_when_uncertain:
             _log.warning(
-                "%s: %s; it may store some rows twice, as option 'effectivelyOnceUncertain' allows", task, problem
+                "[rows-maybe-twice] %s: %s; it may store some rows twice, as option 'effectivelyOnceUncertain' allows",
+                task,
+                problem,
             )
             return
         if isinstance(problem, DataLossError):

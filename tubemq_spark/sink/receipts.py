@@ -150,10 +150,14 @@ def _tasks_of(file: pa.Buffer, name: str) -> dict[int, pa.Table]:
     try:
         table = pq.ParquetFile(pa.BufferReader(file)).read()
     except (pa.ArrowException, OSError) as problem:
-        _log.warning("replacing %s, which cannot be read: %s", name, problem)
+        _log.warning("[receipts-unreadable] replacing %s, which cannot be read: %s", name, problem)
         return {}
     if not table.schema.equals(SCHEMA):
-        _log.warning("replacing %s, which has other columns than receipts: %s", name, ", ".join(table.schema.names))
+        _log.warning(
+            "[receipts-other-columns] replacing %s, which has other columns than receipts: %s",
+            name,
+            ", ".join(table.schema.names),
+        )
         return {}
     rows = table.select(_ROWS.names)
     tasks: dict[int, pa.Table] = {}

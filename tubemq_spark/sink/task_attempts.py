@@ -117,7 +117,7 @@ def read_commit_note(group: str) -> CommitNote:
     except OSError:
         return CommitNote()
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        _log.warning("ignoring the damaged note of the last commit %s: %r", file, error)
+        _log.warning("[commit-note-damaged] ignoring the damaged note of the last commit %s: %r", file, error)
         return CommitNote()
 
 
@@ -132,7 +132,11 @@ def write_commit_note(group: str, note: CommitNote) -> None:
         fresh.write_text(json.dumps(content), "utf-8")
         fresh.replace(file)
     except OSError as error:
-        _log.warning("cannot write %s, so the next batch will search for earlier attempts: %s", file, error)
+        _log.warning(
+            "[commit-note-unwritten] cannot write %s, so the next batch will search for earlier attempts: %s",
+            file,
+            error,
+        )
 
 
 def _note_file(group: str) -> Path | None:

@@ -83,7 +83,9 @@ class Service:
         except RefusalError as refusal:
             return refusal.failure
         except Exception:
-            _log.exception("the handler of method %d of service %d", request.method, request.service_type)
+            _log.exception(
+                "[embedded-handler-failed] the handler of method %d of service %d", request.method, request.service_type
+            )
             return bad_shape().failure
 
     def _unhandled(self, request: Request) -> Failure | None:

@@ -176,7 +176,11 @@ def test_heartbeats_keep_the_flow_rules_up_to_date(use_timings: UseTimings, capl
         wait_until(lambda: consumer.flow_rules == FlowRules())
     assert [(record.levelname, record.message) for record in caplog.records if "rule" in record.message] == [
         ("INFO", f"group g: the group flow control rule 1 {SLOWLY} holds"),
-        ("WARNING", "group g: the default rule is not obeyed: '[{\"type\":0}]' is no flow rule: KeyError('rule')"),
+        (
+            "WARNING",
+            "[flow-rule-ignored] group g: the default rule is not obeyed: '[{\"type\":0}]' is no flow rule: "
+            "KeyError('rule')",
+        ),
         ("INFO", f"group g: the group flow control rule 1 {SLOWLY} ended"),
         ("INFO", 'group g: the default flow control rule 2 [{"type":0}] ended'),
     ]

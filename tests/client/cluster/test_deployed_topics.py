@@ -144,6 +144,6 @@ def test_waiting_is_logged(
         producer.send("lone", b"b")
     told = [message for message in caplog.messages if "topic lone" in message]
     assert len(told) == 2
-    assert told[0].startswith("topic lone accepts no messages now; it is deployed on broker 2 at ")
+    assert told[0].startswith("[outage] topic lone accepts no messages now; it is deployed on broker 2 at ")
     assert "retrying for" in told[0]
-    assert told[1].startswith("topic lone works again")
+    assert told[1].startswith("[outage-over] topic lone works again")

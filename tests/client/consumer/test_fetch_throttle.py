@@ -295,14 +295,14 @@ def test_each_limit_is_logged_once(happening: str, caplog: pytest.LogCaptureFixt
                 happen(reader)
     said = [record for record in caplog.records if words in record.message]
     assert [record.levelno for record in said] == [level]
-    assert said[0].message.startswith("1:demo:0 for group g is read more slowly, as the cluster demands: ")
+    assert said[0].message.startswith("[flow-limit] 1:demo:0 for group g is read more slowly, as the cluster demands: ")
 
 
 def test_a_broker_may_limit_by_a_rule_that_the_master_did_not_send(caplog: pytest.LogCaptureFixture) -> None:
     FetchThrottle(FlowRules(), filtered=False).on_limited(300)
     assert caplog.messages == [
-        "a partition is read more slowly, as the cluster demands: the broker limits the speed (452), by the default "
-        "flow control rule"
+        "[flow-limit] a partition is read more slowly, as the cluster demands: the broker limits the speed (452), by "
+        "the default flow control rule"
     ]
 
 

@@ -21,7 +21,7 @@ def test_a_loss_is_logged_where_the_user_chose_to_go_on(caplog: pytest.LogCaptur
     LossPolicy(fail=False, advice=STREAM_ADVICE).report(LOSS)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "messages are gone; reading goes on without them, because option 'failOnDataLoss' is false"
+        "[data-loss] messages are gone; reading goes on without them, because option 'failOnDataLoss' is false"
     )
 
 

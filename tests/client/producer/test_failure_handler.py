@@ -67,7 +67,7 @@ def test_a_broker_that_is_down_is_logged_once_for_all_tasks(
     assert broker in first
     assert "rows of task partition " in first
     assert "retrying for " in first
-    assert [text.split(", after")[0] for text in more] == [f"{broker} works again"]
+    assert [text.split(", after")[0] for text in more] == [f"[outage-over] {broker} works again"]
     assert bodies_in(cluster)[b"after"] == 3
 
 
@@ -88,7 +88,7 @@ def test_failed_sends_are_logged_with_their_rows(
     with Producer(settings(cluster, retry_for=RETRY_FOR), rows_of="of task partition 3") as producer:
         producer.send("demo", b"a", target=(1, 0))
     first, *more = [text for text in warnings(caplog) if "heartbeat" not in text]
-    assert first.startswith(f"rows of task partition 3 for {what}")
+    assert first.startswith(f"[outage] rows of task partition 3 for {what}")
     assert "are not acknowledged: " in first
     assert len(more) == 1
     assert " works again, after " in more[0]

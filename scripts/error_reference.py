@@ -1,0 +1,160 @@
+"""The text of docs/errors.md: each error with cause and remedy, and each sentence that the code raises it with."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import tubemq_spark
+from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.errcode import ErrCode, Reaction, reaction_to
+from tubemq_spark.sink.schema import BadRowError
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "scripts" / "error_lines.json"
+
+INTRODUCTION = """\
+# Errors
+
+<!-- Written by scripts/generate_docs.py from the error classes and the code that raises them: change them there. -->
+
+Each error of the connector has a class, which says who must act, and a text, which says what failed, where, and what to
+do. This page lists the classes with cause and remedy, and under each class the sentences of its errors. `…` stands for
+what differs: a name, a number, a server's text. Search the page for the fixed words of your error. Some texts are put
+together in several places; their beginning or end is listed then.
+"""
+
+CODES = """\
+## Error codes of the servers
+
+TubeMQ's servers reply with these codes. The table says what the connector does first. If it retries in vain, it raises
+the error.
+"""
+
+SHOWN = """\
+## Where the sentence stands
+
+Spark wraps the error of a Python data source. Search the output for `tubemq_spark` and `Error:`, or for a word of the
+list above. The table was made by `scripts/measure_errors.py`. A figure as `12 of 60` means: the text has 60 lines, and
+the sentence is in line 12. *Message* is `str(error)` of the exception that the program catches, *printed* is what
+Python prints if the program does not catch it. `none of 14`: the text lacks the sentence. Then look into the driver's
+log, or at the `exception` of a `StreamingQueryListener`'s last event: `TubeMQListener` reports the sentence from there.
+"""
+
+_REACTIONS = {
+    Reaction.RETRY: ("retries", "`ServerError`"),
+    Reaction.WAIT: ("waits and asks again", "`ServerError`"),
+    Reaction.CLAIM_LOST: ("claims the partition again, or ends the task", "`FencedError`, `PartitionOccupiedError`"),
+    Reaction.FIX_CONFIG: ("fails", "`ConfigError`"),
+    Reaction.FIX_CREDENTIALS: ("fails", "`AuthError`"),
+    Reaction.FAIL: ("fails", "`ServerError`"),
+}
+
+
+def document() -> str:
+    """Return the text of docs/errors.md."""
+    sentences = raised_sentences()
+    parts = [INTRODUCTION]
+    for kind in error_classes():
+        parts.append(f"## {kind.__name__}\n\n**Cause:** {kind.cause}\n\n**Remedy:** {kind.remedy}\n")
+        if sentences[kind.__name__]:
+            parts.append("".join(f"- {_as_code(sentence)}\n" for sentence in sorted(sentences[kind.__name__])))
+    parts += [CODES, _codes(), SHOWN, _measured()]
+    return "\n".join(parts)
+
+
+def error_classes() -> list[type[TubeMQError] | type[BadRowError]]:
+    """Return the classes that users may see, the base class first. Private classes never leave their module."""
+    for module in pkgutil.walk_packages(tubemq_spark.__path__, "tubemq_spark."):
+        if not module.name.endswith("__main__") and ".testing" not in module.name:
+            importlib.import_module(module.name)
+    found: list[type[TubeMQError]] = []
+    waiting = [TubeMQError]
+    while waiting:
+        kind = waiting.pop(0)
+        found.append(kind)
+        waiting += kind.__subclasses__()
+    # Tests and scripts may define classes of their own.
+    ours = [kind for kind in found if kind.__module__.startswith("tubemq_spark.")]
+    in_file = [kind for kind in ours if kind.__module__ == TubeMQError.__module__]
+    others = sorted(set(ours) - set(in_file), key=lambda kind: kind.__name__)
+    return [*in_file, *others, BadRowError]
+
+
+def raised_sentences() -> dict[str, set[str]]:
+    """Return the texts that errors are made with, by class, as far as they stand in the code."""
+    names = {kind.__name__ for kind in error_classes()}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    package = Path(tubemq_spark.__path__[0])
+    for file in sorted(package.rglob("*.py")):
+        if package / "testing" in file.parents or package / "protocol" / "pb" in file.parents:
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            for name, text in _made_in(function, names):
+                found[name].add(text)
+    return found
+
+
+def _made_in(function: ast.FunctionDef, names: set[str]) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
+            # `BadRowError(column, reason)`, all others have the text first
+            argument = node.args[-1] if node.func.id == BadRowError.__name__ else node.args[0]
+            for text in _texts(argument, function):
+                text = " ".join(text.split())
+                if len(text.replace("…", "").strip(" :;,.")) >= 12:  # else there is nothing to search for
+                    yield node.func.id, text
+
+
+def _texts(expression: ast.expr, function: ast.FunctionDef) -> list[str]:
+    """Return the texts that `expression` may have, with `…` for what is not in the code."""
+    match expression:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr(values=values):
+            return ["".join(_texts(value, function)[0] for value in values)]
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return [one + other for one in _texts(left, function) for other in _texts(right, function)]
+        case ast.IfExp(body=body, orelse=orelse):
+            return [*_texts(body, function), *_texts(orelse, function)]
+        case ast.Name(id=name):
+            assigned = [
+                node.value
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign)
+                and any(isinstance(to, ast.Name) and to.id == name for to in node.targets)
+            ]
+            texts = [text for value in assigned if not isinstance(value, ast.Name) for text in _texts(value, function)]
+            return texts or ["…"]
+    return ["…"]
+
+
+def _as_code(text: str) -> str:
+    fence = "``" if "`" in text else "`"
+    pad = " " if fence == "``" else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _codes() -> str:
+    rows = ["| code | name | the connector | error |", "| --- | --- | --- | --- |"]
+    for code in ErrCode:
+        if code is not ErrCode.SUCCESS:
+            does, error = _REACTIONS[reaction_to(code)]
+            rows.append(f"| {code.value} | `{code.name}` | {does} | {error} |")
+    return "\n".join(rows) + "\n"
+
+
+def _measured() -> str:
+    """Return the table of scripts/error_lines.json: a list of rows with the same keys."""
+    measured: list[dict[str, str]] = json.loads(MEASURED.read_text(encoding="utf-8"))
+    heads = list(measured[0])
+    lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join("---" for _ in heads) + " |"]
+    lines += ["| " + " | ".join(row[head] for head in heads) + " |" for row in measured]
+    return "\n".join(lines) + "\n"

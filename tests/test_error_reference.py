@@ -1,0 +1,76 @@
+"""Tests that each error has cause and remedy for users, and that the reference finds what the code raises.
+
+`tests/test_options_covered.py` fails if docs/errors.md is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts import error_reference
+from tubemq_spark.sink.schema import BadRowError
+
+ROOT = Path(__file__).parents[1]
+CLASSES = error_reference.error_classes()
+CAUGHT_INSIDE = {"ClaimRefusedError"}  # `client.consumer` raises and catches it
+SENTENCES = error_reference.raised_sentences()
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize("part", ["cause", "remedy"])
+def test_each_error_has_a_cause_and_a_remedy_of_its_own(kind: type[Exception], part: str) -> None:
+    """In whole sentences: one inherited from the base class does not count."""
+    text = vars(kind).get(part)
+    assert isinstance(text, str)
+    assert len(text.split()) >= 5
+    assert text.endswith(".")
+
+
+def test_each_exception_class_of_the_package_is_in_the_reference() -> None:
+    """Except for private ones, which do not leave their module, and those of the embedded server, which are replies."""
+    defined = set()
+    for file in (ROOT / "tubemq_spark").rglob("*.py"):
+        if ROOT / "tubemq_spark" / "testing" not in file.parents:
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and any(_is_error(ast.unparse(base)) for base in node.bases):
+                    defined.add(node.name)
+    public = {name for name in defined if not name.startswith("_")}
+    assert public - CAUGHT_INSIDE == {kind.__name__ for kind in CLASSES}
+
+
+def _is_error(base: str) -> bool:
+    built_in = getattr(builtins, base, object)
+    return base.endswith("Error") or (isinstance(built_in, type) and issubclass(built_in, BaseException))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("ConfigError", "option '…' is unknown; did you mean '…'?"),
+        (BadRowError.__name__, "an attribute has an empty key"),
+        ("FencedError", "…: a newer run of this query, …, has taken the partition over"),
+    ],
+)
+def test_the_reference_has_the_sentences_of_the_code(error: str, sentence: str) -> None:
+    assert any(one.startswith(sentence) for one in SENTENCES[error])
+
+
+def test_most_errors_are_listed_with_their_sentences() -> None:
+    """The search would find little if errors were made in another way."""
+    raised = 0
+    for file in (ROOT / "tubemq_spark").rglob("*.py"):
+        if "testing" not in file.parts:
+            text = file.read_text(encoding="utf-8")
+            raised += sum(text.count(f"raise {kind.__name__}(") for kind in CLASSES)
+    assert sum(map(len, SENTENCES.values())) > 0.8 * raised > 100
+
+
+def test_the_table_of_lines_covers_classic_and_connect() -> None:
+    rows = json.loads(error_reference.MEASURED.read_text(encoding="utf-8"))
+    assert {row["Spark"].split()[1] for row in rows} == {"classic", "Connect"}
+    assert len({row["raised by"] for row in rows}) == 3
