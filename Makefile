@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
+.PHONY: help demo test test-all test-release test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test-all: check  ## the same with the thorough tests: long histories, wide matri
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
+
+test-monitoring: $(STAMP) spark  ## each query of the Grafana dashboard and each alert rule, on a real Prometheus
+	@scripts/need prometheus
+	CI=true $(PY) -m pytest tests/monitoring
 
 matrix: $(STAMP) spark  ## one wheel on Spark 4.0 to 4.3 and on Connect, each in an environment of its own; MATRIX=--quick for less
 	$(PY) -m scripts.matrix $(MATRIX)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from tests.certificates import Authority
@@ -233,11 +234,35 @@ def prepare_inlong(given: Given) -> Check:
     return check
 
 
+def prepare_values(given: Given) -> Check:
+    given.topics("readings")
+    return nothing_more
+
+
+def prepare_monitoring(given: Given) -> Check:
+    """The page's port may be in use, and a process has only one default registry."""
+    given.names["CollectorRegistry"] = CollectorRegistry
+    given.replaced |= {
+        r"PrometheusMetrics\(\)": "PrometheusMetrics(CollectorRegistry())",
+        r"serve\(9108\)": "serve(0)",
+        r"progress\.jsonl": str(given.folder / "progress.jsonl"),
+    }
+
+    def check(names: Mapping[str, Any]) -> None:
+        for listener in (names["listener"], names["lines"]):
+            given.spark.streams.removeListener(listener)
+        names["server"].stop()
+
+    return check
+
+
 PREPARATIONS: Mapping[str, Callable[[Given], Check]] = {
     "docs/dead-letters.md": prepare_dead_letters,
     "docs/howto/deployment.md": prepare_deployment,
     "docs/howto/logging.md": prepare_logging,
     "docs/howto/lost-checkpoint.md": prepare_lost_checkpoint,
+    "docs/howto/monitoring.md": prepare_monitoring,
+    "docs/howto/values.md": prepare_values,
     "docs/howto/migrate-consumer.md": prepare_migrate,
     "docs/howto/sizing.md": prepare_sizing,
     "docs/howto/testing.md": prepare_testing,

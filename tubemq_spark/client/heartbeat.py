@@ -53,10 +53,12 @@ class Heartbeat:
                 succeeded = True
             except TubeMQError as error:
                 # The owner notices by its own requests and decides. This thread has nobody to report to.
-                _log.log(logging.WARNING if succeeded else logging.DEBUG, "a heartbeat failed: %s", error)
+                _log.log(
+                    logging.WARNING if succeeded else logging.DEBUG, "[heartbeat-failed] a heartbeat failed: %s", error
+                )
                 succeeded = False
             except Exception:
-                _log.exception("a heartbeat failed")
+                _log.exception("[heartbeat-crashed] a heartbeat failed")
                 succeeded = False
 
     def _is_kept_for(self, period: float, key: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
 
@@ -67,6 +68,7 @@ class RetryBackoff:
     def pause(self, at_least: float = 0.0) -> bool:
         """Sleep before the next attempt and return True, or return False at once if the time is over."""
         if left := self.left:
+            COUNTERS.add(Count.RETRIES)
             self._clock.sleep(min(max(next(self._delays), at_least), max(left, 0.001)))
         return left > 0
 
@@ -123,7 +125,7 @@ class OutageLog:
         if left is not None:
             until = time.strftime("%H:%M:%S", time.localtime(clock.time() + left))
             retrying = f"retrying for {max(left, 0.0):.0f} s more, until {until}"
-        log.warning("%s; failing for %.0f s, %s", describe(), now - outage.since, retrying)
+        log.warning("[outage] %s; failing for %.0f s, %s", describe(), now - outage.since, retrying)
 
     def worked(self, log: logging.Logger, subject: Hashable) -> None:
         """Record that an attempt at `subject` succeeded. If a warning was logged, log that the outage is over."""
@@ -132,7 +134,7 @@ class OutageLog:
         with self._lock:
             outage = self._outages.pop(subject, None)
         if outage is not None and outage.warned_at is not None:
-            log.warning("%s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
+            log.warning("[outage-over] %s works again, after %.0f s", subject, outage.clock.monotonic() - outage.since)
 
 
 OUTAGES = OutageLog()  # of this process

@@ -50,6 +50,7 @@ def warn_of_unverified_names(tls: TlsSettings | None) -> None:
         return
     _warned.add(tls)
     _log.warning(
+        "[hostname-unverified] "
         "OPTION 'tubemq.tls.verifyHostname' IS FALSE: whoever has any certificate of the trusted authorities can pose "
         "as the masters and brokers, and read and change the messages. Use server certificates that name their hosts, "
         "and leave the option out"

@@ -159,7 +159,7 @@ def _between_times(found: Ranges, narrowing: Narrowing, resolver: OffsetResolver
             until = resolver.at_time(narrowing.until + _DISORDER, left, claims)
             left = {partition: (start, min(end, until[partition])) for partition, (start, end) in left.items()}
     except NoTimesError as error:
-        _log.warning("conditions on msg_time do not narrow what is read: %s", error)
+        _log.warning("[times-missing-in-filter] conditions on msg_time do not narrow what is read: %s", error)
     return {partition: (start, end) for partition, (start, end) in left.items() if start < end}
 
 

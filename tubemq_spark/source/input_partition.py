@@ -61,7 +61,7 @@ class TubeMQInputPartition(InputPartition):
         for wanted, snapshot in self.ranges:
             yield from self._read(wanted, snapshot, claim, maker)
         for sentence in maker.corrupt():
-            _log.warning("%s", sentence)
+            _log.warning("[corrupt-messages] %s", sentence)
 
     def _read(
         self, wanted: RangeToRead, snapshot: PartitionSnapshot, claim: ClaimId, maker: RowMaker

@@ -196,11 +196,6 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *(defined for defined in tuple(vars().values()) if isinstance(defined, Option)),
 )
 
-_IGNORED_LIMIT = (
-    "option '%s' is ignored: this Spark has no read limits, they came with Spark 4.2. Each micro-batch reads all that "
-    "is there, with trigger availableNow the whole backlog in one"
-)
-
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -242,13 +237,17 @@ class SourceOptions:
         has_limits = _has_read_limits()
         if streaming:
             if PUSH_FILTERS.get(raw):
-                _log.warning("option 'pushFilters' is for batch reads: a stream ignores it")
+                _log.warning("[push-filters-ignored] option 'pushFilters' is for batch reads: a stream ignores it")
             _refuse(raw, (ENDING_OFFSETS, ENDING_TIMESTAMP), "is for batch reads: a stream has no end, leave it out")
             for option in _set(raw, () if has_limits else _LIMITS):
-                _log.warning(_IGNORED_LIMIT, option.name)
+                _log.warning(
+                    "[read-limits-missing] option '%s' is ignored: this Spark has no read limits, they came with Spark "
+                    "4.2. Each micro-batch reads all that is there, with trigger availableNow the whole backlog in one",
+                    option.name,
+                )
         else:
             for option in _set(raw, _LIMITS):
-                _log.warning("option '%s' is for streams: a batch read ignores it", option.name)
+                _log.warning("[read-limit-ignored] option '%s' is for streams: a batch read ignores it", option.name)
         starting, ending = STARTING_OFFSETS.read(raw), ENDING_OFFSETS.read(raw)
         assigned = ASSIGN.read(raw)
         topics = SUBSCRIBE.read(raw) or tuple(sorted({partition.topic for partition in assigned or ()}))

@@ -93,7 +93,9 @@ class PartitionSet:
                 "on without them"
             )
         if not all(self._is(partition, Status.GONE) for partition in left_out):
-            _log.warning("%s is not read any more: options 'subscribe' and 'assign' do not name it", names)
+            _log.warning(
+                "[partition-left-out] %s is not read any more: options 'subscribe' and 'assign' do not name it", names
+            )
             self._mark(left_out, offset)
         return replace(offset, positions={p: at for p, at in offset.positions.items() if p not in left_out})
 
@@ -127,7 +129,11 @@ class PartitionSet:
             if not error.unserved:
                 raise
             is_known = all(not self._is(partition, Status.PRESENT) for partition in error.unserved)
-            _log.log(logging.INFO if is_known else logging.WARNING, "new partitions cannot be read yet: %s", error)
+            _log.log(
+                logging.INFO if is_known else logging.WARNING,
+                "[new-partitions-wait] new partitions cannot be read yet: %s",
+                error,
+            )
             for partition in error.unserved:
                 if self._is(partition, Status.PRESENT):
                     self[partition].status = Status.NOT_READY

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tubemq_spark.client.counters import COUNTERS
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.source.offset import StreamOffset
@@ -75,9 +76,12 @@ class TubeMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started().prepare_for_available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the latest offset for progress reports (Spark 4.2 and later)."""
+        """Return the latest offset for progress reports (Spark 4.2 and later), with this process's counters.
+
+        Only reports get it: Spark does not store it in the checkpoint.
+        """
         log_ends = self._started().log_ends
-        return None if log_ends is None else log_ends.to_json()
+        return None if log_ends is None else {**log_ends.to_json(), "counters": COUNTERS.totals()}
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         begin, self._reached = StreamOffset.from_json(start), StreamOffset.from_json(end)

@@ -155,6 +155,7 @@ class TruncationCheck:
         if old_ids is None:
             # A reported loss, whose range can be read again, is better than duplicates that nobody notices.
             _log.warning(
+                "[new-messages-unclear] "
                 "broker %d, topic %s, store %d: message ids do not tell which messages of [%d, %d) are new. The query "
                 "skips them; a batch read of that range returns them", *batch.store, low, high,
             )  # fmt: skip

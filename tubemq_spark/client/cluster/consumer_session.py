@@ -186,7 +186,12 @@ class ConsumerSession(MasterSession):
             before, self.flow_rules = self.flow_rules, self.flow_rules.updated(reply.opsTaskInfo)
             for old, new in zip(before, self.flow_rules, strict=True):
                 if new.problem and new != old:
-                    _log.warning("group %s: the %s rule is not obeyed: %s", self.group, new.owner, new.problem)
+                    _log.warning(
+                        "[flow-rule-ignored] group %s: the %s rule is not obeyed: %s",
+                        self.group,
+                        new.owner,
+                        new.problem,
+                    )
                 elif new != old:
                     _log.info("group %s: the %s %s", self.group, *((new, "holds") if new.is_known else (old, "ended")))
         self._registry.add_brokers(self._master.address, reply.brokerConfigList)

@@ -32,6 +32,15 @@ close_with_servers(_answers.clear)
 class AwayError(TransportError):
     """A deployed topic or partition has accepted no messages for too long."""
 
+    cause = (
+        "A topic or a partition of the sink exists, but has accepted no messages for too long: its brokers are down "
+        "or closed for publishing."
+    )
+    remedy = (
+        "Start the brokers, or open the topic for publishing. Then start the query again. To wait for longer, raise "
+        "`tubemq.retry.maxElapsedMs`."
+    )
+
 
 def layouts_of(settings: ClientSettings, topic: str) -> Mapping[int, TopicOnBroker] | None:
     """Return where `topic` is deployed, by broker id; nothing if it does not exist. Return None if the master does not
@@ -165,7 +174,10 @@ def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, 
         if anew or not known:
             raise
         _log.warning(
-            "topic %s: using the partitions known so far, because the master does not answer: %s", topic, error
+            "[partitions-maybe-old] "
+            "topic %s: using the partitions known so far, because the master does not answer: %s",
+            topic,
+            error,
         )
         return known
     try:

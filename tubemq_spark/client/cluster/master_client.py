@@ -54,6 +54,12 @@ R = TypeVar(
 class ForgottenError(TransportError):
     """The master does not know this client any more. The client must register again."""
 
+    cause = "The master does not know this client any more, for example after its restart."
+    remedy = (
+        "Nothing: the client registers again. Users see this error only if that fails for longer than the retries; "
+        "then act as for a `TransportError`."
+    )
+
 
 class MasterClient:
     """One client's view of the masters. Not thread-safe: the session that owns it holds a lock."""

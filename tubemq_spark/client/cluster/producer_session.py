@@ -20,6 +20,9 @@ class NotListedError(ConfigError):
     down.
     """
 
+    cause = "The master lists no partition of the topic that accepts messages."
+    remedy = "Check the topic's name, create the topic, or open it for publishing."
+
     def __init__(self, master: Address, topics: Iterable[str]) -> None:
         self.master = master
         self.topics = tuple(sorted(topics))

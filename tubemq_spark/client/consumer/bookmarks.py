@@ -188,7 +188,7 @@ def _register(
         if backoff.pause():
             continue
         if within is not None:
-            _log.warning("bookmarks of %d partitions are left out: %s", len(unserved), problem)
+            _log.warning("[bookmarks-left-out] bookmarks of %d partitions are left out: %s", len(unserved), problem)
             return found
         raise TransportError(
             f"{problem}; gave up after {retry_for:g} s, with {len(unserved)} of "

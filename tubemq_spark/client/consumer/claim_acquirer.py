@@ -24,6 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
@@ -189,7 +190,9 @@ class ClaimConflict:
         if relation is Relation.SIBLING:
             self._waits.append(math.inf)
         else:
-            self._wait_ends = self._wait_ends or Deadline(self._claim_timeout, self._settings.clock)
+            if self._wait_ends is None:
+                self._wait_ends = Deadline(self._claim_timeout, self._settings.clock)
+                COUNTERS.add(Count.CLAIM_WAITS)
             if self._wait_ends.passed:
                 raise self._timeout_error(where, holder, relation)
             self._waits.append(self._wait_ends.left)
@@ -258,7 +261,7 @@ class ClaimConflict:
         else:
             problem = f"another consumer of group {self._group} holds the partition"
             wait = f"waiting for it up to {self._claim_timeout:g} s"
-        _log.warning("%s: %s, %s; %s", where, problem, _described(holder), wait)
+        _log.warning("[claim-wait] %s: %s, %s; %s", where, problem, _described(holder), wait)
 
 
 def _described(holder: str) -> str:

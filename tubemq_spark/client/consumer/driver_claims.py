@@ -291,6 +291,7 @@ class DriverClaims:
                     ends[partition.store] = reply.maxOffset
                     continue
                 _log.warning(
+                    "[group-moved] "
                     "%s: another client moved group %s to %d; the driver moves it back to %d, because the query's "
                     "checkpoint decides", partition, self._session.group, reply.currOffset, claim.position.group,
                 )  # fmt: skip

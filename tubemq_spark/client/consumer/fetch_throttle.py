@@ -24,7 +24,7 @@ _MEBIBYTE = 1024 * 1024
 @lru_cache(maxsize=1000)
 def _log_once(level: int, text: str) -> None:
     """Log each limit once: a query has a new reader for each range."""
-    _log.log(level, "%s", text)
+    _log.log(level, "[flow-limit] %s", text)
 
 
 class FetchThrottle:

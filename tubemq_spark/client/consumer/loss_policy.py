@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.errors import DataLossError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +30,10 @@ class LossPolicy:
         """Raise `loss` with the advice, or log it as a warning and return, so that the caller goes on."""
         if self.fail:
             raise self.error(loss) from None
-        _log.warning("%s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
+        _log.warning("[data-loss] %s; reading goes on without them, because option 'failOnDataLoss' is false", loss)
+        COUNTERS.add(Count.LOSSES)
+        if loss.offered >= 0:  # else the whole partition is gone
+            COUNTERS.add(Count.LOST_ENTRIES, abs(loss.offered - loss.asked) // INDEX_MSG_UNIT_SIZE)
 
     def error(self, loss: DataLossError) -> DataLossError:
         return loss.advising(self.advice) if self.advice else loss

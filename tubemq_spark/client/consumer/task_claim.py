@@ -54,7 +54,7 @@ class BrokerLocator:
         elif now - self._unreachable_since >= self._settings.timings.broker_lookup_after:
             found = self._find_broker(self.broker)
             if found != self.broker:
-                _log.warning("%s: the broker has moved to %s", self.where, found.address)
+                _log.warning("[broker-moved] %s: the broker has moved to %s", self.where, found.address)
                 self.broker = found
 
 

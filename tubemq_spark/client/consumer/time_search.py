@@ -61,6 +61,7 @@ def find_positions(
     untimed = [one for one, search in searches.items() if search.times.untimed and not search.times.are_found]
     if untimed:
         _log.warning(
+            "[no-message-times] "
             "no message of %s has a $msgTime$, so none is late enough: the end of the store is used as its position",
             ", ".join(map(str, untimed)),
         )
@@ -106,7 +107,9 @@ def run_searches(prober: Prober, searches: Mapping[Partition, Search], what: str
         for partition, refusal in refused.items():
             is_news = refusal.pause and partition not in warned
             warned.add(partition)
-            _log.log(logging.WARNING if is_news else logging.INFO, "%s; trying again", refusal.text)
+            _log.log(
+                logging.WARNING if is_news else logging.INFO, "[time-search-refused] %s; trying again", refusal.text
+            )
         waiting |= refused
         active = [*active[len(batch) :], *(partition for partition in batch if partition not in refused)]
 

@@ -75,6 +75,7 @@ class SendTargets(dict[Partition, bytes]):
             return problem
         if not self._session.lists_any(topic):
             _log.warning(
+                "[topic-unlisted] "
                 "the master no longer lists any partition of topic %s: was the topic closed or removed, or are its "
                 "brokers down? Messages are still sent to the partitions listed before",
                 topic,

@@ -1,0 +1,126 @@
+"""Reports as Prometheus metrics. Needs the extra `metrics` (prometheus-client)."""
+
+from __future__ import annotations
+
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from tubemq_spark.monitoring.report import BatchReport, EndReport, Query, SourceReport
+
+_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_PARTITION = ("query", "source", "topic", "broker", "partition")
+
+# Keys of a source's counters, and their metrics
+_COUNTERS = {
+    "retries": ("tubemq_spark_driver_retries", "Attempts that the driver's source repeated"),
+    "claimWaits": ("tubemq_spark_driver_claim_waits", "Waits of the driver for partitions that other consumers held"),
+    "losses": ("tubemq_spark_driver_losses", "Losses that the driver found and failOnDataLoss=false accepted"),
+    "lostEntries": ("tubemq_spark_driver_lost_entries", "Index entries of these losses, where the range is known"),
+}
+
+
+class MetricsServer:
+    """A running HTTP server. `port` is where it listens."""
+
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+        self.port: int = server.server_port
+        self._server = server
+        self._thread = thread
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class PrometheusMetrics:
+    """Metrics of all queries that the listener hears of, labelled `query` with the query's name, or its id without one.
+
+    A query's lag disappears when the query ends. Counters stay: Prometheus expects that.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.registry = registry
+        query, source = ("query",), ("query", "source")
+        self._active = Gauge("tubemq_spark_query_active", "1 while the query runs", query, registry=registry)
+        self._heard = Gauge(
+            "tubemq_spark_last_report_timestamp_seconds", "When the query reported last", query, registry=registry
+        )
+        self._batches = Counter("tubemq_spark_batches", "Micro-batches that have ended", query, registry=registry)
+        self._seconds = Histogram(
+            "tubemq_spark_batch_seconds", "How long a micro-batch took", query, buckets=_SECONDS, registry=registry
+        )
+        self._rows = Counter("tubemq_spark_rows", "Rows read from TubeMQ", source, registry=registry)
+        self._sink_rows = Counter("tubemq_spark_sink_rows", "Rows written, if the sink tells", query, registry=registry)
+        self._lag = Gauge(
+            "tubemq_spark_lag_entries",
+            "Index entries of the partition's store that were not read when the batch was planned",
+            _PARTITION,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "tubemq_spark_query_failures", "Runs that ended with an error", ("query", "error"), registry=registry
+        )
+        self._counters = {
+            key: Counter(name, meaning, source, registry=registry) for key, (name, meaning) in _COUNTERS.items()
+        }
+        self._totals: dict[tuple[str, int, str], int] = {}  # by run, source and key: what was counted so far
+        self._shown: dict[str, set[tuple[str, ...]]] = {}  # by run: the labels of its lag
+
+    def serve(self, port: int, address: str = "127.0.0.1") -> MetricsServer:
+        """Answer Prometheus at http://address:port/metrics in a daemon thread, until `stop` or the end of the process.
+
+        With port 0 the system chooses one. For a Prometheus on another machine, give the address of this one.
+        """
+        return MetricsServer(*start_http_server(port, addr=address, registry=self.registry))
+
+    def started(self, query: Query) -> None:
+        self._active.labels(query.label).set(1)
+        self._batches.labels(query.label)  # from now on it is 0, so that the first increase counts
+        self._heard.labels(query.label).set_to_current_time()
+
+    def batch(self, report: BatchReport) -> None:
+        label = report.query.label
+        self._active.labels(label).set(1)
+        self._batches.labels(label).inc()
+        self._seconds.labels(label).observe(report.seconds)
+        self._heard.labels(label).set(report.began + report.seconds)
+        if report.sink_rows is not None:
+            self._sink_rows.labels(label).inc(report.sink_rows)
+        for source in report.sources:
+            self._rows.labels(label, source.number).inc(source.rows)
+            self._count(report.query, source)
+        self._show_lag(report)
+
+    def idle(self, query: Query, at: float) -> None:
+        self._heard.labels(query.label).set(at)
+
+    def ended(self, report: EndReport) -> None:
+        label, run = report.query.label, report.query.run_id
+        self._active.labels(label).set(0)
+        if report.error is not None:
+            self._failures.labels(label, report.error).inc()
+        for labels in self._shown.pop(run, ()):
+            self._lag.remove(*labels)
+        self._totals = {key: total for key, total in self._totals.items() if key[0] != run}
+
+    def _count(self, query: Query, source: SourceReport) -> None:
+        for key, metric in self._counters.items():
+            total, counted = source.counters.get(key, 0), (query.run_id, source.number, key)
+            metric.labels(query.label, source.number).inc(max(total - self._totals.get(counted, 0), 0))
+            self._totals[counted] = total
+
+    def _show_lag(self, report: BatchReport) -> None:
+        shown: set[tuple[str, ...]] = set()
+        for source in report.sources:
+            for one in source.partitions:
+                where = one.partition
+                place = (where.topic, str(where.broker_id), str(where.partition_id))
+                labels = (report.query.label, str(source.number), *place)
+                self._lag.labels(*labels).set(one.lag)
+                shown.add(labels)
+        for gone in self._shown.get(report.query.run_id, set()) - shown:
+            self._lag.remove(*gone)
+        self._shown[report.query.run_id] = shown
