@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts import api_reference, columns_reference, error_reference, log_reference, option_builder
+from scripts import api_reference, cli_reference, columns_reference, error_reference, log_reference, option_builder
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
 from tubemq_spark.sink.options import SINK_OPTIONS
@@ -79,6 +79,7 @@ def default(option: Option[Any]) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/options.md": document,
     "docs/reference/api.md": api_reference.document,
+    "docs/reference/cli.md": cli_reference.document,
     "docs/reference/columns.md": columns_reference.document,
     "docs/errors.md": error_reference.document,
     "docs/log-lines.md": log_reference.document,
