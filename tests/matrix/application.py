@@ -8,7 +8,6 @@ With `discovered`, Spark first has to find the source by itself.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def main(master: str, folder: str, *discovered: str) -> None:
-    builder = SparkSession.builder
-    builder = builder.remote("local[2]") if os.environ.get("MATRIX_CONNECT") == "1" else builder.master("local[2]")
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     options = {"tubemq.master": master, "tubemq.group": "application", "subscribe": "from"}
     found = {"discovered": -1}
     if discovered:
