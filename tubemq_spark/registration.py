@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -31,7 +32,12 @@ def register(spark: SparkSession) -> None:
     It works on Spark 4.0 to 4.3, also with Spark Connect; there the server must have the package installed.
     """
     archive = Path(__file__).parents[1]
-    spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)
+    try:
+        spark.dataSource.register(_archived(str(archive)) if archive.is_file() else TubeMQDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to replace a source that it has found by itself; that one works, too.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 def _archived(archive: str) -> type[DataSource]:

@@ -6,8 +6,8 @@ import inspect
 import time
 from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 from tubemq_spark.checks import worker_probe
 from tubemq_spark.checks.driver import driver_checks
@@ -66,28 +66,31 @@ def _discovery(spark: SparkSession) -> CheckResult:
 def _executors(spark: SparkSession, options: Mapping[str, str], servers: list[Server]) -> Iterator[CheckResult]:
     program = task_program(inspect.getsource(worker_probe), options, servers)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow
+    reports: list[str] = []  # of one task, for each gets a copy of its own
 
-        for _ in batches:  # Spark wants its rows taken
-            pass
-        yield pyarrow.RecordBatch.from_pydict({"report": [program()]})
+    def run(_: int) -> str | None:
+        if reports:
+            return None
+        reports.append(program())
+        return reports[0]
 
     driver, began = this_interpreter(), time.time()
     try:
-        rows = spark.range(_ROWS).mapInArrow(run, "report string").collect()
+        # Without Arrow, because that needs pandas on Spark 4.0, and executors may lack pyarrow.
+        once_a_task = udf(run, "string", useArrow=False)
+        rows = spark.range(_ROWS).select(once_a_task("id").alias("report")).collect()
+        found = [row.report for row in rows if row.report is not None]
     except Exception as error:  # of many classes: the workers' Python is missing, too old, without pyarrow …
         yield failed(
             "executors",
             "executor",
             "tasks",
             f"no task could run Python: {_first_line(error)}",
-            "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release, with "
-            "pyspark and pyarrow",
+            "set PYSPARK_PYTHON to a Python that exists at the same path on all nodes, of the driver's release",
         )
         return
-    yield ok("executors", "executor", "tasks", f"{len(rows)} tasks ran")
-    yield from judge_reports([row.report for row in rows], driver, began, time.time())
+    yield ok("executors", "executor", "tasks", f"{len(found)} tasks ran")
+    yield from judge_reports(found, driver, began, time.time())
 
 
 def _is_remote(spark: SparkSession) -> bool:
