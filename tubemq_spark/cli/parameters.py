@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -88,9 +88,8 @@ def _with_parameters(
     command: Callable[..., None], extra: dict[str, Any], make: Callable[[dict[str, Any]], object]
 ) -> Callable[..., None]:
     """Return the command for typer, with the `extra` options. `make` turns these into its first parameter."""
-    hints = get_type_hints(command, include_extras=True)
-    own = list(inspect.signature(command).parameters.values())[1:]
-    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    # Not `get_type_hints`: before Python 3.11 it hides the annotation of a parameter whose default is None.
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in extra.items()
