@@ -42,9 +42,12 @@ def test_metrics_of_a_running_query(source: Source, queries: Queries, listen: Li
     registry, file = CollectorRegistry(), tmp_path / "lines.jsonl"
     listen(PrometheusMetrics(registry), JsonLines(file))
     cluster, topic = source.cluster, source.cluster.new_topic("one")
-    (partition,) = partitions(cluster, topic)
+    partition = partitions(cluster, topic)[0]
+    only = {topic: [f"{partition.broker_id}:{partition.partition_id}"]}
     send(cluster, numbered([partition], 30))
-    frame = source.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=20, tubemq_claim_timeoutMs=60_000)
+    frame = source.stream(
+        subscribe=None, assign=only, startingOffsets="earliest", maxOffsetsPerTrigger=20, tubemq_claim_timeoutMs=60_000
+    )
     batches = Batches()
 
     def lines(event: str) -> list[dict[str, Any]]:
