@@ -108,8 +108,8 @@ def source_options(
         min_offsets_per_trigger: wait until there are that many new entries, but not longer than `maxTriggerDelay`
             (Spark 4.2 and later)
         max_trigger_delay: how long `minOffsetsPerTrigger` may delay a micro-batch. Default: `15m`
-        max_partitions_per_task: how many partitions with little to read may share one Spark task; without the option,
-            they share tasks only if there would be very many. Default: 1
+        max_partitions_per_task: how many partitions with at most 4000 new index entries may share one Spark task;
+            without the option, at most 64 tasks share all of them. Default: none
         commit_offsets: whether the group's position follows the committed micro-batches; with false, the group keeps
             its position, but a driver that is killed leaves it where its micro-batch began. Default: true
         heads_interval_ms: the minimum time between two requests for the log ends. While nothing arrives, it grows to a

@@ -195,7 +195,7 @@ def test_a_commit_that_moves_no_bookmark_proves_nothing(start: Start) -> None:
     assert group_position(cluster, plan_group(group), "demo") == 5 * UNIT
 
 
-def test_an_unresolved_send_is_searched_behind_the_plan(start: Start) -> None:
+def test_a_send_whose_ack_is_lost_is_looked_for_behind_the_plan(start: Start) -> None:
     """Messages that retention removed before the batch began do not matter."""
     cluster, task = start(), Task()
     task = write(cluster, task, rows("0", 5))

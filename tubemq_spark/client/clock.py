@@ -9,7 +9,8 @@ from typing import Protocol
 
 class Clock(Protocol):
     """Time in seconds. All waits, timeouts and ages in client, source and sink are measured by the clock that
-    `ClientSettings.clock` holds. Waits for a socket are the exception: the operating system measures them.
+    `ClientSettings.clock` holds. Exceptions: the operating system
+    measures waits for a socket and the pauses of heartbeats.
     """
 
     def monotonic(self) -> float:

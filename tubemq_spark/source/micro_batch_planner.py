@@ -84,7 +84,8 @@ class MicroBatchPlanner:
         return None if self._answer is None else self._answer.log_ends
 
     def latest(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
-        """Return where the next micro-batch ends; `start` itself if there is nothing new. Commit `start`.
+        """Return where the next micro-batch ends; `start` itself if there is nothing new. Move the group
+        to `start`.
 
         `start` is what Spark has committed, or the initial offset. The batch is `limited` by the options, or ends at
         the log ends. The brokers are asked at most every `headsIntervalMs`, and less often while nothing arrives (see

@@ -11,6 +11,9 @@ a restarted query for a new one. `marks` are the fingerprints of the stores, see
 `protocol.log_fingerprint`; they may be missing. `counted` names the brokers where each partition of a topic has its
 store for itself; only there, rows of the batch that ends here have an offset. That is decided once, because a topic
 may get partitions before the batch is repeated. Initial offsets and offsets of older releases do not have it.
+
+All keys but `v`, `query` and `offsets` are optional, and unknown keys are ignored. So a new key that may be missing
+keeps `v`. Raise `v` only if an older release would read wrong rows.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ MAX_PARTITIONS_PER_TASK = Option(
     "maxPartitionsPerTask",
     whole_number(1),
     "a number, at least 1",
-    "how many partitions with little to read may share one Spark task; without the option, they share tasks only if "
-    "there would be very many",
-    shown_default="1",
+    "how many partitions with at most 4000 new index entries may share one Spark task; without the option, at most "
+    "64 tasks share all of them",
+    shown_default="none",
 )
 COMMIT_OFFSETS = _flag(
     "commitOffsets",
@@ -190,7 +190,7 @@ MAX_UNPACKED_BYTES = Option(
 
 _LIMITS = (MAX_OFFSETS_PER_TRIGGER, MAX_BYTES_PER_TRIGGER, MIN_OFFSETS_PER_TRIGGER, MAX_TRIGGER_DELAY)
 
-# In the order of the documentation
+# All options defined above, in their order, which is that of the documentation
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     *(defined for defined in tuple(vars().values()) if isinstance(defined, Option)),

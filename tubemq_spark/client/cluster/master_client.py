@@ -1,8 +1,8 @@
 """Requests to the masters: failover, retry, and whether a master still knows the client; and `MasterSession`, the
 common part of consumer and producer sessions.
 
-The master that answered last is asked first. If it refuses, does not answer or stands by, the client asks the next
-master of the list and registers there.
+The master that answered last is asked first. If it refuses, does not answer or is the standby (`unwrap_reply` raises
+`TransportError`), the client asks the next master of the list and registers there.
 """
 
 from __future__ import annotations

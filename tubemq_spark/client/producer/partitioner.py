@@ -2,7 +2,8 @@
 
 Records without a key go to the partitions of their topic in turn (round robin). They avoid brokers whose circuit
 breaker says so, and brokers with far more sends in flight than others. Records with a key go to the partition of the
-key, records with an explicit partition to that partition. Both wait while the circuit breaker keeps it open.
+key, records with an explicit partition to that partition. Both wait until the backoff of
+that broker or partition is over.
 """
 
 from __future__ import annotations
@@ -107,13 +108,13 @@ class Partitioner:
         self._channels: Mapping[int, BrokerChannel] = {}
         self._partitions: dict[str, list[Partition]] = {}  # by topic
         self._keys: dict[str, KeyMap] = {}
-        self._open: dict[str, Sequence[Partition]] = {}  # those that take records without key now
+        self._usable: dict[str, Sequence[Partition]] = {}  # those that take records without key now
         self._probes: dict[Partition, PendingRecord] = {}  # the last record that was sent to one that had failed
 
     def update(self, channels: Mapping[int, BrokerChannel]) -> bool:
         """Look at the time, the cluster and the `channels` again. Return True if the cluster has changed."""
         self._channels = channels
-        self._open.clear()
+        self._usable.clear()
         if self.breakers.update(channels, len(self._cluster.brokers)):
             self._keys.clear()  # a partition that failed may be removed
         if self._cluster is self._session.cluster:
@@ -144,7 +145,7 @@ class Partitioner:
 
     def choose(self, topic: str) -> Partition | None:
         """Return the partition for a record of `topic` without a key, or None if it must wait."""
-        partitions = self._find_open(topic)
+        partitions = self._find_usable(topic)
         if not partitions:
             return None
         self._turn += 1
@@ -152,7 +153,7 @@ class Partitioner:
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""
-        if self._find_open(topic):
+        if self._find_usable(topic):
             return False
         channels = [self._channels[broker_id] for broker_id in self.brokers(topic) if broker_id in self._channels]
         return not any(channel.is_full for channel in channels)
@@ -180,7 +181,7 @@ class Partitioner:
             self._probes[partition] = record
         elif not (self._channels[partition.broker_id].is_full or self.breakers.is_half_open(partition.broker_id)):
             return
-        self._open.clear()  # there may be room for no further record
+        self._usable.clear()  # there may be room for no further record
 
     def broker_failed(self, broker_id: int, kind: str) -> None:
         self.breakers.health.broker_failed(broker_id, kind)
@@ -197,7 +198,7 @@ class Partitioner:
     def _refresh(self) -> None:
         if self.breakers.refresh():
             self._keys.clear()  # a partition that failed may be removed
-            self._open.clear()
+            self._usable.clear()
 
     def _present(self, topic: str) -> Sequence[Partition]:
         """Return the partitions without those that are gone: they failed, and the master does not list them. If the
@@ -208,13 +209,13 @@ class Partitioner:
         present = [one for one in partitions if one not in gone]
         return present if any(map(self._session.lists, present)) else partitions
 
-    def _find_open(self, topic: str) -> Sequence[Partition]:
-        found = self._open.get(topic)
+    def _find_usable(self, topic: str) -> Sequence[Partition]:
+        found = self._usable.get(topic)
         if not found:
-            found = self._open[topic] = self._compute_open(topic)
+            found = self._usable[topic] = self._compute_usable(topic)
         return found
 
-    def _compute_open(self, topic: str) -> Sequence[Partition]:
+    def _compute_usable(self, topic: str) -> Sequence[Partition]:
         partitions: Sequence[Partition] = self.partitions(topic)
         breakers = self.breakers
         if breakers.any_open:

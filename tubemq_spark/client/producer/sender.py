@@ -22,7 +22,7 @@ from tubemq_spark.protocol.metadata import Broker, Partition
 
 _log = logging.getLogger(__name__)
 
-_MAX_IN_FLIGHT_BYTES = 16 << 20  # these bytes stay in memory, whatever number of sends may be in flight
+_MAX_CHANNEL_BYTES = 16 << 20  # a connection with more in flight takes no further record, even below `maxInFlight`
 _SLOWEST = 16 * 1024  # bytes a second; a link that stays slower for long is given up
 _SERVICE, _METHOD = ServiceType.BROKER_WRITE, Method.SEND_MESSAGE  # looked up for each record
 
@@ -134,7 +134,7 @@ class BrokerChannel:
             self.timeout.begin_turn(now)
         self._sends[serial_no] = record
         self._bytes += len(content)
-        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
 
     def flush(self) -> None:
         """Write as much as possible without waiting. The next `poll` returns what fails."""
@@ -159,7 +159,7 @@ class BrokerChannel:
             self._sends.clear()
             self.is_broken = True
             self.connection.close()
-        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_IN_FLIGHT_BYTES
+        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
         return outcomes
 
     def close(self) -> None:
