@@ -23,6 +23,7 @@ are public. Everything else may change between releases.
 SECTIONS = {
     "tubemq_spark": ("tubemq_spark", ()),
     "tubemq_spark.checks": ("tubemq_spark.checks", ("CheckResult",)),
+    "tubemq_spark.monitoring": ("tubemq_spark.monitoring", ()),
     "tubemq_spark.testing": ("tubemq_spark.testing", ()),
     "tubemq_spark.client": ("tubemq_spark.client", ("forget_servers",)),
     "tubemq_spark.errors": ("tubemq_spark.errors", ()),
@@ -130,7 +131,7 @@ def _prose(doc: str) -> str:
     """Return a docstring as Markdown: a section `Args:` becomes a list."""
     lines: list[str] = []
     in_arguments = False
-    for line in inspect.cleandoc(doc).splitlines():
+    for line in doc.strip().splitlines():
         if line in ("Args:", "Raises:"):
             in_arguments = True
             lines += [f"**{line}**", ""]
