@@ -103,7 +103,10 @@ def _annotation(annotation: Any) -> str:
 
 
 def _default(value: object) -> str:
-    return f"{type(value).__name__}.{value.name}" if isinstance(value, enum.Enum) else repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    shown = repr(value)
+    return "…" if " at 0x" in shown else shown  # an object without a text of its own
 
 
 def _members(kind: type[Any]) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """Monitoring of streaming queries, classic and Connect: docs/howto/monitoring.md.
 
-metrics = PrometheusMetrics()
-metrics.serve(9108)
-spark.streams.addListener(TubeMQListener(metrics, JsonLines("progress.jsonl")))
+    metrics = PrometheusMetrics()
+    metrics.serve(9108)
+    spark.streams.addListener(TubeMQListener(metrics, JsonLines("progress.jsonl")))
+
+Each publisher, here two, receives one report for each micro-batch.
 """
 
 from __future__ import annotations
