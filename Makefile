@@ -58,6 +58,10 @@ format: $(STAMP)  ## put imports and layout right
 	$(PY) -m ruff check --select I --fix .
 	$(PY) -m ruff format .
 
+.PHONY: demo-svg
+demo-svg: $(VENV)/.pictures spark  ## record the demo and draw it as docs/images/demo.svg
+	$(PY) -m scripts.demo_svg
+
 .PHONY: site site-serve
 check: site
 

@@ -21,7 +21,7 @@ from tubemq_spark.testing import EmbeddedTubeMQ
 
 @pytest.fixture
 def tubemq(spark: SparkSession) -> Iterator[EmbeddedTubeMQ]:
-    with EmbeddedTubeMQ({"clicks": 3, "clicks_copy": 3, "orders": 3}) as cluster:
+    with EmbeddedTubeMQ({"clicks": 3, "numbers": 3}) as cluster:
         yield cluster
         for query in spark.streams.active:
             query.stop()
@@ -34,37 +34,33 @@ def shell_for(page: str, spark: SparkSession, tubemq: EmbeddedTubeMQ, folder: Pa
 
 def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:
     shell = shell_for("README.md", spark, tubemq, tmp_path)
-    sent: Counter[str] = Counter()
+    sent: Counter[tuple[str, str]] = Counter()
 
-    def send(*bodies: str) -> None:
-        for body in bodies:
-            msg_type = "order" if body.startswith("order") else "click"
-            tubemq.send("clicks", body.encode(), attributes={"customer": "c"}, msg_type=msg_type)
-        sent.update(bodies)
+    def send(body: str, msg_type: str) -> None:
+        tubemq.send("clicks", body.encode(), attributes={"customer": "c"}, msg_type=msg_type)
+        sent[body, msg_type] += 1
 
-    def stored(topic: str) -> Counter[str]:
-        return Counter(message.body.decode() for message in tubemq.messages(topic))
-
-    def in_the_lake() -> Counter[str]:
+    def in_the_lake() -> Counter[tuple[str, str]]:
         folder = tmp_path / "clicks"
-        return (
-            Counter(row.value for row in spark.read.parquet(str(folder)).collect())
-            if any(folder.glob("*.parquet"))
-            else Counter()
-        )
+        if not any(folder.glob("*.parquet")):
+            return Counter()
+        rows = spark.read.parquet(str(folder)).collect()
+        assert all(row.attributes == {"customer": "c"} for row in rows)
+        return Counter((row.value, row.msg_type) for row in rows)
 
-    send("click 1", "click 2", "order 1")
+    send("1", "click")
+    send("2", "order")
     for block in blocks("README.md"):
         if block.language in RUN:
             shell.paste(block)
-    assert stored("clicks_copy") == sent
+    send("3", "click")
+    query = shell.names["query"]
+    wait_for(lambda: in_the_lake() == sent, "the rows of the first example", query)
+    assert query.exception() is None
 
-    send("click 3", "order 2")
-    orders, lake = shell.names["orders_query"], shell.names["query"]
-    wait_for(lambda: stored("orders") == Counter(["order 1", "order 2"]), "the copied orders", orders)
-    wait_for(lambda: in_the_lake() == sent, "the rows of the first example", lake)
-    assert len(spark.streams.active) == 2
-    assert [query.exception() for query in spark.streams.active] == [None, None]
+    numbers = {int(message.body): message.partition for message in tubemq.messages("numbers")}
+    assert len(tubemq.messages("numbers")) == len(numbers) == 100
+    assert all(numbers[number] == numbers[number % 10] for number in numbers)
 
 
 def test_a_topic_is_copied(spark: SparkSession, tubemq: EmbeddedTubeMQ, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ _POSITIONS = '{"topic":{"brokerId:partitionId":position}}'
 _LIMIT = "a number of index entries, at least 1"
 _MILLISECONDS = "milliseconds, 0 or more"
 _TIME = "milliseconds since 1970 or a time as 2026-01-31T12:00:00+01:00"
+_ZONE = "a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is"
 
 
 def _flag(name: str, default: bool, meaning: str) -> Option[bool]:
@@ -68,7 +69,8 @@ STARTING_TIMESTAMP = Option(
     "startingTimestamp",
     parsers.moment,
     _TIME,
-    "begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`",
+    "begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`; "
+    f"{_ZONE}",
 )
 ENDING_OFFSETS: Option[Bound] = Option(
     "endingOffsets",
@@ -81,7 +83,8 @@ ENDING_TIMESTAMP = Option(
     "endingTimestamp",
     parsers.moment,
     _TIME,
-    "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`",
+    "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; "
+    f"{_ZONE}",
 )
 FAIL_ON_DATA_LOSS = _flag(
     "failOnDataLoss",
@@ -159,7 +162,7 @@ MSG_TIME_ZONE: Option[tzinfo] = Option(
     "msgTimeZone",
     parsers.zone,
     "a time zone as UTC or Asia/Shanghai",
-    "the zone of the producers' `$msgTime$`",
+    "the zone of the producers' `$msgTime$`, and of `startingTimestamp` and `endingTimestamp` if they name none",
     timezone.utc,
     shown_default="`UTC`",
 )
