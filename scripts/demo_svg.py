@@ -157,7 +157,8 @@ def draw(shown: list[tuple[float, Picture]]) -> str:
             f'<title id="title">{TITLE}</title>',
             f'<desc id="about">A recording of a terminal. {escape(final)}</desc>',
             f"<style>{''.join(rules)}</style>",
-            f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8" fill="#0d1117" stroke="#30363d"/>',
+            f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8" fill="#0d1117" '
+            'stroke="#30363d"/>',
             *(
                 f'<circle cx="{18 + 20 * place}" cy="18" r="6" fill="{colour}"/>'
                 for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
@@ -220,8 +221,8 @@ def strokes(text: str, left: float, top: float) -> str:
                     "u": f"{middle:.1f} {top:g}",
                     "d": f"{middle:.1f} {top + HEIGHT:g}",
                 }
-                first, second = STROKES[character]
-                parts.append(f"M{ends[first]}Q{middle:.1f} {y:g} {ends[second]}")
+                edges = STROKES[character]
+                parts.append(f"M{ends[edges[0]]}Q{middle:.1f} {y:g} {ends[edges[1]]}")
         left += count * WIDTH
     return "".join(parts)
 

@@ -31,6 +31,7 @@ def test_the_next_one_begins_anew(tubemq):
     assert tubemq.topics == []
 """
 
+
 def run_pytest(
     folder: Path, *options: str, python: str = sys.executable, **environment: str
 ) -> subprocess.CompletedProcess[str]:

@@ -58,6 +58,8 @@ def test_all_examples_of_the_readme_run(spark: SparkSession, tubemq: EmbeddedTub
     wait_for(lambda: in_the_lake() == sent, "the rows of the first example", query)
     assert query.exception() is None
 
+    assert [result for result in shell.names["results"] if result.state == "failed"] == []
+
     numbers = {int(message.body): message.partition for message in tubemq.messages("numbers")}
     assert len(tubemq.messages("numbers")) == len(numbers) == 100
     assert all(numbers[number] == numbers[number % 10] for number in numbers)

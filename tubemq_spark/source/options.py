@@ -69,8 +69,7 @@ STARTING_TIMESTAMP = Option(
     "startingTimestamp",
     parsers.moment,
     _TIME,
-    "begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`; "
-    f"{_ZONE}",
+    f"begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over `startingOffsets`; {_ZONE}",
 )
 ENDING_OFFSETS: Option[Bound] = Option(
     "endingOffsets",
@@ -83,8 +82,7 @@ ENDING_TIMESTAMP = Option(
     "endingTimestamp",
     parsers.moment,
     _TIME,
-    "batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; "
-    f"{_ZONE}",
+    f"batch only: end before the first message whose `$msgTime$` is not earlier; wins over `endingOffsets`; {_ZONE}",
 )
 FAIL_ON_DATA_LOSS = _flag(
     "failOnDataLoss",
