@@ -91,10 +91,11 @@ def source_options(
         starting_offsets: where a new query begins; `group` is the group's position, or the earliest for a new group;
             positions may be -2 (earliest) and -1 (latest). Default: stream `latest`, batch `earliest`
         starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over
-            `startingOffsets`
+            `startingOffsets`; a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone
+            is
         ending_offsets: batch only: where to end. Default: `latest`
         ending_timestamp: batch only: end before the first message whose `$msgTime$` is not earlier; wins over
-            `endingOffsets`
+            `endingOffsets`; a time without a zone is in the zone of `msgTimeZone`, whatever the session's time zone is
         fail_on_data_loss: whether to fail when messages that should be read are gone; with false, the loss is logged
             and reading goes on. Default: true
         max_offsets_per_trigger: the maximum to read in one micro-batch, in index entries of the stores (Spark 4.2 and
@@ -119,7 +120,8 @@ def source_options(
             spark.sql.python.filterPushdown.enabled=true). Default: false
         corrupt_messages: messages with a wrong check sum, attribute header or compressed body: `keep` returns their
             bytes as received and adds the column `corrupt`. Default: fail
-        msg_time_zone: the zone of the producers' `$msgTime$`. Default: `UTC`
+        msg_time_zone: the zone of the producers' `$msgTime$`, and of `startingTimestamp` and `endingTimestamp` if they
+            name none. Default: `UTC`
         metadata_interval_ms: how often to look for new partitions and brokers. Default: 30000
         message_format: `inlongmsg`: messages are packs of InLong's DataProxy; each message inside becomes a row with
             more columns, and a message that is not a pack counts as corrupt. Default: raw
