@@ -1,4 +1,4 @@
-"""Partitioner for keys: the same key gets the same partition in every run and every language.
+"""Hash of keys: the partitioner gives the same key the same partition in every run and every language.
 
     slot       CRC-32 (of zlib) of the key's bytes, modulo 4096
     partition  of all the topic's, the one for which SHA-256 of the text `slot:brokerId:partitionId` is highest when

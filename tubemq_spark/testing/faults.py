@@ -29,7 +29,7 @@ class Effect:
     delay: float = 0.0  # seconds on the clock before all else; later requests of the connection wait too
     before: Callable[[], object] | None = None  # runs before the work
     after: Callable[[], object] | None = None  # runs between the work and the reply
-    damage: Callable[[bytes], bytes] | None = None  # turns the reply's frame into the bytes that are sent
+    damage: Callable[[bytes], bytes] | None = None  # what is sent for a frame: none, part of it, two
     close: bool = False  # the connection ends afterwards
     silence: bool = False  # the server ignores all later requests of the connection
     delay_by_gets: int = 0  # more gets of the group that begin before this one moves the cursor
