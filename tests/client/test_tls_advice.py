@@ -168,4 +168,4 @@ def test_the_warning_about_unverified_names_comes_once(
                 [] if verify else [logging.WARNING]
             )
     (line,) = (record.message for record in caplog.records if "verifyHostname" in record.message)
-    assert line.startswith("OPTION 'tubemq.tls.verifyHostname' IS FALSE: ")
+    assert line.startswith("[hostname-unverified] OPTION 'tubemq.tls.verifyHostname' IS FALSE: ")

@@ -85,16 +85,16 @@ def test_a_driver_logs_an_outage_of_a_broker(tubemq: EmbeddedTubeMQ, caplog: pyt
         driver.stop()
     down, up = warnings(caplog)
     what = "claiming partitions of group readers"
-    assert re.fullmatch(rf"{what} fails: .* 503 closed for a while; \d partitions are missing{UNTIL}", down)
-    assert up.startswith(f"{what} works again")
+    assert re.fullmatch(rf"\[outage\] {what} fails: .* 503 closed for a while; \d partitions are missing{UNTIL}", down)
+    assert up.startswith(f"[outage-over] {what} works again")
 
 
 def test_a_driver_logs_an_outage_of_the_master(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:
     tubemq.on("consumer_register_v2", times=5).close_connection()
     MicroBatchPlanner(options(tubemq, retry_for=30.0, are_proven=True)).stop()
     down, up = warnings(caplog)
-    assert re.fullmatch(rf"asking the master {ADDRESS} fails: no master answered: .*{UNTIL}", down)
-    assert re.fullmatch(rf"asking the master {ADDRESS} works again, after \d+ s", up)
+    assert re.fullmatch(rf"\[outage\] asking the master {ADDRESS} fails: no master answered: .*{UNTIL}", down)
+    assert re.fullmatch(rf"\[outage-over\] asking the master {ADDRESS} works again, after \d+ s", up)
 
 
 def test_a_planner_logs_that_it_waits_for_claims(tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,7 +49,7 @@ from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions
         ("master", "tubemq.master"),
         ("group", "tubemq.group"),
         ("offsets", "endingOffsets"),
-        ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
+        ("maxBytePerTrigger", "maxBytesPerTrigger"),
         ("user", "tubemq.user"),
         ("password", "tubemq.password"),
     ],
