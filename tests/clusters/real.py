@@ -12,7 +12,7 @@ from tests.real.cluster import RealTubeMQ, TopicSpec
 from tests.real.jars import Framing
 from tubemq_spark.protocol.metadata import Partition
 
-_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 104, "three": 120, "stores": 20}
+_TOPICS_OF_A_LAYOUT: Mapping[Layout, int] = {"one": 220, "three": 170, "stores": 30}
 _EXPIRY_TIMEOUT = 180.0
 
 
