@@ -71,7 +71,7 @@ def test_the_wait_for_a_sibling_has_no_limit_and_is_logged_once_a_minute(
         assert 0.01 <= clock.pauses[-1] <= 0.5
     assert 58 <= len(caplog.records) <= 60
     text = caplog.records[0].getMessage()
-    assert text.startswith("[claim-wait] here: another scan of the same data reads the partition, spark_q_r5_b5_s6_p5_a9_n5_w")
+    assert text.startswith("[claim-wait] here: another scan of the same data reads the partition, spark_q_r5_b5")
     assert text.endswith("(of a Spark query on host-7, app-1, my-report); this one has waited for it for 10 s")
     assert not conflict.is_doubtful("here")
 
