@@ -6,8 +6,7 @@ takes them back and moves the group to the position that Spark has committed. He
 claims partitions again after a broker's restart, and once an hour, because servers drop groups that are idle for long.
 
 A client that takes a partition from a holder with fetches in flight must let the next reader verify what it reads, see
-`PartitionReader`. `DriverClaims` marks such partitions as doubtful until a task has read them and given them
-back.
+`PartitionReader`. `DriverClaims` marks such partitions as doubtful until a task has read them and given them back.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from tubemq_spark.protocol.metadata import Broker, Partition, parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 _log = logging.getLogger(__name__)
-
 _UNKNOWN_POSITION = GroupPosition(-1, -1)
 
 
