@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count the source's requests by method, and their CPU time in the client: on an embedded server, without Spark.
 
 CPU time is that of the thread that plans and reads; the servers run in another thread of this process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by the benchmarks: a cluster, a Spark session, and runners that alternate, because machines are noisy."""
 
 from __future__ import annotations

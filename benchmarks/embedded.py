@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of the embedded server: sends and reads per second of one broker in its own process.
 
 Requests are encoded before the measurement and pipelined over plain sockets, so that the client's cost does not count.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast a topic is read: the official Java client, our reader, and Spark, in turns on the same messages."""
 
 from __future__ import annotations

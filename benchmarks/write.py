@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write rates: the official Java client, our producer and Spark, alternately on the same topic."""
 
 from __future__ import annotations

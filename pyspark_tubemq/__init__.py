@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How Spark finds `format("tubemq")` by itself.
 
 Spark imports every top-level package called `pyspark_*` and registers its `DefaultSource`. One that raises hides all

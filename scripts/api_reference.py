@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of docs/reference/api.md: the public Python names with their signatures and docstrings."""
 
 from __future__ import annotations

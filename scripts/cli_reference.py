@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of docs/reference/cli.md: the commands of `tubemq-spark` with their arguments and options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of docs/reference/columns.md: the columns of source and sink with their types, taken from the schemas."""
 
 from __future__ import annotations

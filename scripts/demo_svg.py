@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record `tubemq-spark demo` in a pseudo-terminal and draw it as docs/images/demo.svg: `make demo-svg`.
 
 The picture shows a few screens of the recording, one after the other, and ends on the last one. A viewer without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make dist`: build the files of a release, and prove that they can be rebuilt, are well-formed, and work.
 
 The sdist is built from the work tree and the wheel from the sdist, into dist/. Then the script

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python interpreters and virtual environments for the other scripts."""
 
 from __future__ import annotations

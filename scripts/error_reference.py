@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of docs/errors.md: each error with cause and remedy, and each sentence that the code raises it with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the pages and the module that are made from the code: `python scripts/generate_docs.py`.
 
 `--check` writes nothing: it prints the difference and returns status 1 if one is out of date.

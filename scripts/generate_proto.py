@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generate tubemq_spark/protocol/pb from proto/: `python scripts/generate_proto.py [FOLDER]`.
 
 The published files declare no package. This script adds one, so that file and message names cannot collide with another

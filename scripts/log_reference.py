@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of docs/log-lines.md: each id that a line of the log may begin with, what it means, and what to do.
 
 An id never changes and is never used for something else: programs count lines by it. An id that is not used any more

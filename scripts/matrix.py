@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make matrix`: test one wheel on every supported Spark.
 
 For each entry of the table below the script creates an environment with the wheel, that Spark and pytest, and runs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure how many lines Spark puts around the sentence of an error: `python scripts/measure_errors.py PYTHON…`.
 
 Each PYTHON is the interpreter of an environment with tubemq-spark and pyspark[connect]. The script writes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make notebooks`: run the notebooks, each in a new kernel and an empty folder. Fail if a cell fails.
 
     python -m scripts.notebooks                        run all of notebooks/

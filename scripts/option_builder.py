@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of tubemq_spark/option_builder.py: one keyword argument, with type and meaning, for each declared option."""
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.options import SOURCE_OPTIONS
 
 HEAD = '''\
+# SPDX-License-Identifier: Apache-2.0
 """Builds the options of source and sink: keyword arguments with types, which editors complete and mypy checks.
 
     spark.readStream.format("tubemq").options(**source_options(master="…", group="…", subscribe="…")).load()

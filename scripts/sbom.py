@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make sbom`: write the SBOM of the wheel in dist/ as CycloneDX JSON, beside it.
 
 It names the wheel and the newest versions of what a plain `pip install` brings: protobuf and pyarrow. Spark and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks of mkdocs: pages from the repository's root become pages of the site, and links to source files lead nowhere.
 
 Pages are written for readers of the repository: a link is relative to the file it stands in, such as

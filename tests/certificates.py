@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates, made with openssl for one test run: for servers, clients, and Java's key stores.
 
 The fixtures `authority`, `server_cert`, `client_cert` and `other_authority` are in tests/conftest.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks for tests, to be passed as `ClientSettings.clock`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for all tests: servers, Spark, and a consumer group of the test's own."""
 
 from __future__ import annotations

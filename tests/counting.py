@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the calls that a source makes on an embedded server, without Spark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scripted broker: one partition with a simulated store, and one consumer group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write packs of InLong, which tests read back."""
 
 from __future__ import annotations

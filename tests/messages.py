@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Send messages to chosen partitions, and return the position and id that the broker gave each."""
 
 from __future__ import annotations

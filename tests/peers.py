@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripted servers: they answer as a test says, byte by byte or request by request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reader in another process, which a test can stop, kill and resume.
 
     python -m tests.reader_process <what to read, as `RemoteReader` encodes it>

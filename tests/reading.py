@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers that read ranges in tests, and inspect a group as another client."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics with known messages, and scans of their partitions."""
 
 from __future__ import annotations

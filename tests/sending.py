@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers for tests of producers: settings, stored bodies, connections."""
 
 from __future__ import annotations
@@ -70,4 +71,4 @@ def connections_to(tubemq: EmbeddedTubeMQ) -> int:
     """Return how many connections the servers have. They handle all requests of one before they notice its end."""
     servers = tubemq._servers
     listeners = [server.plain for server in servers.masters] + [server.plain for server in servers.brokers.values()]
-    return tubemq._on_thread(lambda: sum([len(listener.connections) for listener in listeners]))
+    return tubemq._on_thread(lambda: sum(len(listener.connections) for listener in listeners))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A SPARK_HOME with which Spark's Python workers start in a third of the CPU time.
 
 Spark puts `python/lib/pyspark.zip` in front of a worker's path, and Python compiles each module of it anew in every

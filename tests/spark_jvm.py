@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JVM options with which Spark starts in half the CPU time: a simple compiler and collector, and an archive of loaded
 classes (application class-data sharing). The archive is made once per release of Java and Spark, and kept in the cache.
 """

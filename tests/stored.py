@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read all messages of a topic in the simplest way, to check what is stored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that dependencies go one way:
 
 errors, option_definition <- protocol <- client <- source, sink <- datasource; protocol <- testing; errors <-

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that warnings have time, level and logger if logging is not configured."""
 
 from __future__ import annotations

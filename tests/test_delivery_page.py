@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that each sentence of the page on delivery guarantees names tests that prove it.
 
 The page consists of headings and bullets. A bullet is one sentence, and below it, in small print, names of tests.

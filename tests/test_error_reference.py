@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that each error has cause and remedy for users, and that the reference finds what the code raises.
 
 `tests/test_options_covered.py` fails if docs/errors.md is out of date.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that each warning and error has an id of its own, which is documented and never used for something else."""
 
 from __future__ import annotations

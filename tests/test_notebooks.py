@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outputs in the notebooks belong to their code and show nothing of the machine. `make notebooks` runs them."""
 
 from __future__ import annotations

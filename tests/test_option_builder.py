@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the option builder: it knows each option, makes texts that the options accept, and mypy finds wrong types.
 
 `tests/test_options_covered.py` fails if the generated module is out of date.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that each option and each column of the sink has a test of its effect, one of wrong use, and documentation.
 
 Source and sink share the client's options. Tests with the source count for both, because both read the same values

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pytest plugin in a user's project: each test runs pytest on test files in a folder of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The version comes from git's tags, and a copy without tags or without git can be built too."""
 
 from __future__ import annotations

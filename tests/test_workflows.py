@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workflows and `.ci/run` call targets that the Makefile has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for a condition that another thread or process fulfils."""
 
 from __future__ import annotations

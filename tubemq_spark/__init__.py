@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Apache TubeMQ as a source and sink of Spark Structured Streaming."""
 
 from __future__ import annotations

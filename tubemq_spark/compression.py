@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compresses and decompresses message bodies, in formats that libraries of other languages read.
 
     gzip    one member (RFC 1952)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data source `tubemq`: connects Spark to the readers and writers, without logic of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints warnings if no other logging is configured, as in the Python processes that Spark starts.
 
 Python prints such warnings to standard error without time, level and logger. Spark mixes these lines with its own, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All errors that this connector raises. The class says who must act.
 
     TubeMQError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the options of source and sink: keyword arguments with types, which editors complete and mypy checks.
 
     spark.readStream.format("tubemq").options(**source_options(master="…", group="…", subscribe="…")).load()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The class `Option`, with which all options are declared, parsed and checked.
 
 `client.settings`, `source.options` and `sink.options` declare options with it.

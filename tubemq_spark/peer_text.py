@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Escapes and shortens text from a peer before it appears in errors and logs.
 
 A peer may send megabytes, line breaks that forge log lines, or escape sequences for terminals. Every text from a

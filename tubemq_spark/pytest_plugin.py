@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pytest plugin with the fixture `tubemq`; pytest finds it when the package is installed.
 
 Every run of pytest imports it, so its slow imports are inside the fixture.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`register`: makes the format `tubemq` known to a session in which Spark did not find it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`check`: what the driver and the tasks of a Spark session can reach and may do, as a table and as rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures for the tests of checks: the ground to plant faults in."""
 
 from __future__ import annotations

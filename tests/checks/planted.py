@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that the checks must find. Each plants one, and says which results it must give.
 
 The faults do not know who looks for them: `tubemq_spark.check` and the command `doctor` get the same options,

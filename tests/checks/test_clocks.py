@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a visit token, and a task's time, tell about clocks."""
 
 from __future__ import annotations

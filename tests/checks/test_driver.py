@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's checks on both servers: a healthy cluster, holders, and what they leave as it was."""
 
 from __future__ import annotations

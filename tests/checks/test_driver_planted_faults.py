@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each planted fault is found, with a remedy, and nothing else is reported (tests.checks.planted).
 
 `doctor` stands for the checks that the command runs; the command's own tests plant the same faults.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python that Spark would start for workers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table that users see, and the rows behind it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which versions are good, too old, too new, or bad together."""
 
 from __future__ import annotations

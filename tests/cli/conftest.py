@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs commands: in this process, where output is a pipe, and in a terminal."""
 
 from __future__ import annotations

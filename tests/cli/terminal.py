@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process with a terminal of its own that runs commands of `tubemq-spark`, one after the other.
 
 One process runs the commands of many tests, because its imports take longer than most commands.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that `consume` prints, and the groups that it leaves alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo's output on terminals and elsewhere."""
 
 from __future__ import annotations

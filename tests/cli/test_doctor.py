@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `doctor` reports."""
 
 from __future__ import annotations

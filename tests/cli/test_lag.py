@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lag of groups, in use or not, once and live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program `tubemq-spark`: its output and its exit status."""
 
 from __future__ import annotations

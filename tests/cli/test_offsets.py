@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions of groups: shown, set and reset, and never while another client reads."""
 
 from __future__ import annotations

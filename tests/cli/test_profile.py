@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections from the command line, the environment and the profile."""
 
 from __future__ import annotations

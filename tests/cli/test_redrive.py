@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dead letters that `redrive` writes again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics through the master's HTTP API."""
 
 from __future__ import annotations

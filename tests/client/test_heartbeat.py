@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats: their threads, failures, and forks."""
 
 from __future__ import annotations

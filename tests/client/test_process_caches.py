@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `forget_servers` empties."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warnings about outages: when the log has them, and how often."""
 
 from __future__ import annotations

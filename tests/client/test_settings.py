@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that source and sink share."""
 
 from __future__ import annotations

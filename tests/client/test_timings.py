@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of timeouts and pauses."""
 
 from __future__ import annotations

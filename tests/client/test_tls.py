@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections over TLS: which servers are trusted, what errors say, and that requests work as without TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each TLS error tells users to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two-way TLS with real servers. One-way TLS is not possible: release 1.2.0 ends at the first connection."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Visit tokens of a real server, whose rotation takes at least 144 s. A new master has a new token at once. A broker
 that is started again knows no token of an earlier master, and refuses them after its first minute.
 """

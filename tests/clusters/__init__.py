@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One interface to the TubeMQ of a test, which is the embedded server or a real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded TubeMQ with the interface that all tests use. Tests advance its clock instead of waiting."""
 
 from __future__ import annotations

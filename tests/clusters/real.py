@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real TubeMQ with the interface that all tests use."""
 
 from __future__ import annotations

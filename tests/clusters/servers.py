@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters for the servers of a test: `embedded`, `real`, and either with `-prefixed` for the older framing.
 
 Most tests run on the embedded server. Tests that show that both servers behave alike also run on a real one: the

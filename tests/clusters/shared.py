@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One real cluster for all processes of a test run.
 
 The first process that asks starts a keeper process, which owns the servers. Each user holds a shared lock on the file

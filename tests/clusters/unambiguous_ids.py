@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wait until the message ids of a real server distinguish old messages from new ones.
 
 Where their wave turns (see `tubemq_spark.protocol.log_fingerprint`) they do not, and a query cannot detect lost

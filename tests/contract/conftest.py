@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the contract tests share: random numbers that can be had again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a query's bookmarks are set, and that the next client finds them there."""
 
 from __future__ import annotations

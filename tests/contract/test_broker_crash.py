@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker dies and comes back: readers go on with exactly the rest, or an error says what is lost."""
 
 from __future__ import annotations

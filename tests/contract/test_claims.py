@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims: attempts of one query fence each other, and all other clients wait or fail."""
 
 from __future__ import annotations

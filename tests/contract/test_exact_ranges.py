@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random ranges of partitions return exactly their messages, wherever these are stored, whatever else happens at the
 same time, and however often they are read.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rate limits that an administrator sets, and how the sessions of a group learn them."""
 
 from __future__ import annotations

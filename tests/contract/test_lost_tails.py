@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker loses messages that a query has read, and stores others at their positions before the query reads on.
 
 This is the contract on both servers; on a real one it may have to wait until message ids distinguish old messages, so

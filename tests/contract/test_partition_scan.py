@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scan finds exactly the messages of a range, waits for its turn, and fails if its result would not be complete."""
 
 from __future__ import annotations

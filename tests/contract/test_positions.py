@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The positions of a group, and the beginnings and ends of stores, as the driver's claims read and move them."""
 
 from __future__ import annotations

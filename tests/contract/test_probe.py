@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Probes tell which partition of a shared store has the entry at a position."""
 
 from __future__ import annotations

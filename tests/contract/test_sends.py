@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic stores messages as producers send them, and brokers filter them by type."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker tells about the sizes of messages, on both servers: in memory, in files, in a store that partitions
 share. Limits in bytes rest on it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A time search finds the first message that is not earlier than a moment, in memory and in files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.differential`` plays thousands of random scripts on the embedded TubeMQ and on a real one.
 
 It prints the number of scripts and replies, and each kind of difference with its smallest script. The release is 1.2.0,

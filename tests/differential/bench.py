@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays batches of scripts on a pair of servers and finds differences."""
 
 from __future__ import annotations

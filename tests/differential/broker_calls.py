@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generates random calls to a broker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns replies into dictionaries of their fields that must be equal on both servers."""
 
 from __future__ import annotations

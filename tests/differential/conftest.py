@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pair of servers for scripts: a real one, and an embedded one with the same settings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generates random scripts by family, the same ones for the same seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generates random calls to the master."""
 
 from __future__ import annotations

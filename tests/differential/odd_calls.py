@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unusual values and calls, for brokers and masters."""
 
 from __future__ import annotations

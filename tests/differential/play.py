@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays scripts on one server, call by call, and returns its replies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shrunk scripts whose replies differed once, with the reason of the real server's reply."""
 
 from __future__ import annotations

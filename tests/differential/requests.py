@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns the steps of scripts into requests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts: calls as plain data, which can be copied into the list of regressions.
 
 Names are symbolic. Clients and groups are letters; each play derives unique names from them. A partition is its number

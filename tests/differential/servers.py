@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two kinds of servers for scripts, with their ways to flush and to let claims expire."""
 
 from __future__ import annotations

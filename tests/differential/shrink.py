@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out whether a difference repeats on other stores, and the smallest script that shows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays scripts on the embedded and on a real server and compares all replies: random scripts and known differences.
 
 `python -m tests.differential` plays thousands.

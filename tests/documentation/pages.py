@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code blocks of a page, and a shell that runs them.
 
 A page is written for readers, so its blocks have no marks for tests, with one exception: below a block that cannot run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the blocks of a page need before they run, and what must hold afterwards.
 
 A page's readers have these topics and messages already. Each function prepares one page and returns its check.

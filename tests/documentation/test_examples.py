@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of README.md and docs/sink.md do what their text says; `test_pages.py` runs those of all pages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All code of the documentation runs: see `tests.documentation.pages` for the rules."""
 
 from __future__ import annotations

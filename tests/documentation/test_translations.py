@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code of translated pages is that of the English pages, so it need not run again. Comments may differ."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster for each test, and a client that soon gives up lost requests."""
 
 from __future__ import annotations

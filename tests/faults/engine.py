@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A query and a write without Spark, on an embedded cluster with faults."""
 
 from __future__ import annotations

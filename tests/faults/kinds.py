@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of faults of a request, and what a test expects after each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One byte of a reply arrives inverted, each byte in its turn. The rows stay exact, or the connector raises one of its
 errors. It never delivers a wrong row, raises another exception, or hangs.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failed heartbeats: queries and sinks continue, and the next heartbeat repairs the state."""
 
 from __future__ import annotations

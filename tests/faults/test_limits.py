@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rate limits: a reader waits, does not fail, and logs each limit once."""
 
 from __future__ import annotations

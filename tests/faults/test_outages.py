@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines about servers that are down; the retry time is spent once."""
 
 from __future__ import annotations

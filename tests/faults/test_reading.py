@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each request of a streaming query with each kind of fault.
 
 The query continues and its rows are exact, or it fails with an error that names the fault. The next run, without the

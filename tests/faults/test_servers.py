@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that stop, crash, restart and fail over under a query or a sink, and the messages that they lose."""
 
 from __future__ import annotations

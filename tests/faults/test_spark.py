@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults under Spark: its queries and jobs continue, or fail with the connector's error."""
 
 from __future__ import annotations

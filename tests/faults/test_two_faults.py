@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two faults at random places: the rows are exact in the end.
 
 The places are the same in each run. TUBEMQ_TEST_SEED selects others; with `random` a failure shows the seed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The master changes the visit token every few minutes, and brokers refuse the older ones (415)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each request of a sink's task with each kind of fault.
 
 All rows are stored, and only rows whose replies were lost are stored twice; or the task fails with an error that names

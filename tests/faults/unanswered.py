@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timeouts of the client that follow events and not only the time.
 
 All timeouts are long here. A request that a fault leaves without a reply is given up soon after the fault met it. So

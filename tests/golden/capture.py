@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.golden.capture <master> <file.zip> [framing]`` captures a conversation with a real TubeMQ.
 
 The cluster must be new, with one broker and a topic ``demo`` of three partitions in one store, as ``python -m

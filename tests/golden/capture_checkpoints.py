@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.golden.capture_checkpoints <release>`` writes the checkpoints of this release.
 
 They go to ``tests/golden/checkpoints/v<version of the offset>-<release>/<name>/``, which must not exist: checkpoints of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.golden.capture_inlong`` writes packs with InLong's own Java class into ``inlong/``.
 
 It needs a Java development kit and Maven. Each capture writes the same packs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages on the server when a golden checkpoint was written, and functions to send them again.
 
 On an embedded server the same messages get the same brokers, partitions and positions.

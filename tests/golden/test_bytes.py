@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that captured bytes of real servers (tests/golden) decode to what was sent."""
 
 from __future__ import annotations

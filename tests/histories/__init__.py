@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger test: random histories of a cluster and a streaming query. At the end each message must have been read
 exactly once, or the query must have reported its loss.
 

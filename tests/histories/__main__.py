@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Play many histories.
 
 python -m tests.histories --count 300 --seed X [--server embedded|real] [--engine calls|spark] [--jobs N]

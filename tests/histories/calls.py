@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A streaming query without Spark: the calls of Spark's engine in the order of Spark 4.2 and 4.3.
 
 The offset log, the commit log and the sink survive all kills. A killed driver or worker closes and releases nothing, as

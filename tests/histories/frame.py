@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DataFrame of a batch read: planned once, then read any number of times, as Spark does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger: all stored messages, their losses, the losses that the query reported, and the final check."""
 
 from __future__ import annotations

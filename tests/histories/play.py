@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Play a history on a cluster with a query, and check the result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real TubeMQ cluster that many histories share. Each history has its own topics and group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Histories that failed once, after shrinking."""
 
 from __future__ import annotations

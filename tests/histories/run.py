@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Play histories by name, and shrink those that fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A history as plain values: a setting and events, so that it can be printed, shrunk and played again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A streaming query in Spark, in processes that tests kill: the driver or one worker. Its logs and its sink are files,
 which also show the points of a micro-batch."""
 

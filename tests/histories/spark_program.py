@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark driver in a process that tests kill. It obeys commands on standard input.
 
 `start` starts the query, `stop` stops it, `status` returns whether it is active, and its error. Each command is a line

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample of random histories, and tests of their tools. `python -m tests.histories` plays more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster of a history, embedded or real, and the ledger of its messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import com.github.luben.zstd.ZstdInputStream;
 import com.github.luben.zstd.ZstdOutputStream;
 import java.io.ByteArrayInputStream;

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Somebody else's client against the same server: the official Java client as a program."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official Java client beside embedded servers of both releases."""
 
 from __future__ import annotations

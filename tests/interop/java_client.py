@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official Java client, run as a process: TubeMQTool.java in typed Python."""
 
 from __future__ import annotations

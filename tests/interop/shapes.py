@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of all shapes, the same on every run."""
 
 from __future__ import annotations

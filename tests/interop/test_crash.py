@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official Java client reads rows that the sink wrote while a broker was killed and came back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official Java client against the embedded server: it sends, pulls, and receives by push."""
 
 from __future__ import annotations

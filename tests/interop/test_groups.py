@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Java consumers share a group of the embedded server, which assigns the partitions to them (rebalance)."""
 
 from __future__ import annotations

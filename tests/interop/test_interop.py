@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows and messages against the official Java client, over the embedded and a real server: what one side writes, the
 other reads equal."""
 

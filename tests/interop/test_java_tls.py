@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official Java client over TLS. It supports two-way TLS only."""
 
 from __future__ import annotations

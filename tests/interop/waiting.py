@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Advance the servers' clock while Java clients send heartbeats."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark application of its own: reads and copies a topic with a registered source. It prints what it found as JSON.
 
     application.py MASTER FOLDER [discovered]

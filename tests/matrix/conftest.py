@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests for every release of Spark. They use only the installed package, pyspark and pytest.
 
 `make matrix` runs them in environments of their own (scripts/matrix.py).

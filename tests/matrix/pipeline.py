@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers for tests with one cluster and one Spark: frames, queries, and the content of topics and checkpoints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch reads and writes, and errors of options at load."""
 
 from __future__ import annotations

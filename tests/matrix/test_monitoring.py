@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitoring on each release of Spark: the listener hears of a query, with lag and rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sink's features beyond storing rows: stamps, receipts, effectively-once, dead letters."""
 
 from __future__ import annotations

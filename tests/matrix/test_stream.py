@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streaming queries from one topic to another: triggers, stops, restarts and limits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`register` and `check`: over a source that Spark has found, with two interpreters, and with the package in
 `--py-files`. The file is the last one, because the shared session has the registered source afterwards."""
 

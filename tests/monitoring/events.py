@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events as Spark passes them to listeners."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the dashboard and the alert rules ask for metrics that exist, and that a real Prometheus answers them."""
 
 from __future__ import annotations

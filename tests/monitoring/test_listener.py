@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the listener with its publishers, on events as Spark passes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of reports: what is taken from Spark's events, and what is said if an event lacks something."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random scenarios: a store, a range, and faults while the range is read.
 
 A random number of the session's steps (send, handle a request, receive a reply) lies between two faults.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A session of an `ExactRange` with a simulated store, and sessions in the states that tests begin with."""
 
 from __future__ import annotations

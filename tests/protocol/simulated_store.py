@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A simulated TubeMQ store with the broker's read cursor of one consumer, in memory.
 
 It follows MessageStore, MsgFileStore, MsgMemStore and DefaultOffsetManager: one index for all partitions of the store,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The circuit breaker: which brokers and partitions are avoided after failures, and for how long."""
 
 from __future__ import annotations

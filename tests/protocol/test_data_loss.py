@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the range that is left to read after a loss."""
 
 from __future__ import annotations

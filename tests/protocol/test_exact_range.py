@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A range returns exactly its messages in order, whatever happens meanwhile, or raises an error that is true."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group that is moved, retention, and a broker that crashes while a range is read."""
 
 from __future__ import annotations

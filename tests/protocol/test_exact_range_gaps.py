@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Index entries that give no message: unreadable ones, messages too long for memory, other partitions' entries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The number of round trips that a range takes, and the fetches in flight."""
 
 from __future__ import annotations

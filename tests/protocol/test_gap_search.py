@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions of messages among entries without a message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search finds the first message that is not earlier, with few probes, whatever else the store has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partition of a key: the same in every language, and stable when partitions are added or removed."""
 
 from __future__ import annotations

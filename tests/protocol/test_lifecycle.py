@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of all life-cycle tables: complete, without dead ends, and an error for all other events."""
 
 from __future__ import annotations

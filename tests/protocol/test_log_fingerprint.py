@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which message ids count as old, and which fingerprints are kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the checked-in code is the output of `make proto` for the published files."""
 
 import hashlib

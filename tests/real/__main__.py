@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``python -m tests.real``: run a real TubeMQ until Ctrl-C or SIGTERM.
 
 The release is 1.2.0, or the one whose server jars are in the folder TUBEMQ_SERVER_JARS.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TubeMQ's HTTP administration calls (WebMethodMapper on the master, BrokerAdminServlet on a broker)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RealTubeMQ: ZooKeeper, one master and brokers as processes of this machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A script that kills the servers of a dead parent and removes its folder; one runs beside each cluster.
 
 Each line on standard input is ``+PID`` for a started process or ``-PID`` for one that has ended. The input ends when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration files of ZooKeeper, a master and brokers, with short periods for tests."""
 
 from __future__ import annotations

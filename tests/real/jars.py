@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jars and compiled Java classes, in a cache outside the work tree.
 
 A cache entry is a folder whose name ends with a hash of its input. It is built under another name and then renamed, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Java processes that never outlive the Python process that started them."""
 
 from __future__ import annotations

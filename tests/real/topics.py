@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics of a real cluster: declare them at the master, and check whether they are ready."""
 
 from __future__ import annotations

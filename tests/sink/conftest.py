@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file system that fails on demand, and a count of the requests that a master gets."""
 
 from __future__ import annotations

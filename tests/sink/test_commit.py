@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits and aborts are logged with what the tasks have written."""
 
 from __future__ import annotations

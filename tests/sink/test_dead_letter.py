@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows to dead letters; what the source reads of them has the whole row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sink's options: what each may be, what it is without, and how a bad one is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spellings of checkpoint folders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders on local disks and in other file systems: files are written whole, and errors show no passwords."""
 
 from __future__ import annotations

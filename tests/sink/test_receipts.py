@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receipts, from the rows of tasks to the file of their batch."""
 
 from __future__ import annotations

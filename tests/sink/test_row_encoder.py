@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests of rows: equal for equal rows, on any machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of bodies: packs that the source and InLong's own class read, and fewer bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The index of stored rows matches each row once, in little memory and in linear time."""
 
 from __future__ import annotations

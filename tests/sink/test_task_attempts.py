@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which earlier attempts a task may have: the note of the last commit, and tasks that end after a new run began."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task writer makes messages of rows, and names rows that can never be sent; the plan is checked on the driver."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python's garbage collector runs rarely while a task writes, and as before afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver checks a write before its tasks run, and the plan travels to them."""
 
 from __future__ import annotations

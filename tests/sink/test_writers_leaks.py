@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hundreds of micro-batches leak nothing in one process, because Spark's workers live as long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without Arrow writers in Spark, or in a platform that calls itself Spark, the sink writes row by row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random histories of a streaming query that writes, and what must stand on the servers at the end of each.
 
 A history is made from its seed (`generate`). It is played (`play`) as Spark plays a query: a driver plans each batch,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Play many histories of the sink.
 
 python -m tests.sink_histories --count 200 --seed X [--server embedded|real] [--only N] [--jobs N]

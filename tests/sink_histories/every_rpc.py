@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Histories of one small query that is killed or disconnected at each of its requests in turn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill the process, or cut its connection, at a chosen request to a server."""
 
 from __future__ import annotations

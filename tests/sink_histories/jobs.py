@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The jobs of a query's processes, by the sink's public interface; each job runs in one process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges what is stored on the servers when all batches are committed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays a history in the role of Spark's driver, and causes its events."""
 
 from __future__ import annotations

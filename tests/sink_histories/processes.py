@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes of a query: workers that live on between batches, and one process for each plan and each commit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real TubeMQ that histories share; each has topics and groups of its own."""
 
 from __future__ import annotations

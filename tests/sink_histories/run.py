@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays histories by name, and shrinks those that fail."""
 
 from __future__ import annotations

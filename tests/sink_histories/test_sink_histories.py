@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random histories of the sink, which each test run plays; `python -m tests.sink_histories` plays others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster of a history, whichever server it is, and all that ever stood there."""
 
 from __future__ import annotations

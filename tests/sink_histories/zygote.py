@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process without threads and connections, from which the processes of queries are forked.
 
 Children are asked over a socket. One that is killed is seen by the end of its socket. All end when their maker does.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of `effectivelyOnce` on embedded servers share."""
 
 from __future__ import annotations

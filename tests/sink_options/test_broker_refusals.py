@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers refuse sends in the middle of a task: the sink retries, then reports how many rows are acknowledged."""
 
 from __future__ import annotations

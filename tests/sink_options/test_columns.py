@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns that the sink cannot write, and ways of writing it does not know: refused before a task runs."""
 
 from __future__ import annotations

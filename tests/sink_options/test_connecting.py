@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client's options, where rows are written: that they reach the sink. What each does is in tests/source_options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames in the source's own shape: rows that were read are written as they are."""
 
 from __future__ import annotations

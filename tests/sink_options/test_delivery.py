@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guarantees of the sink in `docs/delivery.md` that no other test proves."""
 
 from __future__ import annotations

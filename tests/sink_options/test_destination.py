@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The destination of rows: `topic`, `key`, `broker_id` and `partition`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark runs the examples of the documentation on messages that the sink has written."""
 
 from __future__ import annotations

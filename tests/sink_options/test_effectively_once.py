@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`effectivelyOnce` and its options: one message for each row, however many attempts a task has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`effectivelyOnce` if the tasks, the checkpoint's spelling or the query's groups change before another attempt."""
 
 from __future__ import annotations

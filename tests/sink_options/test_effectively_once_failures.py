@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`effectivelyOnce` with crashes, closed topics, and partitions that only some processes know."""
 
 from __future__ import annotations

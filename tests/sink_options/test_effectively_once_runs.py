@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`effectivelyOnce` across runs of a query, and if Spark ends all workers between two batches."""
 
 from __future__ import annotations

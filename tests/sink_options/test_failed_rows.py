@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`failedRows` and `deadLetterTopic`, with each kind of row that can never be sent: nothing of it is sent."""
 
 from __future__ import annotations

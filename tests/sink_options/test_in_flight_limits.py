@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of in-flight messages: `tubemq.producer.maxInFlight`, `tubemq.producer.maxInFlightBytes`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content of a message: `value`, `attributes`, `msg_type`, `msg_time`."""
 
 from __future__ import annotations

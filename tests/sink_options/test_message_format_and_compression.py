@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`messageFormat` and `compression`, and the columns of packs: what is written is read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`receipts`: where each row landed, to be believed."""
 
 from __future__ import annotations

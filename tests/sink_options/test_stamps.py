@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`stampRows`: readers can recognize copies."""
 
 from __future__ import annotations

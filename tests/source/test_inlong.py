@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """InLongMsg packs of InLong's DataProxy are decoded."""
 
 from __future__ import annotations

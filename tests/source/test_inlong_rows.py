@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """InLongMsg packs become rows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Input partitions, which travel to executors."""
 
 from __future__ import annotations

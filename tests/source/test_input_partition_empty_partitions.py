@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches with few messages of a shared store: only partitions with messages are read, and no message is missed."""
 
 from __future__ import annotations

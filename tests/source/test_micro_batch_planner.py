@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner between Spark's calls and a simulated cluster."""
 
 from __future__ import annotations

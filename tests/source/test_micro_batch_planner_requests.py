@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of requests that the source makes: they must not grow unnoticed."""
 
 from __future__ import annotations

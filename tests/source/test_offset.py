@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stream offsets in checkpoints: always readable, and always the same text for the same offset."""
 
 from __future__ import annotations

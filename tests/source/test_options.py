@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The source's options: values, defaults, and errors about bad values."""
 
 from __future__ import annotations

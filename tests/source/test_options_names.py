@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Option names that the source does not have: which are refused, and with which error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run of a query knows about single partitions. `test_micro_batch_planner` tests discovery and removal."""
 
 from __future__ import annotations

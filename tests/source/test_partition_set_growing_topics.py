@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic gets partitions while a query reads it: the checkpoint decides once which rows have an offset."""
 
 from __future__ import annotations

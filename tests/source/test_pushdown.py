@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conditions of a batch query that let it read less."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds and log ends become ranges, and ranges become tasks."""
 
 from __future__ import annotations

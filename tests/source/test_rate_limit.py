@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much a micro-batch may read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often an idle query asks the brokers."""
 
 from __future__ import annotations

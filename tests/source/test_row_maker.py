@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire's messages become rows in Arrow batches."""
 
 from __future__ import annotations

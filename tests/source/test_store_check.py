@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which positions of a store are probed, and what the results prove."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream reader in a process of its own, without a cluster."""
 
 from __future__ import annotations

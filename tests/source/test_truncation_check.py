@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker loses messages that a query has read: the check notices it, and finds each partition's first new message.
 
 A query runs without Spark here, as `tests.faults.engine` runs it, on an embedded cluster.

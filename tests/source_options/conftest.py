@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clusters for one test, and the requests to their servers."""
 
 from __future__ import annotations

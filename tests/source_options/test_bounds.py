@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`startingOffsets`, `startingTimestamp`, `endingOffsets`, `endingTimestamp`, `msgTimeZone`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client's options: masters, credentials, TLS, timeouts and connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`failOnDataLoss`: an error or a warning names the exact range of a loss, and only with false the query goes on."""
 
 from __future__ import annotations

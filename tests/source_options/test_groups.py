@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`commitOffsets`, `tubemq.claim.timeoutMs`, and other members of the group."""
 
 from __future__ import annotations

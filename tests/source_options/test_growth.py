@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`metadataIntervalMs`, and partitions that are added while a query runs or is stopped."""
 
 from __future__ import annotations

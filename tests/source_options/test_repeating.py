@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repeated micro-batch brings the same rows with any options, although more messages were sent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that need Spark: triggers, progress reports, tasks, pushed filters."""
 
 from __future__ import annotations

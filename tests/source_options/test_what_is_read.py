@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`subscribe`, `assign`, `filters`, `corruptMessages`, `tubemq.group`."""
 
 from __future__ import annotations

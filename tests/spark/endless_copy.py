@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A query from topics into a topic, in a process of its own that tests kill.
 
 python -m tests.spark.endless_copy '{"source": {…}, "columns": ["value", …], "sink": {…}, "java": "-XX:…"}'

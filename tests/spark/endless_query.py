@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A query in a process of its own that tests kill.
 
 python -m tests.spark.endless_query '{"options": {…}, "output": "folder", "checkpoint": "folder", "java": "-XX:…"}'

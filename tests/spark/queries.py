@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queries in tests: how they are started, watched and stopped, and what their checkpoints hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A batch write whose tasks fail once. It needs a process of its own, because Spark gets task retries at its start.
 
 python -m tests.spark.retried_write '{"sink": {…}, "tasks": 2, "rows": 1000, "gate": "file", "java": "-XX:…"}'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other consumers of a query's group. They say that they are there as long as they are: a test may take longer than the
 servers wait for that.
 """

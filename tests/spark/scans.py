@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans the same data several times in a Spark of its own, and prints each scan's number of rows as JSON.
 
 python -m tests.spark.scans '{"spark": "local[6]", "options": {…}, "folder": "…", "java": "-XX:…"}'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors about bad input: they are raised at once, on the driver, in one sentence that says what to do.
 
 The tests look at the text of the exception that the user's program gets from Spark.

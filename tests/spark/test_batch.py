@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch reads through Spark."""
 
 from __future__ import annotations

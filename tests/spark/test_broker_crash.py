@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server crashes under a query: it goes on, or fails with the exact loss, and reads no message twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A query from TubeMQ into TubeMQ with `effectivelyOnce` whose processes are killed: the output has each message once,
 those of a key in their order, and receipts name their positions."""
 

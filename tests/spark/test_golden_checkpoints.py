@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of old releases: queries go on with exactly the right rows in all later releases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the monitor on running queries."""
 
 from __future__ import annotations

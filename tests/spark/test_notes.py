@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's commit note reaches the plan of the next batch in any worker process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A query is stopped or killed while messages arrive: its output has each message once.
 
 The output is Parquet files; Spark reads only those of committed micro-batches. If a repeated micro-batch read more or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`restore` turns dead letters that the source reads into rows that the sink accepts."""
 
 from __future__ import annotations

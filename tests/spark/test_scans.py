@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queries that scan the same data several times: unions, joins, sequential and simultaneous actions."""
 
 from __future__ import annotations

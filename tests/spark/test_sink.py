@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark writes to TubeMQ; plain requests read the messages back."""
 
 from __future__ import annotations

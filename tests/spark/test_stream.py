@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams through Spark: what they read, where they begin, and where they leave their group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Avro and Protobuf code of docs/howto/values.md runs, in processes that load Spark's jars. For the JSON code see
 tests/documentation/test_pages.py.
 """

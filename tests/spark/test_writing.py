@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sink in Spark: stamps, receipts, retries and dead letters, read back by the source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain connection to an embedded server, without the client."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods of EmbeddedTubeMQ and their errors."""
 
 from __future__ import annotations

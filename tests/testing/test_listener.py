@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports, threads and connections of an embedded cluster."""
 
 from __future__ import annotations

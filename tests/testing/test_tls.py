@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded servers over TLS, tested with Python's own sockets."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines that run queries and writes call by call as Spark does, without Spark."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes as Spark runs them, without Spark: planned on the driver, written by tasks, committed on the driver."""
 
 from __future__ import annotations

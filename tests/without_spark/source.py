@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streaming queries and batch reads as Spark 4.2 and 4.3 run them, call by call, without Spark."""
 
 from __future__ import annotations

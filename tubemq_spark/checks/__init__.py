@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of an installation: versions, connections, topics, groups, holders and clocks.
 
 `tubemq_spark.check(spark, options)` runs them on the driver and in tasks, the command `tubemq-spark doctor` without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check `clock`: this machine's clock compared with the master's and with other machines'.
 
 The protocol has no request for the time. The visit token that a master gives is the master's time (ms) when it made

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks `master`, `credentials`, `topic`, `group`: what the masters know and allow.
 
 The checks join the group for a moment, as each reader does: an idle group keeps its positions, and members of an active

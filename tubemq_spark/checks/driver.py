@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All checks that need no Spark, in order: options, versions, interpreters, masters, cluster, brokers, holders."""
 
 from __future__ import annotations

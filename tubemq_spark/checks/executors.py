@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of tasks: what runs there (`report_of_task`), and what the driver makes of it (`judge_reports`).
 
 The driver ships the source of `worker_probe` with plain values only, because executors may not have this package.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check `holders`: who holds the partitions of a group now.
 
 A fetch from a client that holds nothing changes nothing: the broker refuses it with 411 if nobody holds the partition,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check `interpreter`: the Python that Spark starts for workers, without Spark.
 
 Workers use PYSPARK_PYTHON, else `python3` on the PATH. Spark looks for data sources with PYSPARK_DRIVER_PYTHON if that

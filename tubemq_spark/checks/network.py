@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks `connection`, `tls`, `framing`: can this process reach a server, trust it, and speak with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check `options`: names and values of the source's and the sink's options. Each bad one is a result of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as a table in plain text, for notebooks and logs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks `python`, `pyspark`, `protobuf`, `pyarrow`, `tubemq-spark`, `pairs`: versions of an interpreter, and versions
 that are known not to work together.
 

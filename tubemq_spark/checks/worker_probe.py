@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Python process has installed: run as a program in another interpreter, or by its source in a task.
 
 It must work where this package is missing or old, so it imports nothing but the standard library at the top.

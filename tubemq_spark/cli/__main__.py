@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tubemq_spark.cli`: the same as `tubemq-spark`."""
 
 from __future__ import annotations

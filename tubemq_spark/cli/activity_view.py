@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an embedded TubeMQ does, shown live on a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of TubeMQ's HTTP administration API at the master and at brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The application: all commands, with their help, as typer sees them."""
 
 from __future__ import annotations

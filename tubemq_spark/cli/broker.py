@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark broker`: run an embedded TubeMQ until it is stopped."""
 
 from __future__ import annotations

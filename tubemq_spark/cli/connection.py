@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection of a command: client settings and HTTP API, from the command line, the environment and the profile.
 
 The command line wins over the environment, and that over the profile.

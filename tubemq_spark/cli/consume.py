@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark consume`: print the messages of a topic."""
 
 from __future__ import annotations

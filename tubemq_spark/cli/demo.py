@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark demo`: stream sensor readings from an embedded TubeMQ through Spark and show them."""
 
 from __future__ import annotations

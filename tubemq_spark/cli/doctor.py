@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark doctor`: check the installation and the cluster, with a remedy for each problem."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark find`: look for messages by id, attribute or text within a range of time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves an idle group: claims its partitions, shows what would change, and moves it while it holds them.
 
 Nobody else can read in the group, or move it, between the look at its positions and the change.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions of a consumer group as the brokers' HTTP APIs report them. Asking changes nothing.
 
 wire: BrokerAdminServlet. `admin_query_offset` lists the groups that have a record; release 2.1 and later list a new one

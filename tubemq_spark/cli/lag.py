@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark lag`: how far a group is behind, once or live."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of this machine that need no cluster: Java, and whether Spark's look-up finds the data source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The entry point of `tubemq-spark`: run one command. Exit statuses:
 
 0 success, 1 the work failed, 2 wrong usage, 130 Ctrl-C.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as the commands show them: decoded, as JSON, and in a format of the user's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark offsets`: show and change the positions of a group."""
 
 from __future__ import annotations

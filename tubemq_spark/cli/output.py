@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of the commands: tables and progress bars on a terminal; plain columns, or JSON lines, elsewhere."""
 
 from __future__ import annotations

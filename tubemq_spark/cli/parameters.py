@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that many commands share, and the decorator that adds the options of the connection to a command."""
 
 from __future__ import annotations

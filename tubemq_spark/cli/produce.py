@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark produce`: send messages from the standard input or from files."""
 
 from __future__ import annotations

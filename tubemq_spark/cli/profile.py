@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profile: a TOML file with the master, credentials and TLS settings for all commands.
 
 Keys are the names of the connection's options without `tubemq.`; a table `[tls]` holds `tubemq.tls.…`, and so on. The

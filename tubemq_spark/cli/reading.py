@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a topic without Spark, in a group of its own, so that no group of the user moves.
 
 The group's name is new for each command. Its positions have no meaning; brokers since release 2.1 drop them when they

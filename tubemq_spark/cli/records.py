@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records that `produce` sends: lines, files, and JSON lines as `consume` prints them."""
 
 from __future__ import annotations

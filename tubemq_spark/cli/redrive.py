@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark redrive`: write dead letters to the topics that they were meant for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requirements of commands that pip or the system must install; an error says how to install a missing one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Spark part of the demo: a local session, and a streaming query that collects its rows."""
 
 from __future__ import annotations

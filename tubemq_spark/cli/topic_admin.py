@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics through the master's HTTP API: list, create and delete.
 
 A change is configuration at first. `admin_reload_broker_configure` sends it to the brokers, which apply it within

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tubemq-spark topics`: list, describe, create and delete topics."""
 
 from __future__ import annotations

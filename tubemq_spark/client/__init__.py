@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TubeMQ's servers over the network: connections, metadata, claims, reading, producing. No Spark in this package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clock that the client waits by. Tests pass another one, so that they need not wait."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counters of this process for monitoring. The driver's source process reports them with each micro-batch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats: daemon threads that renew sessions and claims, so that masters and brokers do not expire them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The caches that a process keeps across tasks: what empties them after a fork, and at the end of a test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retries: how long to wait between attempts, when to stop, and warnings about outages.
 
 Warnings are few for each outage, however many tasks and threads retry meanwhile: the first comes when it has lasted

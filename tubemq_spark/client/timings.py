@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timeouts, pauses and settling times of client, source and sink that are not options.
 
 `ClientSettings.timings` carries them to every part of the client, the source and the sink. Tests replace single values

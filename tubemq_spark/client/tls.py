@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS settings: the files that TLS needs, checked and loaded. `net.open_socket` uses them for connections."""
 
 from __future__ import annotations

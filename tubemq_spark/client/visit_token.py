@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Visit tokens: a broker's authorization check, where the master is configured with `startVisitTokenCheck`.
 
 The master makes a new token every few minutes and sends it with its replies. A broker accepts the last six, so a token

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitoring of streaming queries, classic and Connect: docs/howto/monitoring.md.
 
     metrics = PrometheusMetrics()

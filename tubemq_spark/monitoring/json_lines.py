@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports as JSON, one object a line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The listener that hears of each micro-batch and passes reports on to publishers."""
 
 from __future__ import annotations

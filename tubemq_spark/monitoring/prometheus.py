@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports as Prometheus metrics. Needs the extra `metrics` (prometheus-client)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a monitor reports: plain values, made from the events of Spark's `StreamingQueryListener`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Authentication: the signed credentials in requests to masters and brokers.
 
 Wire: SimpleClientAuthenticateHandler, SimpleCertificateMasterHandler.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Circuit breaker for brokers and partitions: when records avoid one that failed, and when it is tried again.
 
 A broker or partition that failed gets nothing during a backoff, which doubles with each failure. After the backoff it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client ids that name claims, and fencing: which of two claims on a partition wins.
 
 A broker lets one client of a group own a partition, and refuses all others with 410. It knows no epochs: an unregister

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Protocol constants under TubeMQ's own names (wire: RpcConstants, TBaseConstants, PbEnDecoder)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data loss in a partition: its error, the range that is left to read, and messages that replaced lost ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes the RPC envelope, the body of a frame.
 
     request:          RpcConnHeader, RequestHeader, RequestBody

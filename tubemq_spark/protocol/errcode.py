@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error codes: the numbers in TubeMQ's replies and the client's reaction to each (wire: TErrCodeConstants)."""
 
 from __future__ import annotations

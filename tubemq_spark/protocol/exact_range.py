@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads exactly the messages of one partition in [start, end), the same ones at every retry.
 
 The broker makes this hard. A fetch names no position, messages carry none, and the broker keeps the read cursor. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetched batches of a range, and deduplication: which of their messages were delivered before.
 
 After an interruption the range is read again from its start. `DeliveredLog` remembers the last message of each

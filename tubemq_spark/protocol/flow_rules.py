@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flow control: the rate limits that a cluster sets for its consumers, and how a client applies them.
 
 A cluster has a default rule, and groups may have their own rule. Each rule is a JSON list of records (wire:

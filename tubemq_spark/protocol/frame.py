@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes frames, the outermost layer of the wire (framing, serial number).
 
     standard: token(4) serialNo(4) listSize(4) { n(4) bytes(n) } x listSize

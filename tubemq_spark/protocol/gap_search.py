@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the positions of messages among index entries that hold no message.
 
 If one partition owns a store, every entry is a message of it, and positions follow by counting. The exceptions are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Binary search over the index: finds the first message of a partition that is not earlier than a moment.
 
 TubeMQ cannot look up offsets by time. The only time that a message has is its attribute `$msgTime$`, which a client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hash of keys: the partitioner gives the same key the same partition in every run and every language.
 
     slot       CRC-32 (of zlib) of the key's bytes, modulo 4096

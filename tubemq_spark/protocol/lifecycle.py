@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State machines as tables: group membership at the master, and records to send.
 
 Also what a failed send means: retry, unknown outcome, or refusal.

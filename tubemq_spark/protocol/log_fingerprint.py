@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fingerprints of a log: message ids at single positions, which show whether a broker's store was truncated.
 
 A broker that crashes loses the messages that it had not flushed, and then stores other messages at the same positions.

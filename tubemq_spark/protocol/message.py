@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes the payload of a message: body, attributes, flag and check sum.
 
     payload = body                                      flag 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata of the cluster: brokers, topics and partitions, and their text forms on the wire.
 
     broker                      brokerId:host:port            a blank port means 8123 (wire: BrokerInfo)

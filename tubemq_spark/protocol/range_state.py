@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of an `ExactRange`: commands in flight, the broker's read cursor, empty entries, and proofs to come."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The RPC protocol of one connection: assigns serial numbers to requests and matches replies to them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stamps: attributes of a message that identify its row and its query, for idempotent writes.
 
     spark_id=<query or write>,spark_batch=<n>,spark_partition=<n>,spark_row=<n>[,spark_digest=<16 hex digits>]

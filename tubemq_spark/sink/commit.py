@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commits and aborts batches on the driver, from the messages of the tasks.
 
 Spark calls this in a process of its own, with a writer made anew. All rows are stored by then.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handles rows that can never be sent, as option `failedRows` says: fail the task, drop them, or send dead letters.
 
 Dead letters go to a topic of their own. The body of a dead letter is the row's value. Its attributes have the rest:

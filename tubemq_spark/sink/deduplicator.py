@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Effectively-once delivery: a task that is attempted again sends only the rows that are not stored yet.
 
 Each message carries a stamp, which names its row, and a digest of the row's content. A task proceeds in four steps:

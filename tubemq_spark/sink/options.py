@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of the sink, in one table, and the plain values that result from them."""
 
 from __future__ import annotations

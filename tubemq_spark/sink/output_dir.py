@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and writes files in a folder on a local disk, in an object store, or in HDFS.
 
 Python workers have no JVM, so the file systems are Arrow's, and those of fsspec if it is installed.

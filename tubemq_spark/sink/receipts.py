@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes receipts: one Parquet file for each batch says where each of its rows is stored.
 
 A task packs its receipts while rows are acknowledged. Spark carries them to the driver in the task's commit message,

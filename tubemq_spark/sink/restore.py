@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decodes dead letters to rows again, with functions of Spark SQL only: `tubemq_spark.restore`."""
 
 from __future__ import annotations

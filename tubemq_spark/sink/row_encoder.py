@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes a row's cells as the parts of a message (the serializer); names the column of a row that cannot be sent.
 
 The body is the row's value, which can become a pack of InLong, or be compressed, or both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the columns of a DataFrame that is written, and converts their cells to plain values.
 
 A frame with a column `offset` or `message_id` has the source's own schema: somebody copies what was read. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An index of the rows that earlier attempts of a batch have stored, in bounded memory (a temporary SQLite database).
 
 `StoredRows` has the rows of all tasks. `StoredRowsOfTask` has those of one task, and returns each stored row once.

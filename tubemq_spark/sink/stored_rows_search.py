@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the bookmarks of a query, and searches a topic for the rows of a batch that earlier attempts have stored.
 
 A bookmark is a position. All messages of a batch are stored behind its bookmark, and those of the query's earlier

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells which attempt of a task runs here, and whether earlier ones may exist, which have stored some of its rows.
 
 Most tasks have no earlier attempt and search for nothing: a batch is attempted in one run only, unless it is the first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the rows of one task: encodes each row, and hands the ones that are not stored yet to the producer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans a write on the driver: checks all that can be checked before a task runs, and collects what tasks need."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's writers: `df.write.format("tubemq").mode("append")` and `df.writeStream.format("tubemq")`, append mode.
 
 Spark makes a stream writer anew for each micro-batch, in more than one process, so a writer holds only its plan. Rows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch reader and planner: `spark.read.format("tubemq")`."""
 
 from __future__ import annotations

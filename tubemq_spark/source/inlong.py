@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoder of InLongMsg packs. InLong's DataProxy packs many of its messages into one TubeMQ message.
 
 A pack begins and ends with the same two bytes, 0x0F and its version. Numbers are big-endian.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's input partitions: how the driver divides ranges among tasks, and how an executor reads those of one task."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-batch planner: the driver's side of a streaming query, between Spark's calls and the cluster.
 
 The driver is a member of the consumer group at the master and holds the group's partitions at the brokers

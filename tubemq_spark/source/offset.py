@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stream offset: what Spark stores in the checkpoint of a streaming query.
 
     {"v": 1, "query": "id", "offsets": {"topic": {"brokerId:partitionId": position}},

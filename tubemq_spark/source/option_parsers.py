@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parsers of the source's option values. For an unusable text, they raise `ValueError` in words for the user."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition discovery: which partitions a streaming query reads, and what this run of it knows about each of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filter pushdown: uses the conditions of a batch query to read less.
 
 All rows of a partition have the same topic, broker and number. So conditions on these choose partitions, and Spark

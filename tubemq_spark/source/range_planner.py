@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Range planner: resolves the user's starting and ending offsets to positions, and divides ranges among tasks.
 
 All positions are bytes of the index, 28 a message; ranges are half-open.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rate limit of micro-batches: options `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger` and
 `maxTriggerDelay`, and the end of a run with trigger AvailableNow. Poll interval: how often the driver asks the brokers
 for the log ends.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row maker: turns messages into rows, as Arrow record batches."""
 
 from __future__ import annotations

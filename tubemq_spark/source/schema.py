@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schema of the source, for Spark and for Arrow."""
 
 from __future__ import annotations

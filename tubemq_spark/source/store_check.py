@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides which positions of a store to probe for log truncation, and what the results prove. No I/O.
 
 `protocol.log_fingerprint` explains what a fingerprint proves. All positions are bytes of the index.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stream reader: `spark.readStream.format("tubemq")`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Truncation check: do the stores still have what the query has read, and if not, where does reading go on?
 
 A broker that crashes loses the tail of its stores and uses the positions again. Before the next batch reads on, the

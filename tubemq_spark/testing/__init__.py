@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An embedded TubeMQ for tests: a master and brokers in this process that speak the wire protocol of real servers."""
 
 from tubemq_spark.testing.cluster import EmbeddedTubeMQ

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the servers of an embedded cluster have done: connections, calls and messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Administration of the embedded cluster: topics, consumer groups and flow rules, as the masters' admin API changes
 them on a real one."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Authentication: the servers' checks of credentials and visit tokens.
 
 TubeMQ's own handlers check that credentials are present and recent; they compare no password.

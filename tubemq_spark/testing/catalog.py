@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration of the cluster: brokers, the topics on each of them, and rules for consumer groups.
 
 Masters serve it to clients, brokers follow it, and `Administration` changes it as the admin API does.

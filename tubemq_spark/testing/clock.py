@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers' time in an embedded cluster, which a test can advance: `EmbeddedTubeMQ.clock`.
 
 The client has a clock of its own, `tubemq_spark.client.clock.Clock` in `ClientSettings.clock`, for its timeouts and

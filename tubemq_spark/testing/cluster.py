@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EmbeddedTubeMQ: a master and brokers in this process, for tests and for a first try."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server settings, named as in `master.ini` and `broker.ini` but in snake case, with times in seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deploys topics on the brokers of an embedded cluster. All functions run on the servers' thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dispatch of requests to the handlers of their methods, and the answers to requests without a handler.
 
 wire: NettyRpcServer, NettyRequestContext, PbEnDecoder.

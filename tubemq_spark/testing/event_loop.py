@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread of an embedded cluster: its event loop, and timers that run on the cluster's clock."""
 
 from __future__ import annotations

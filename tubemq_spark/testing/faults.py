@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fault injection: rules that select calls and change what happens to them.
 
 Each rule is one `Fault`. It counts the calls it applied to, so a test can assert that its fault happened.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Java's handling of strings, numbers and hash tables, where a server's answers show it."""
 
 from __future__ import annotations

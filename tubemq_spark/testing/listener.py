@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TCP listeners: bytes to frames, frames to a service, and back, on one thread for a whole cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A TCP port on loopback: binding, accepting, and keeping the port while its server is down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error codes of reply messages: a handler raises `DeclinedError`, and the reply carries its code and text."""
 
 from __future__ import annotations

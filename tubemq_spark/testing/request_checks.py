@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validation of the parameters of requests (wire: PBParameterUtils).
 
 Each function returns the cleaned value, or raises `DeclinedError` with the server's own text.

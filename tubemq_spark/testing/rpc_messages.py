@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The request and reply message of each RPC method (wire: PbEnDecoder)."""
 
 from __future__ import annotations

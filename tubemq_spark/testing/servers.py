@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers of a cluster: how they are connected, started, stopped and crashed."""
 
 from __future__ import annotations

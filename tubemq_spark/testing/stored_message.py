@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`StoredMessage`: a message of a topic, as `EmbeddedTubeMQ` shows it to a test."""
 
 from __future__ import annotations

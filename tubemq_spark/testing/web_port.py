@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP ports of the servers: requests of the administration API, answered with JSON.
 
 wire: WebMethodMapper and WebApiServlet on a master, BrokerAdminServlet on a broker. Refusals come with status 200.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster's metadata: what newer lists of a master change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lists of a master: when they are complete, and that impossible ones are refused before they fill the memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests of a consumer session and its replies. For masters that fail see test_master_client."""
 
 from __future__ import annotations

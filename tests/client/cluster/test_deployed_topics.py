@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics and partitions whose brokers are down: a producer waits for them, and reports only unknown ones."""
 
 from __future__ import annotations

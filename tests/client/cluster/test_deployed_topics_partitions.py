@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All partitions of a topic, as the master lists them for producers and for consumers."""
 
 from __future__ import annotations

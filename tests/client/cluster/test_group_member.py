@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The new addresses of brokers that have moved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failover and retries: masters that fail, stand by, forget their clients, or send replies slowly."""
 
 from __future__ import annotations

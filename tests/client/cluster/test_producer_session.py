@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests of a producer session, and what it does with the replies."""
 
 from __future__ import annotations

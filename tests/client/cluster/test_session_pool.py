@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer sessions of a process: shared by producers, and closed when unused."""
 
 from __future__ import annotations

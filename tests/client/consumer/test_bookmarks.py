@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bookmarks at brokers that fail."""
 
 from __future__ import annotations

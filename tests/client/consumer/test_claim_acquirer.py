@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks, planners and drivers that want the same partition: siblings take turns, and predecessors are fenced."""
 
 from __future__ import annotations

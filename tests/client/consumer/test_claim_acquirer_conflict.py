@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which holder of a partition is fenced, which is waited for, and for how long."""
 
 from __future__ import annotations

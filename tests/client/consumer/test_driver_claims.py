@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver's claims at a broker that fails at chosen moments."""
 
 from __future__ import annotations

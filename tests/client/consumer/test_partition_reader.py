@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A partition reader and a fake broker, with faults at chosen moments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers at brokers that send byte by byte, or texts that forge lines of logs."""
 
 from __future__ import annotations

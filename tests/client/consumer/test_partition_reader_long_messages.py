@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that a broker does not return while they are in its memory, because they are too long to be read there."""
 
 from __future__ import annotations

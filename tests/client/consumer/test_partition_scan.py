@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans of partitions whose beginning retention removes. A real server takes minutes to expire messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Probes: what they find, also at a broker that fails, and that the group's position does not change."""
 
 from __future__ import annotations

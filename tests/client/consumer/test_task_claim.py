@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the claim of a task: it comes with the first seek, and the reader looks for a broker that has moved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time searches at a broker that fails at chosen moments, and the group's position afterwards."""
 
 from __future__ import annotations

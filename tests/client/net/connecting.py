@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections to scripted peers, for the tests of this folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that reads from peers and prints how much memory that took.
 
 usage: python -m tests.client.net.memory_of_reading, with a line `master PORT` or `broker PORT` on standard input for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connecting in the background: one attempt to each broker, shared by all producers that wait for it."""
 
 from __future__ import annotations

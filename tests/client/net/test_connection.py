@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection, against scripted peers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The framing of a server, found out by probes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The longest frames that a peer may send: a process reads one with less than 200 MB of memory, or refuses it."""
 
 from __future__ import annotations

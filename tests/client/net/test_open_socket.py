@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening sockets: hosts that refuse, are silent, or share a name."""
 
 from __future__ import annotations

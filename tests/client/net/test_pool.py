@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection pool: which connections are reused, and which are closed."""
 
 from __future__ import annotations

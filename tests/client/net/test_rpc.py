@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of requests to many servers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failed sends: one warning soon, then one a minute, however many tasks there are; and the delivery timeout."""
 
 from __future__ import annotations

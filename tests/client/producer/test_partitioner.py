@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partition the partitioner chooses, given the cluster, its failures, and the connections."""
 
 from __future__ import annotations

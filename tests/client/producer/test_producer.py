@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The producer against brokers that fail: no record is lost, and only stored records count as acknowledged."""
 
 from __future__ import annotations

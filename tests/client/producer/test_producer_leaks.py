@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker process runs many tasks, each with a producer: none may leave threads, files or connections behind."""
 
 from __future__ import annotations

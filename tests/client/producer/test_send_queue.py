@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order and the place of records with a key or an explicit partition, also when brokers fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics and explicit partitions that a producer does not know: only those that do not exist are errors."""
 
 from __future__ import annotations

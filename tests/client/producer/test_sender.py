@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How records flow to brokers that are slow, full, unreachable, added or removed: spread, retries and memory; and the
 channel to one broker: how much it accepts, and when it gives a slow or silent broker up.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unresolved sends: with a look-up, each record with unknown outcome is looked up first, and is stored once."""
 
 from __future__ import annotations

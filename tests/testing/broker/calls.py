@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker with a clock that the test controls, and encoded calls to it."""
 
 from __future__ import annotations

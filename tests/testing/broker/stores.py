@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores without a broker, and functions that fill and read them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's answers to all requests: codes, texts and fields."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariants for every reader of a store under random changes."""
 
 from __future__ import annotations

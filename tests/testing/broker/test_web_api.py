@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The brokers' HTTP API: the embedded broker answers as a real one."""
 
 from __future__ import annotations

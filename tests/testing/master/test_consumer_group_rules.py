@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A master's checks of a group's members: equal settings, valid requests, and authorisation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebalances by the master, as its consumers see them."""
 
 from __future__ import annotations

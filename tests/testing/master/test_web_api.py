@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The masters' HTTP API: the embedded master answers as a real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metadata cache of a session: the brokers and topics that the masters listed.
 
 The lists of a master are short for a while after a failover, because its brokers register with it one by one. So the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group at the master: the messages that register it, list partitions and keep it alive."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unknown topics and partitions, as opposed to those whose brokers are down: a producer waits only for the latter.
 
 A master tells producers only about partitions that accept messages now: a topic whose brokers are down looks like a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short-lived members of a consumer group, because a master answers only members: tasks get visit tokens and the new
 addresses of brokers from it (a metadata refresh).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests to the masters: failover, retry, and whether a master still knows the client; and `MasterSession`, the
 common part of consumer and producer sessions.
 

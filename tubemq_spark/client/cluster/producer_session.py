@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A producer at the master: the messages that register it, list the partitions it may send to, and keep it alive."""
 
 from __future__ import annotations

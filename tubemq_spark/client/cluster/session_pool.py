@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the producers of this process share: sessions, connection attempts, and the failures of brokers (broker health).
 
 Tasks come and go. The metadata of the cluster stays, and is kept fresh.

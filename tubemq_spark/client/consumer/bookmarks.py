@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bookmarks: the positions behind which the messages of a sink's batch are stored (the read side of effectively once).
 
 A batch that Spark repeats must find what its earlier attempts have stored, without reading whole topics. So each query

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests of a consumer group to brokers: register (claim and seek), fetch, commit, heartbeat."""
 
 from __future__ import annotations

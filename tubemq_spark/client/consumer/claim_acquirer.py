@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claim acquisition: the one way in which the client gets a partition of a consumer group from its broker.
 
 `send_claims` sends one attempt for many partitions. A broker's reply 410 names the client that holds a partition.

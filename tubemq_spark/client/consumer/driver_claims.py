@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims of a query's driver: the group's partitions that the driver holds between micro-batches.
 
 A held partition keeps other clients out, and one cheap request, a roll-back, returns the store's end. For a batch the

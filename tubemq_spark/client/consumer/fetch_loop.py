@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fetch loop of a reader: it keeps fetches in flight, obeys the rate limits, and retries after broken connections.
 
 `protocol.exact_range.ExactRange` decides what to send and what the replies mean. This module sends and receives.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rate limit and back-pressure of one reader: when it may fetch next, by the master's rules and the broker's replies.
 
 It counts as the Java client does (wire: PartitionExt): a data limit is chosen for a minute at a time, by the lag that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data loss policy: fail the query, or log a warning and continue, as option `failOnDataLoss` says."""
 
 from __future__ import annotations

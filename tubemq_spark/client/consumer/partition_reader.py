@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The partition consumer of a task: it reads an exact range of offsets and leaves the group where it found it.
 
 A message passes `FetchLoop` (requests in flight) and `PartitionReader` (exactness, data loss). All requests run under a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans a partition for the messages that an earlier attempt of a sink's batch has stored.
 
 All scans of a query read in a few groups, so that brokers do not keep one record for each scan. Scans of the same

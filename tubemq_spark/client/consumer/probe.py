@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Probes: reads or counts the first messages at single positions of partitions that the driver holds.
 
 A probe is a seek (a register at the position), one fetch or a few, and a seek back to the group's position. All of them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one reader reads, and what its planner knew: values that travel to executors."""
 
 from __future__ import annotations

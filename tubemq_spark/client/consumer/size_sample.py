@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes of the messages from a position on, sampled with one fetch. The driver limits micro-batches by bytes with them.
 
 The index has one entry of 28 bytes for a message of any size, and no request tells where a byte of the data file is. A

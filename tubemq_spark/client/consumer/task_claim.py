@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The claim of a task on the partition that it reads: acquire, prove, keep alive, release.
 
 A release does not cancel a running fetch, which then moves the next owner's cursor (see `claim_acquirer`). So a task

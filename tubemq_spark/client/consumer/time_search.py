@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds positions by time in partitions that the driver holds (offsets for times, as Kafka clients call it).
 
 `protocol.index_search` explains what such a position means and decides where to probe next. Here the probes are sent,

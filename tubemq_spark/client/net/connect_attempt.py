@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connecting in the background, so that messages for other brokers do not wait for a broker that is down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One TCP connection to a master or broker: pipelined requests, replies, request timeouts. `connect` finds out which
 framing a server speaks.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a TCP connection: name resolution, connect timeout, TLS handshake. TLS sockets do not block, and TLS errors
 say what users can do about them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection pool: each connection belongs to one borrower at a time, and is reused until it was idle for long."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of requests to many servers: requests to one server share a connection and are sent in one write.
 
 If a broker refuses the visit token of a request, the requests to it are sent again with a newer token.

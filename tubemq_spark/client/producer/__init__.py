@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sending: queues of records, the partitioner, connections to brokers, retries, and sends whose outcome is unknown."""

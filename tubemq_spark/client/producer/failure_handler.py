@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failed sends: what a failure means for record, broker and partition, and when retries end (delivery timeout)."""
 
 from __future__ import annotations

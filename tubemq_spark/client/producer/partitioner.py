@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitioner: the partition that each record is sent to.
 
 Records without a key go to the partitions of their topic in turn (round robin). They avoid brokers whose circuit

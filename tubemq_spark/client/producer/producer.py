@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producer: sends records to TubeMQ and returns when all of them are stored (batching, retries, delivery guarantees).
 
 Sends are pipelined over one connection to each broker. A record whose send fails is sent again, to another partition if

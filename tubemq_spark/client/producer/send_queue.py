@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues of records that wait to be sent: batching, back-pressure, and the order of records with one key.
 
 A record without key and explicit partition may go to any partition of its topic. Others wait in an `OrderedQueue`:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics and partitions that records are sent to: whether they exist, and their encoded targets with authorisation."""
 
 from __future__ import annotations

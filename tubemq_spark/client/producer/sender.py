@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sender of one producer: connections to brokers, and the sends in flight on them (pipelining, acks, timeouts).
 
 A `BrokerChannel` sends over one connection and returns the outcome of each send. The `Sender` opens the connections in

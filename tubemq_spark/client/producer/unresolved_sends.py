@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unresolved sends: records that were sent and not acknowledged are looked up before they are sent again."""
 
 from __future__ import annotations

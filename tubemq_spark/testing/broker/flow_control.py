@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rate limit of reads: the data limits of the default flow rule, and how far into a store a claim may read.
 
 Clients apply the other types of rules, and all rules of groups. wire: ConsumerNodeInfo.

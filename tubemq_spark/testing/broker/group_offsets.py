@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets of the consumer groups on a broker: confirmed positions (commits), what is in flight beyond them, and what
 remains of both after a crash.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message ids as a broker creates them (wire: IdWorker): nanoseconds of its monotonic clock, shifted left by 22 bits in
 a signed 64-bit number, without the sign. So ids rise for 36.6 minutes and then fall for as long.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker: claims, group offsets, stores, and one method for each request (wire: BrokerServiceServer).
 
 Releases 1.2 and 2.5 behave alike here unless a method's docstring tells the difference.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store: the log and index that all partitions of one store of a topic share on a broker.
 
     min ........... committed ... file end ........ max

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics and stores of one broker: look-ups by the names and numbers in requests, with the broker's error texts."""
 
 from __future__ import annotations

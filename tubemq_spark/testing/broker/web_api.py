@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker's HTTP API: the positions of groups, and the clients that hold partitions (wire: BrokerAdminServlet)."""
 
 from __future__ import annotations

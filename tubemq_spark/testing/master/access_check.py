@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Access checks of every call to a master: the caller's credentials first, then the master's own role."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partition assignment by the master: shares of a group's members, and the orders of a rebalance. It has no clock and
 no messages.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumers with client-side balance: V2 register and heartbeat, and partition metadata. The clients assign partitions
 themselves.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One consumer group of a master: its members, and the settings that all members must share.
 
 wire: ConsumeGroupInfo, ConsumerInfo.

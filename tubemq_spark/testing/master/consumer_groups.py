@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All consumer groups of a master, the liveness of their members, and the partitions that each member last reported.
 
 wire: ConsumerInfoHolder, HeartbeatManager, TMaster.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Liveness of clients by the time of their last heartbeat (wire: HeartbeatManager)."""
 
 from __future__ import annotations

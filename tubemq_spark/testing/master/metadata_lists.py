@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cluster metadata: the lists of brokers and topics that a master returns, with the texts and ids of its replies.
 
 wire: DefBrokerRunManager, BrokerTopicInfoView, TMaster.

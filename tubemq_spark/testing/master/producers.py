@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producers at a master: register, heartbeat, close (wire: TMaster, ProducerInfoHolder)."""
 
 from __future__ import annotations

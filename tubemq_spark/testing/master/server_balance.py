@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumers with server-side balance: register, heartbeat and rebalance. The master assigns the partitions.
 
 wire: TMaster, DefaultLoadBalancer, ConsumerEventManager.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A master without its sockets: its clients, its metadata lists, and the rebalances of consumer groups.
 
 It has no thread: its owner calls `tick` regularly.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text forms that only a master writes or reads; `protocol.metadata` has those that a client reads or writes.
 
 held partitions (V2)        topic#brokerId:partitionId,…

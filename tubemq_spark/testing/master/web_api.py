@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A master's HTTP API: topics and the state of brokers (wire: WebAdminTopicDeployHandler, WebBrokerConfHandler).
 
 A change of a topic is stored as configuration first. `admin_reload_broker_configure` applies it to the brokers, which
