@@ -51,6 +51,7 @@ def passed(done: subprocess.CompletedProcess[str]) -> int:
     return int(found[1])
 
 
+@pytest.mark.thorough  # tests/documentation runs the whole page, with fixtures of its own
 def test_the_first_example_of_the_testing_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fixture `spark` that the page shows."""
     conftest, example = [block.code for block in blocks("docs/howto/testing.md")][:2]

@@ -47,8 +47,7 @@ def test_histories_that_failed_once(history: History) -> None:
 @pytest.mark.parametrize(
     ("server", "numbers"),
     [
-        ("embedded", range(1)),
-        pytest.param("embedded", range(1, 3), marks=THOROUGH),
+        pytest.param("embedded", range(3), marks=THOROUGH),
         pytest.param("real", range(1), marks=[pytest.mark.real, THOROUGH]),
     ],
     ids=str,

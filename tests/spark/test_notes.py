@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
@@ -40,6 +41,7 @@ def that_tells(said: str) -> type[TubeMQDataSource]:
     return Telling
 
 
+@pytest.mark.thorough
 def test_plan_of_a_batch_knows_the_last_commit(spark: SparkSession, tmp_path: Path) -> None:
     said, source = tmp_path / "said", tmp_path / "in"
     source.mkdir()

@@ -21,7 +21,8 @@ END = ROWS * 28  # of the store
 
 
 @pytest.mark.usefixtures("spark")  # it skips the test if Java is missing
-@pytest.mark.parametrize("master", ["local[6]", pytest.param("local-cluster[2,2,1024]", marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # in `make test`: tests/client/consumer/test_claim_acquirer.py, without Spark
+@pytest.mark.parametrize("master", ["local[6]", "local-cluster[2,2,1024]"])
 def test_every_scan_gives_all_rows(master: str, tmp_path: Path) -> None:
     with EmbeddedTubeMQ(topics={"demo": 3}) as tubemq:
         for number in range(ROWS):

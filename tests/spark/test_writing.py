@@ -149,7 +149,7 @@ SHAPES = """
 """
 
 
-@pytest.mark.parametrize("once", [False, True], ids=["plain", "once"])
+@pytest.mark.parametrize("once", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["plain", "once"])
 def test_rows_and_arrow_give_the_same_messages(
     source: Source, queries: Queries, by_rows: str, tmp_path: Path, once: bool
 ) -> None:
@@ -228,11 +228,8 @@ def name_of(row: Row) -> str:
     return " ".join(bytes(row.value).decode().split(" ")[:2])
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    ["embedded", pytest.param("real", marks=[pytest.mark.real, pytest.mark.thorough])],
-    indirect=True,
-)
+@pytest.mark.thorough  # in `make test`: the example of the documentation, in tests/sink_options
+@pytest.mark.parametrize("cluster", ["embedded", pytest.param("real", marks=pytest.mark.real)], indirect=True)
 def test_reader_drops_copies_of_stamped_rows(source: Source, queries: Queries, tmp_path: Path) -> None:
     """Copies of a retried task and of a repeated batch are dropped. The rows of a key keep their order."""
     cluster = source.cluster
