@@ -4,24 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.checks.planted import Ground
-from tubemq_spark.client import forget_servers
+from tests.checks.planted import Ground, open_ground
 
 
 @pytest.fixture
 def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
-    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
-    with ExitStack() as stack:
-        yield Ground(
-            tmp_path,
-            monkeypatch,
-            stack,
-            lambda: request.getfixturevalue("authority"),  # only tests of TLS need openssl
-            lambda: request.getfixturevalue("other_authority"),
-        )
-    forget_servers()
+    with open_ground(request, tmp_path, monkeypatch) as opened:
+        yield opened

@@ -12,8 +12,8 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import google.protobuf
 import pytest
 
 from tests.certificates import Authority, Certificate, tls_files
+from tubemq_spark.client import forget_servers
 from tubemq_spark.client.consumer.broker_requests import GroupRequests
 from tubemq_spark.client.net.rpc import send_requests
 from tubemq_spark.client.settings import ClientSettings
@@ -61,6 +62,24 @@ class Ground:
         program.write_text(f'#!/bin/sh\nPYTHONPATH="{self.folder}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
         program.chmod(0o755)
         self.monkeypatch.setenv("PYSPARK_PYTHON", str(program))
+
+
+@contextmanager
+def open_ground(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Ground, None, None]:
+    """Yield the ground of a test. At the end its clusters stop, and the process forgets them."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    with ExitStack() as stack:
+        yield Ground(
+            folder,
+            monkeypatch,
+            stack,
+            lambda: request.getfixturevalue("authority"),  # only tests of TLS need openssl
+            lambda: request.getfixturevalue("other_authority"),
+        )
+    forget_servers()
 
 
 @dataclass(frozen=True)
