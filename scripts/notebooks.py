@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
@@ -27,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 LIMIT = 300  # seconds for one cell
 
+# Notebooks with parameters run again with these environment variables. The kept outputs are those of the first run.
+VARIANTS = {"databricks": ({"NOTEBOOK_REGISTER": "no"},)}
+
 
 def digest(notebook: nbformat.NotebookNode) -> str:
     """Return a digest of the types and sources of all cells."""
@@ -34,8 +38,8 @@ def digest(notebook: nbformat.NotebookNode) -> str:
     return hashlib.sha256("\0".join(cells).encode()).hexdigest()
 
 
-def execute(notebook: nbformat.NotebookNode) -> None:
-    """Run all cells in order, in a new kernel, and replace their outputs."""
+def execute(notebook: nbformat.NotebookNode, variables: Mapping[str, str]) -> None:
+    """Run all cells in order, in a new kernel with these environment variables, and replace their outputs."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -50,7 +54,7 @@ def execute(notebook: nbformat.NotebookNode) -> None:
         # Spark's JVM writes its log there.
         with Path(folder, "stderr.log").open("w+", encoding="utf-8", errors="replace") as log:
             try:
-                client.execute(env=_environment(), stderr=log)
+                client.execute(env={**_environment(), **variables}, stderr=log)
             except BaseException:
                 log.seek(0)
                 sys.stderr.write(log.read()[-3000:])
@@ -81,18 +85,20 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
 
 
 def run(file: Path, write: bool) -> str | None:
-    """Run one notebook. Return what went wrong, or None."""
-    notebook = nbformat.read(file, as_version=4)
-    begin = time.monotonic()
-    try:
-        execute(notebook)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
-        return f"{file.name}: {problem}"
+    """Run one notebook, and its variants unless its outputs are to be kept. Return what went wrong, or None."""
+    for variables in ({}, *(() if write else VARIANTS.get(file.stem, ()))):
+        told = " ".join((file.name, *(f"{name}={value}" for name, value in variables.items())))
+        notebook = nbformat.read(file, as_version=4)
+        begin = time.monotonic()
+        try:
+            execute(notebook, variables)
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
+            return f"{told}: {problem}"
+        print(f"{told}: ran in {time.monotonic() - begin:.0f} s", flush=True)
     if write:
         tidy(notebook)
         nbformat.validate(notebook)
         nbformat.write(notebook, file)
-    print(f"{file.name}: ran in {time.monotonic() - begin:.0f} s{', outputs kept' if write else ''}", flush=True)
     return None
 
 

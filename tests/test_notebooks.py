@@ -57,5 +57,10 @@ def test_it_has_a_title_and_a_plot(file: Path) -> None:
     assert any("image/png" in output.get("data", {}) for output in outputs_of(file))
 
 
+def test_it_says_where_it_never_ran(file: Path) -> None:
+    says = "> **Never run on Databricks.**" in source_of(cells_of(file)[0])
+    assert says is (file.stem == "databricks")
+
+
 def test_the_readme_lists_it(file: Path) -> None:
     assert f"[{file.name}]({file.name})" in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
