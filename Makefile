@@ -21,13 +21,19 @@ help:  ## show this list
 demo: $(STAMP) spark  ## stream rows from an embedded TubeMQ through Spark, show them and the lag, end by itself
 	$(PY) -m tubemq_spark.cli demo
 
-test: check  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
-	@scripts/need java $(if $(filter true,$(CI)),,optional)
+test: prepared  ## everything in `make check`, then the tests; those marked `thorough` are left to `make test-all`
 	$(PYTEST) -m "not thorough"
 
-test-all: check  ## the same with the thorough tests: long histories, wide matrices, the wrap of message ids
-	@scripts/need java $(if $(filter true,$(CI)),,optional)
+test-all: prepared  ## the same with the thorough tests: long histories, wide matrices, the wrap of message ids
 	$(PYTEST) --durations=30
+
+.PHONY: prepared spark-classes
+prepared: $(STAMP)
+	@scripts/need java $(if $(filter true,$(CI)),,optional)
+	@$(MAKE) -j 2 --no-print-directory check spark-classes
+
+spark-classes: $(STAMP)  # the tests' Spark starts from this archive: one core makes it while the other one checks
+	$(PY) -m tests.spark_jvm
 
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }

@@ -9,12 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pyspark
 
-from tests.real.jars import cached, tool
+from tests.real.jars import MissingTool, cached, tool
 from tests.spark_home import spark_home
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -80,4 +81,8 @@ def _run_queries(archive: str) -> None:
 
 
 if __name__ == "__main__":
-    _run_queries(sys.argv[1])
+    if sys.argv[1:]:
+        _run_queries(sys.argv[1])
+    else:
+        with suppress(MissingTool):  # then the tests that need Spark say so
+            quick_start()

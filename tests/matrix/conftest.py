@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import warnings
 from collections.abc import Iterator
@@ -56,13 +55,19 @@ def spark() -> Iterator[SparkSession]:
 
 
 def local_connect() -> SparkSession.Builder:
-    """Let Connect's server use a port of its own: several environments run at the same time."""
+    """Let Connect's server choose a free port: several environments run at the same time."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
-    return SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", str(port))
+    def port_of_the_server() -> int:
+        """Ask the server, which is in this process's JVM."""
+        session = SparkSession._instantiatedSession
+        assert session is not None
+        service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        port: int = getattr(service, "MODULE$").localPort()
+        return port
+
+    DefaultChannelBuilder.default_port = staticmethod(port_of_the_server)  # type: ignore[method-assign]
+    return SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", "0")
 
 
 @pytest.fixture
