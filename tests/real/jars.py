@@ -56,7 +56,7 @@ def server(folder: Path | None, framing: Framing) -> tuple[str, str]:
         ValueError: a framing other than ``standard`` for a folder, whose release has its own framing.
     """
     if folder is None:
-        own = _jars(_from_pom("tubemq-server-1.2.0", "copy"))
+        own = _jars(_from_pom(_POMS / "tubemq-server-1.2.0.xml", "copy"))
         in_front = [_standard_framing()] if framing == "standard" else []
     elif framing == "standard":
         own, in_front = _jars(folder.resolve()), []
@@ -89,17 +89,27 @@ def compile_java(source: Path) -> str:
     return _class_path([cached(f"classes-{source.stem}", made_from, compile_into)]) + os.pathsep + libraries
 
 
+def libraries(pom: Path) -> list[Path]:
+    """Return the jars of all dependencies of a Maven project, which Maven downloads once.
+
+    Raises:
+        MissingTool: Maven is missing.
+        RuntimeError: Maven failed; the message has its output.
+    """
+    return _jars(_from_pom(pom, "copy-dependencies"))
+
+
 def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tubemq-spark"
 
 
 def _client_jars() -> list[Path]:
-    return _jars(_from_pom("tubemq-client-1.13.0", "copy"))
+    return _jars(_from_pom(_POMS / "tubemq-client-1.13.0.xml", "copy"))
 
 
 def _third_party() -> list[Path]:
     """Return the jars that the servers and the Java client need besides TubeMQ's own."""
-    return _jars(_from_pom("third-party", "copy-dependencies"))
+    return libraries(_POMS / "third-party.xml")
 
 
 def _standard_framing() -> Path:
@@ -121,13 +131,11 @@ def _jars(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def _from_pom(name: str, goal: str) -> Path:
-    pom = _POMS / f"{name}.xml"
-
+def _from_pom(pom: Path, goal: str) -> Path:
     def fetch(folder: Path) -> None:
         _run("mvn", "-B", "-q", f"dependency:{goal}", f"-DoutputDirectory={folder}", "-f", str(pom))
 
-    return cached(name, pom.read_bytes(), fetch, lock="maven")  # two Mavens must not share a repository
+    return cached(pom.stem, pom.read_bytes(), fetch, lock="maven")  # two Mavens must not share a repository
 
 
 def cached(name: str, made_from: bytes, build: Callable[[Path], None], lock: str | None = None) -> Path:
