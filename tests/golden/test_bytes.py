@@ -29,6 +29,7 @@ from tubemq_spark.protocol.envelope import (
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, not_found_kind
 from tubemq_spark.protocol.frame import Frame, FrameDecoder, encode_frame
 from tubemq_spark.protocol.message import Attributes, check_sum, decode_attributes, parse_msg_time, split_payload
+from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import (
     Broker,
     TopicOnBroker,
@@ -248,6 +249,19 @@ def test_messages_round_trip_through_the_broker(talk: Conversation) -> None:
         Attributes({"colour": "grün", "size": ""}, "blue", parse_msg_time("202402291530")),
         Attributes(),
     ]
+
+
+def test_messages_of_a_broker_have_the_shape_that_is_read_by_columns(talk: Conversation) -> None:
+    outcome = talk.outcome("get")
+    assert isinstance(outcome, Response)
+    split = split_reply(outcome.data)
+    assert split is not None
+    rest, columns = split
+    got = talk.reply("get", broker_pb.GetMessageResponseB2C)
+    plain = [(one.messageId, one.checkSum, one.payLoadData, one.flag) for one in got.messages]
+    assert list(columns) == plain
+    del got.messages[:]
+    assert parse(broker_pb.GetMessageResponseB2C, rest) == got
 
 
 def test_only_the_text_reports_the_end_of_the_store(talk: Conversation) -> None:

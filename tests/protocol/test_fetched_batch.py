@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of
+from tubemq_spark.protocol.fetched_batch import DeliveredLog, FetchedBatch, StoredMessage, index_of, payload_sizes
+from tubemq_spark.protocol.message_columns import split_reply
+from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
 
 
 def messages(*ids: int) -> list[StoredMessage]:
@@ -61,3 +63,17 @@ def test_looks_for_the_last_delivered_message(
 def test_the_index_of_a_message() -> None:
     assert index_of(messages(2)[0], messages(1, 2)) == 1
     assert index_of(messages(9)[0], messages(1, 2)) == 2
+
+
+def test_columns_are_messages_as_well() -> None:
+    sent = [TransferedMessage(messageId=n, checkSum=0, payLoadData=bytes(n), flag=0) for n in (1, 2, 3)]
+    split = split_reply(GetMessageResponseB2C(messages=sent).SerializePartialToString())
+    assert split is not None
+    columns = split[1]
+    assert [index_of(messages(n)[0], columns) for n in (1, 3, 9)] == [0, 2, 3]
+    assert sum(payload_sizes(columns)) == sum(payload_sizes(sent)) == 6
+    log = DeliveredLog()
+    log.add(batch(1, 2))
+    log.restart()
+    (new,) = log.add(FetchedBatch(columns, range(0, 84, 28), 0, 84))
+    assert ids_of([new]) == [3]

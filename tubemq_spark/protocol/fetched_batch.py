@@ -8,9 +8,11 @@ at the same counts has met all delivered messages, and no others between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from tubemq_spark.protocol.message_columns import MessageColumns
 
 
 class StoredMessage(Protocol):
@@ -125,4 +127,12 @@ def key_of(message: StoredMessage) -> tuple[int, int]:
 def index_of(wanted: StoredMessage, messages: Sequence[StoredMessage]) -> int:
     """Return the index of `wanted` in `messages`, or `len(messages)` if it is not there."""
     key = key_of(wanted)
-    return next((index for index, message in enumerate(messages) if key_of(message) == key), len(messages))
+    keys = messages.keys() if isinstance(messages, MessageColumns) else map(key_of, messages)
+    return next((index for index, other in enumerate(keys) if other == key), len(messages))
+
+
+def payload_sizes(messages: Sequence[Any]) -> Iterable[int]:
+    """Return the bytes of the messages' payloads: of each of them, or of all together."""
+    if isinstance(messages, MessageColumns):
+        return (messages.size,)
+    return (len(message.payLoadData) for message in messages)

@@ -7,10 +7,9 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,13 +23,13 @@ from tubemq_spark.client.consumer.range_to_read import PartitionSnapshot, RangeT
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.protocol.claim_id import ClaimId, label_of
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
-from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.fetched_batch import FetchedBatch, payload_sizes
 from tubemq_spark.protocol.log_fingerprint import UNKNOWN_IDS, KnownIds
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Counted
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.range_planner import Ranges, tasks
-from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
+from tubemq_spark.source.row_maker import GATHERED, ROWS, RowFormat, RowMaker
 
 _log = logging.getLogger(__name__)
 
@@ -84,15 +83,14 @@ class TubeMQInputPartition(InputPartition):
         pending: list[FetchedBatch] = []
         rows = size = 0
         for batch in reader.batches():
-            messages: Sequence[Any] = batch.messages  # its type declares only what tells messages apart
             pending.append(batch)
-            rows += len(messages)
-            size += sum(len(message.payLoadData) for message in messages)
-            if rows >= ROWS or size >= BYTES:
-                yield from _batches(maker, wanted.partition, pending)
+            rows += len(batch.messages)
+            size += sum(payload_sizes(batch.messages))
+            if rows >= ROWS or size >= GATHERED:
+                yield from maker.fetched(wanted.partition, pending)
                 pending, rows, size = [], 0, 0
         if pending:
-            yield from _batches(maker, wanted.partition, pending)
+            yield from maker.fetched(wanted.partition, pending)
 
     def _claim_of_this_attempt(self) -> ClaimId:
         """Return a claim of this read alone. A task that joins rows with themselves may read a range twice at once."""
@@ -114,16 +112,6 @@ def _query_name(context: TaskContext) -> str:
     """Return the streaming query's name or "". Spark's job description has the name, if any, then lines with ids."""
     first, *others = re.split("\n|<br/>", context.getLocalProperty("spark.job.description") or "")
     return first if others and not first.startswith("id = ") else ""
-
-
-def _batches(maker: RowMaker, partition: Partition, fetched: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
-    messages = [message for batch in fetched for message in batch.messages]
-    positions: list[int | None] | None = None
-    if any(batch.positions is not None for batch in fetched):
-        positions = []
-        for batch in fetched:
-            positions += [None] * len(batch.messages) if batch.positions is None else batch.positions
-    return maker.batches(partition, messages, positions)
 
 
 def input_partitions(

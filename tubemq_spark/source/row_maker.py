@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from functools import lru_cache
-from itertools import accumulate, compress
+from itertools import accumulate, compress, repeat
 from typing import Any
 from zlib import crc32
 
@@ -16,15 +16,18 @@ import pyarrow as pa
 
 from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
+from tubemq_spark.source.message_opener import open_messages, position_column
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
 MAX_UNPACKED = 64 << 20
 """Maximum size of a body or pack after decompression, in bytes; the default of option `maxUnpackedBytes`."""
 ROWS = 10_000  # of one Arrow batch, approximately
 BYTES = 8 << 20  # of its bodies and attributes, approximately
+GATHERED = 2 << 20  # bytes of payloads that make one batch: they are still in the processor's caches then
 _MAX_ROWS, _MAX_BYTES = 2 * ROWS, 2 * BYTES  # messages that were gathered up to ROWS or BYTES make one batch
 _SHORT_HEADER = 256  # bytes; longer headers are not cached, so that producers cannot make memory grow
 _ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute as Python objects
@@ -92,6 +95,35 @@ class RowMaker:
             yield from self._rows(partition, messages[start:end], bodies, attributes, here)
             start = max(1, end)
 
+    def fetched(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of fetched batches of one partition, as `batches` does for their messages."""
+        replies: list[Sequence[Any]] = [batch.messages for batch in batches]  # its type declares only the keys
+        opened = open_messages(replies, self.plain_attributes, _MAX_BYTES)
+        if opened is None:
+            yield from self.batches(partition, [one for reply in replies for one in reply], _positions(batches))
+            return
+        positions = position_column(batches)
+        types = self._form.msg_types.get(partition.topic)
+        if types is not None:
+            wanted = opened.of_types(types)
+            opened, positions = opened.only(wanted), positions.filter(pa.array(wanted))
+        outer = [
+            *(column.take(pa.array(opened.numbers)) for column in _attribute_columns(opened.distinct)),
+            *_outer(partition, pa.array(opened.ids), positions),
+        ]
+        if self._form.message_format == "inlongmsg":
+            yield from self._unpacked(partition, opened.ids.tolist(), opened.bodies, opened.attributes(), outer)
+        else:
+            yield self._batch([opened.values(), *outer], repeat(False, len(opened.bodies)))
+
+    def plain_attributes(self, header: bytes) -> Attributes | None:
+        """Return the attributes in a header, None if the body is compressed."""
+        found = self._attributes(header)
+        return None if type(found) is _Compressed else found
+
+    def _attributes(self, header: bytes) -> Attributes:
+        return (_decode_short if len(header) <= _SHORT_HEADER else _decode)(header, self._form.zone)
+
     def _rows(
         self,
         partition: Partition,
@@ -105,24 +137,26 @@ class RowMaker:
             messages, bodies = list(compress(messages, wanted)), list(compress(bodies, wanted))
             attributes = list(compress(attributes, wanted))
             positions = None if positions is None else list(compress(positions, wanted))
-        count = len(messages)
-        plain = all(found is NO_ATTRIBUTES for found in attributes)
-        own = () if plain else [found.own and list(found.own.items()) for found in attributes]
+        ids = [message.messageId for message in messages]
         outer = [
-            _column(count, own, ATTRIBUTES),
-            _column(count, () if plain else [found.msg_type for found in attributes], pa.string()),
-            _column(count, () if plain else [found.msg_time for found in attributes], TIMESTAMP),
-            pa.repeat(pa.scalar(partition.topic, pa.string()), count),
-            pa.repeat(pa.scalar(partition.broker_id, pa.int32()), count),
-            pa.repeat(pa.scalar(partition.partition_id, pa.int32()), count),
-            _column(count, positions or (), pa.int64()),
-            pa.array([message.messageId for message in messages], pa.int64()),
+            *_attribute_columns(attributes),
+            *_outer(partition, pa.array(ids, pa.int64()), _column(len(ids), positions or (), pa.int64())),
         ]
         if self._form.message_format == "inlongmsg":
-            for inside in self._unpack(partition, messages, bodies, attributes):
-                yield self._batch(inside.columns(outer), inside.corrupt)
+            yield from self._unpacked(partition, ids, bodies, attributes, outer)
         else:
             yield self._batch([pa.array(bodies, pa.binary()), *outer], (found is _KEPT for found in attributes))
+
+    def _unpacked(
+        self,
+        partition: Partition,
+        ids: Sequence[int],
+        packs: Iterable[bytes],
+        attributes: Sequence[Attributes],
+        outer: Sequence[pa.Array],
+    ) -> Iterator[pa.RecordBatch]:
+        for inside in self._unpack(partition, ids, packs, attributes):
+            yield self._batch(inside.columns(outer), inside.corrupt)
 
     def _batch(self, columns: list[pa.Array], corrupt: Iterable[bool]) -> pa.RecordBatch:
         if self._form.corrupt == "keep":
@@ -139,7 +173,6 @@ class RowMaker:
         self, partition: Partition, messages: Sequence[Any], start: int
     ) -> tuple[list[bytes], list[Attributes]]:
         """Return the bodies and attributes of messages from `start` on: at least one, and as many as fit a batch."""
-        zone = self._form.zone
         types = self._form.msg_types.get(partition.topic)
         size = 0
         bodies: list[bytes] = []
@@ -150,12 +183,14 @@ class RowMaker:
             body = payload = message.payLoadData
             found = NO_ATTRIBUTES
             if crc32(payload) & 0x7FFFFFFF != message.checkSum:
-                found = self._bad(partition, message, f"its check sum is {message.checkSum}, not that of its bytes")
+                found = self._bad(
+                    partition, message.messageId, f"its check sum is {message.checkSum}, not that of its bytes"
+                )
             elif message.flag:
                 try:
                     header, body = split_payload(payload, message.flag)
                     if header:
-                        found = (_decode_short if len(header) <= _SHORT_HEADER else _decode)(header, zone)
+                        found = self._attributes(header)
                     if type(found) is _Compressed and (types is None or found.msg_type in types):
                         body = decompress(found.codec, body, self._form.max_unpacked)
                         size += len(body)
@@ -163,22 +198,26 @@ class RowMaker:
                         size += _ATTRIBUTE_OBJECT_BYTES * len(found.own)
                 except ProtocolError as error:
                     body = payload
-                    found = self._bad(partition, message, str(error))
+                    found = self._bad(partition, message.messageId, str(error))
             size += len(payload)
             bodies.append(body)
             attributes.append(found)
         return bodies, attributes
 
     def _unpack(
-        self, partition: Partition, messages: Sequence[Any], packs: Sequence[bytes], attributes: Sequence[Attributes]
+        self,
+        partition: Partition,
+        ids: Sequence[int],
+        packs: Iterable[bytes],
+        attributes: Sequence[Attributes],
     ) -> Iterator[InlongColumns]:
         """Yield the rows of `packs` in at least one batch, which may be empty."""
         rows = InlongColumns(ROWS, BYTES)
         has_yielded = False
-        for number, (message, pack, found) in enumerate(zip(messages, packs, attributes, strict=True)):
+        for number, (message_id, pack, found) in enumerate(zip(ids, packs, attributes, strict=True)):
             each = _size(found)
             index = 0
-            for head, bodies in self._open(partition, message, pack, found, each):
+            for head, bodies in self._open(partition, message_id, pack, found, each):
                 taken = 0
                 while taken < len(bodies):
                     if rows.is_full:
@@ -190,7 +229,7 @@ class RowMaker:
             yield rows
 
     def _open(
-        self, partition: Partition, message: Any, pack: bytes, found: Attributes, each: int
+        self, partition: Partition, message_id: int, pack: bytes, found: Attributes, each: int
     ) -> Iterable[tuple[Head | None, list[bytes]]]:
         """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
         if found is _KEPT:
@@ -198,10 +237,10 @@ class RowMaker:
         try:
             return unpack(pack, self._form.zone, self._form.max_unpacked, each)
         except ProtocolError as error:
-            return [(None, [pack])] if self._bad(partition, message, str(error)) is _KEPT else ()
+            return [(None, [pack])] if self._bad(partition, message_id, str(error)) is _KEPT else ()
 
-    def _bad(self, partition: Partition, message: Any, reason: str) -> Attributes:
-        what = f"message {message.messageId}: {reason}"
+    def _bad(self, partition: Partition, message_id: int, reason: str) -> Attributes:
+        what = f"message {message_id}: {reason}"
         if self._form.corrupt == "fail":
             raise ProtocolError(f"{partition}: {what}. Set option 'corruptMessages' to 'skip' or 'keep' to read on")
         self._counts[partition] = self._counts.get(partition, 0) + 1
@@ -222,6 +261,40 @@ def _size(attributes: Attributes) -> int:
     """Return about how many bytes of a row the attributes take."""
     own = sum(len(key) + len(value) + ATTRIBUTE_BYTES for key, value in (attributes.own or {}).items())
     return own + len(attributes.msg_type or "")
+
+
+def _attribute_columns(attributes: Sequence[Attributes]) -> list[pa.Array]:
+    """Return the columns `attributes`, `msg_type` and `msg_time`."""
+    count = len(attributes)
+    if all(found is NO_ATTRIBUTES for found in attributes):
+        return [pa.nulls(count, kind) for kind in (ATTRIBUTES, pa.string(), TIMESTAMP)]
+    return [
+        pa.array([found.own and list(found.own.items()) for found in attributes], ATTRIBUTES),
+        pa.array([found.msg_type for found in attributes], pa.string()),
+        pa.array([found.msg_time for found in attributes], TIMESTAMP),
+    ]
+
+
+def _outer(partition: Partition, ids: pa.Array, positions: pa.Array) -> list[pa.Array]:
+    """Return the columns from `topic` to `message_id`."""
+    count = len(ids)
+    return [
+        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition.broker_id, pa.int32()), count),
+        pa.repeat(pa.scalar(partition.partition_id, pa.int32()), count),
+        positions,
+        ids,
+    ]
+
+
+def _positions(batches: Sequence[FetchedBatch]) -> list[int | None] | None:
+    """Return the position of each message, None for batches without any."""
+    if all(batch.positions is None for batch in batches):
+        return None
+    found: list[int | None] = []
+    for batch in batches:
+        found += [None] * len(batch.messages) if batch.positions is None else batch.positions
+    return found
 
 
 def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:

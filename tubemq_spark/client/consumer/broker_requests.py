@@ -11,9 +11,12 @@ from google.protobuf.message import Message
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
-from tubemq_spark.errors import TransportError
+from tubemq_spark.errors import ProtocolError, TransportError
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
+from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.errcode import ErrCode
+from tubemq_spark.protocol.fetched_batch import StoredMessage
+from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
@@ -115,3 +118,22 @@ def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
     if reply.errCode != ErrCode.SUCCESS:
         raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
     return reply
+
+
+def unwrap_fetch(outcome: Outcome, what: str) -> tuple[broker_pb.GetMessageResponseB2C, Sequence[StoredMessage]]:
+    """Return the reply to a fetch, whose own `messages` do not count, and its messages, as columns if possible.
+
+    Raises as `unwrap_reply`.
+    """
+    split = split_reply(outcome.data) if isinstance(outcome, Response) else None
+    if split is not None and isinstance(outcome, Response):
+        rest, messages = split
+        try:
+            reply = unwrap_reply(outcome._replace(data=rest), broker_pb.GetMessageResponseB2C, what)
+        except ProtocolError:
+            pass  # the error has to show the whole reply
+        else:
+            if not reply.messages:  # all were found
+                return reply, messages
+    reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, what)
+    return reply, reply.messages

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tubemq_spark.client.consumer.broker_requests import unwrap_fetch
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedError, TaskClaim
@@ -24,7 +25,7 @@ from tubemq_spark.protocol.constants import READ_FILES
 from tubemq_spark.protocol.envelope import Failure, Response
 from tubemq_spark.protocol.errcode import ErrCode, NotFound, Reaction, code_name, not_found_kind, reaction_to
 from tubemq_spark.protocol.exact_range import ExactRange
-from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.fetched_batch import FetchedBatch, StoredMessage, payload_sizes
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.range_state import Action, Command
 
@@ -242,11 +243,12 @@ class FetchLoop:
         """Pass the reply to the range. Return the seconds to pause before the next fetch, None for no pause."""
         action, what = sent.action, sent.request.what
         if action is Action.FETCH:
-            return self._on_fetch(unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, what), what, exact)
+            reply, messages = unwrap_fetch(outcome, what)
+            return self._on_fetch(reply, messages, what, exact)
         if action is Action.ROLL_BACK:
-            reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
-            self._claim.check(reply.errCode, reply.errMsg, what)
-            exact.on_roll_back(reply.currOffset)
+            rolled_back = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, what)
+            self._claim.check(rolled_back.errCode, rolled_back.errMsg, what)
+            exact.on_roll_back(rolled_back.currOffset)
             return None
         if action is None:
             self._claim.on_released(sent.request, outcome)
@@ -260,16 +262,21 @@ class FetchLoop:
         exact.on_flushed_end(sought.maxOffset)
         return None if exact.waits_for_flush is None else self._settings.timings.flush_poll
 
-    def _on_fetch(self, reply: broker_pb.GetMessageResponseB2C, what: str, exact: ExactRange) -> float | None:
+    def _on_fetch(
+        self,
+        reply: broker_pb.GetMessageResponseB2C,
+        messages: Sequence[StoredMessage],
+        what: str,
+        exact: ExactRange,
+    ) -> float | None:
         code = reply.errCode
         self._is_served = code in (ErrCode.SUCCESS, ErrCode.SERVER_CONSUME_SPEED_LIMIT)
         if code == ErrCode.SUCCESS:
-            sizes = (len(message.payLoadData) for message in reply.messages)
             lag = reply.currDataDlt if reply.HasField("currDataDlt") else -1
-            self._throttle.on_fetched(sizes, lag, reply.requireSlow)
-            exact.on_fetch(reply.currOffset, reply.maxOffset, reply.messages)
-            is_stuck = not reply.messages and reply.currOffset == self._empty_at
-            self._empty_at = None if reply.messages else reply.currOffset
+            self._throttle.on_fetched(payload_sizes(messages), lag, reply.requireSlow)
+            exact.on_fetch(reply.currOffset, reply.maxOffset, messages)
+            is_stuck = not messages and reply.currOffset == self._empty_at
+            self._empty_at = None if messages else reply.currOffset
             if is_stuck:  # normal once or twice, for example at the end of a segment
                 self._progress.last_reply = code, f"no messages, and the position stays at {reply.currOffset}"
                 return 0.0

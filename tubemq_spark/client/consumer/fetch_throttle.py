@@ -67,8 +67,8 @@ class FetchThrottle:
     def on_fetched(self, sizes: Iterable[int], data_lag: int, require_slow: bool) -> None:
         """Record a successful fetch, with messages or without.
 
-        `sizes` are the bytes of each message. `data_lag` is the lag that the broker reported, in bytes, negative for
-        none. With `require_slow` the broker asks for the slow pause.
+        `sizes` are the bytes of the messages, which may be summed up. `data_lag` is the lag that the broker reported,
+        in bytes, negative for none. With `require_slow` the broker asks for the slow pause.
         """
         now = self._clock.monotonic()
         self._empty_fetches = 0

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that are opened by columns give the rows that they give one by one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reply_fuzz import differences
+from tests.source.test_row_maker import HERE, compressed, corrupt_pair, message
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.message import NO_ATTRIBUTES, decode_attributes
+from tubemq_spark.protocol.message_columns import MessageColumns, split_reply
+from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C
+from tubemq_spark.source.message_opener import Opened, open_messages
+from tubemq_spark.source.row_maker import RowFormat, RowMaker
+
+ROOM = 1 << 20
+HEADERS = [b"", b"k=v", b"$msgType$=a,k=v", b"$msgType$=b,$msgTime$=202402292359", b"\xff=\xff", b",,"]
+
+
+def columns(messages: Sequence[Any]) -> MessageColumns:
+    split = split_reply(GetMessageResponseB2C(messages=messages).SerializePartialToString())
+    assert split is not None
+    return split[1]
+
+
+def opened(*replies: Sequence[Any], room: int = ROOM) -> Opened | None:
+    return open_messages([columns(reply) for reply in replies], decode_attributes, room)
+
+
+def batches(replies: Sequence[Sequence[Any]], begin: int | None = 0) -> list[FetchedBatch]:
+    found = []
+    for number, messages in enumerate(replies):
+        start = 28 * 100 * number
+        end = start + 28 * len(messages)
+        known: Sequence[int] | None = range(start, end, 28)
+        if begin is None or number == 1:
+            known = None
+        elif number == 2:
+            known = [position + 28 for position in range(start, end, 28)]
+        found.append(FetchedBatch(messages, known, start, end))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_and_single_messages_give_the_same(seed: int) -> None:
+    """`python -m tests.reply_fuzz` compares many more."""
+    assert list(differences(seed, 300)) == []
+
+
+@pytest.mark.parametrize("begin", [0, None])
+@pytest.mark.parametrize(
+    "form",
+    [
+        RowFormat(),
+        RowFormat(corrupt="keep"),
+        RowFormat(msg_types={"clicks": frozenset({"a", "b"})}),
+        RowFormat(msg_types={"clicks": frozenset({"none"})}),
+    ],
+)
+def test_rows_of_several_replies(form: RowFormat, begin: int | None) -> None:
+    replies = [[message(b"%d" % n, HEADERS[(n + at) % 6], message_id=n) for n in range(9)] for at in range(4)]
+    assert opened(*replies) is not None
+    (by_columns,) = RowMaker(form).fetched(HERE, batches([columns(reply) for reply in replies], begin))
+    (one_by_one,) = RowMaker(form).fetched(HERE, batches(replies, begin))
+    by_columns.validate(full=True)
+    assert by_columns.equals(one_by_one)
+
+
+def test_opened_messages_share_the_attributes_of_equal_headers() -> None:
+    found = opened([message(b"a", b"k=v"), message(b"b")], [message(b"c", b"k=v"), message(b"", b"k=w")])
+    assert found is not None
+    assert [one.own for one in found.distinct] == [{"k": "v"}, None, {"k": "w"}]
+    assert found.numbers.tolist() == [0, 1, 0, 2]
+    assert found.bodies == [b"a", b"b", b"c", b""]
+    assert found.values().to_pylist() == found.bodies
+
+
+def test_flag_without_attributes_leaves_the_whole_payload_as_body() -> None:
+    found = opened([message(b"\xff\xff\xff\xffbody", flag=1), message(b"\0\0\0\0body", flag=1), message(b"a", flag=2)])
+    assert found is not None
+    assert found.bodies == [b"\xff\xff\xff\xffbody", b"body", b"a"]
+    assert found.attributes() == [NO_ATTRIBUTES] * 3
+
+
+@pytest.mark.parametrize("bad", [*corrupt_pair(), message(b"abc", flag=1), message(b"\x7f\xff\xff\xffabc", flag=1)])
+def test_corrupt_messages_are_opened_one_by_one(bad: Any) -> None:
+    assert opened([message(b"fine"), bad]) is None
+
+
+def test_compressed_messages_are_opened_one_by_one() -> None:
+    sent = [message(b"a"), compressed("gzip", b"b")]
+    assert RowMaker(RowFormat()).plain_attributes(b"spark_compression=gzip") is None
+    (batch,) = RowMaker(RowFormat()).fetched(HERE, batches([columns(sent)]))
+    assert batch.column("value").to_pylist() == [b"a", b"b"]
+
+
+def test_messages_of_the_parser_are_opened_one_by_one() -> None:
+    assert open_messages([columns([message(b"a")]), [message(b"b")]], decode_attributes, ROOM) is None
+    assert open_messages([], decode_attributes, ROOM) is None
+
+
+def test_memory_of_attributes_is_bounded() -> None:
+    """In memory, a short attribute takes a hundred times its size on the wire."""
+    distinct = [message(b"", b",".join(b"%d%d" % (n, number) for number in range(100))) for n in range(60)]
+    assert opened(distinct) is None
+    assert opened(distinct[:40]) is not None
+    assert opened([distinct[0]] * 250) is not None
+    assert opened([distinct[0]] * 400) is None
+    assert opened([message(bytes(1000))] * 1100) is None
+
+
+def test_executor_without_numpy_reads_the_same_rows() -> None:
+    """pyarrow does without numpy since release 18."""
+    code = """
+import sys
+sys.modules["numpy"] = None
+from tubemq_spark.protocol.message_columns import split_reply
+from tubemq_spark.protocol.fetched_batch import FetchedBatch
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
+from tubemq_spark.source.row_maker import RowFormat, RowMaker
+messages = [TransferedMessage(messageId=5, checkSum=1537739698, payLoadData=b"body", flag=0)]
+print(split_reply(GetMessageResponseB2C(messages=messages).SerializePartialToString()))
+(batch,) = RowMaker(RowFormat()).fetched(Partition(1, "t", 0), [FetchedBatch(messages, range(0, 28, 28), 0, 28)])
+print(batch.column("value")[0].as_py(), batch.column("offset")[0].as_py())
+"""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=300, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["None", "b'body'", "0"]), done.stderr

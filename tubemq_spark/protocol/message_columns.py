@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes the messages of a fetch into columns, without a Python object for each message.
+
+The parser of protobuf makes an object of each message and a copy of each payload, which costs more than all else that
+a reader does. Java writes each message in one shape, so `split_reply` follows tags and lengths itself, and leaves the
+payloads where they are. A reply in any other shape, though valid, is left to the parser, which is the specification:
+`tests/protocol/test_message_columns.py` compares both.
+
+    messages (22 size): messageId (08 varint), checkSum (10 varint), payLoadData (1a size bytes), flag (20 byte)
+
+wire: GetMessageResponseB2C, TransferedMessage. A process without numpy has only the parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from tubemq_spark.protocol.envelope import COUNTED_FROM
+
+if TYPE_CHECKING:
+    from numpy import int64, uint8, uint64
+    from numpy.typing import NDArray
+HAS_NUMPY = False
+"""Whether this process can read columns. pyarrow needs numpy only up to release 17."""
+with suppress(ImportError):
+    import numpy as np
+
+    HAS_NUMPY = True
+
+_MESSAGES, _ERR_MSG = 0x22, 0x1A  # tags of a reply
+_MESSAGE_ID, _CHECK_SUM, _PAYLOAD, _FLAG = 0x08, 0x10, 0x1A, 0x20  # tags of a message
+_LEAST = 8  # bytes of a message: four tags, and at least one byte for each value
+_LENGTH_BITS = 28  # longer sizes are left to the parser
+_CONTINUED = 0x8080808080808080  # the bit of each byte that says that a varint goes on
+_EACH_BYTE = 0x0101010101010101
+
+
+class WireMessage(NamedTuple):
+    """One message, with the names of the wire's TransferedMessage."""
+
+    messageId: int  # noqa: N815
+    checkSum: int  # noqa: N815
+    payLoadData: bytes  # noqa: N815
+    flag: int
+
+
+class MessageColumns(Sequence[WireMessage]):
+    """Messages of one reply: column by column, one array element for each message.
+
+    The payload of message n is `data[starts[n]:ends[n]]`. A slice has the same `data`.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        ids: NDArray[int64],
+        check_sums: NDArray[int64],
+        flags: NDArray[uint8],
+        starts: NDArray[int64],
+        ends: NDArray[int64],
+    ) -> None:
+        self.data = data
+        self.ids = ids
+        self.check_sums = check_sums
+        self.flags = flags
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> WireMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> MessageColumns: ...
+    def __getitem__(self, index: int | slice) -> WireMessage | MessageColumns:
+        columns = self.ids[index], self.check_sums[index], self.flags[index], self.starts[index], self.ends[index]
+        if isinstance(index, slice):
+            return MessageColumns(self.data, *columns)
+        message_id, check_sum, flag, start, end = (int(value) for value in columns)
+        return WireMessage(message_id, check_sum, self.data[start:end], flag)
+
+    def __iter__(self) -> Iterator[WireMessage]:
+        payloads = (self.data[start:end] for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+        return map(WireMessage, self.ids.tolist(), self.check_sums.tolist(), payloads, self.flags.tolist())
+
+    @property
+    def size(self) -> int:
+        """The bytes of all payloads."""
+        return int((self.ends - self.starts).sum())
+
+    def keys(self) -> Iterator[tuple[int, int]]:
+        """Yield ids and check sums, which distinguish a message from all others of its store."""
+        return zip(self.ids.tolist(), self.check_sums.tolist(), strict=True)
+
+
+def split_reply(data: bytes) -> tuple[bytes, MessageColumns] | None:
+    """Return a GetMessageResponseB2C without its messages, still encoded, and its messages.
+
+    Return None if the messages do not have the usual shape or numpy is missing: the parser decides about such a reply.
+    """
+    if not HAS_NUMPY or len(data) >= COUNTED_FROM:
+        return None
+    try:
+        first = _first_message(data)
+        starts, ends = _bounds(data, first)
+        if ends[-1] > len(data):
+            return None
+        messages = _columns(data, np.array(starts, np.int64), np.array(ends, np.int64))
+    except IndexError:  # it ends within a field
+        return None
+    return None if messages is None else (data[:first] + data[ends[-1] :], messages)
+
+
+def _first_message(data: bytes) -> int:
+    """Return where the first message begins. Raise `IndexError` if there is none behind fields of the usual types."""
+    at = 0
+    while (tag := data[at]) != _MESSAGES:
+        at += 1
+        if tag == _ERR_MSG and data[at] < 0x80:
+            at += 1 + data[at]
+        elif tag < 0x80 and tag & 7 == 0:  # a varint
+            while data[at] >= 0x80:
+                at += 1
+            at += 1
+        else:
+            raise IndexError
+    return at
+
+
+def _bounds(data: bytes, at: int) -> tuple[list[int], list[int]]:
+    """Return where the messages begin and end, without their tags and sizes, from the tag at `at` on.
+
+    This loop runs once for each message, so it has no calls but `append`.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    begins, finishes = starts.append, ends.append
+    filled = len(data)
+    while at < filled and data[at] == _MESSAGES:
+        size = data[at + 1]
+        at += 2
+        if size >= 0x80:  # each further byte adds seven bits; the bit above them says that the size goes on
+            size += (data[at] << 7) - 0x80
+            at += 1
+            if size >= 0x4000:
+                size += (data[at] << 14) - 0x4000
+                at += 1
+                if size >= 0x200000:
+                    size += (data[at] << 21) - 0x200000
+                    at += 1
+                    if size >= 1 << _LENGTH_BITS:
+                        raise IndexError
+        begins(at)
+        at += size
+        finishes(at)
+    return starts, ends
+
+
+def _columns(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> MessageColumns | None:
+    if (ends - starts).min() < _LEAST:
+        return None
+    found = np.frombuffer(data, np.uint8)
+    words: NDArray[uint64] = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))  # the eight bytes from each place on
+
+    def word_at(places: NDArray[int64]) -> NDArray[uint64]:
+        """Return eight bytes from each place. Bytes behind the end of the data are unspecified."""
+        last = len(words) - 1
+        if places[-1] <= last:  # nearly always: fields of the reply itself follow the last message
+            return words[places]
+        beyond = np.maximum(places - last, 0)
+        return words[places - beyond] >> (8 * np.minimum(beyond, 7)).astype(np.uint64)
+
+    ids, width = _varints(word_at(starts + 1))
+    sum_at = starts + 1 + width
+    if width.max() > 8:  # the usual id has nine bytes, of seven bits each
+        is_long = width > 8
+        ninth = np.where(is_long, found[np.minimum(sum_at - 1, len(data) - 1)], 0)
+        if ninth.max() >= 0x80:
+            return None  # a negative id
+        ids |= ninth.astype(np.uint64) << np.uint64(56)
+    word = word_at(sum_at)
+    check_sums, width = _varints(word >> np.uint64(8))
+    is_usual = (found[starts] == _MESSAGE_ID) & ((word & np.uint64(0xFF)) == _CHECK_SUM) & (check_sums < 1 << 31)
+    size_at = sum_at + 1 + width
+    word = word_at(size_at)
+    sizes, width = _varints(word >> np.uint64(8))
+    payload_at = size_at + 1 + width
+    flag_at = payload_at + sizes.astype(np.int64)
+    is_usual &= ((word & np.uint64(0xFF)) == _PAYLOAD) & (flag_at == ends - 2) & (sizes < 1 << _LENGTH_BITS)
+    if not is_usual.all():
+        return None
+    flags = found[flag_at + 1]
+    if (found[flag_at] != _FLAG).any() or flags.max() >= 0x80:
+        return None
+    return MessageColumns(data, ids.view(np.int64), check_sums.view(np.int64), flags, payload_at, flag_at)
+
+
+def _varints(words: NDArray[uint64]) -> tuple[NDArray[uint64], NDArray[int64]]:
+    """Return the varint at the beginning of each word, and its width in bytes: 9 if it does not end within the word."""
+    last = ~words & np.uint64(_CONTINUED)
+    below = (last & -last) - np.uint64(1)  # the bits of the varint; all, if no byte is the last one
+    width = (((below & np.uint64(_CONTINUED)) >> np.uint64(7)) * np.uint64(_EACH_BYTE) >> np.uint64(56)).view(np.int64)
+    value = words & below
+    # Closes the gap of one bit in each byte, then of two bits in each pair, then of four bits in each half.
+    for bits, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
+        high = np.uint64(low << (8 * bits) & 0xFFFFFFFFFFFFFFFF)
+        value = (value & np.uint64(low)) | (value & high) >> np.uint64(bits)
+    return value, width + 1
