@@ -146,9 +146,11 @@ def test_decodes_replies_that_are_encoded_in_another_way(data: bytes, reply: Res
 
 
 short_replies = st.builds(Response, st.integers(15, 20) | int32s, st.binary(max_size=12)).map(encode_reply)
+long_data = st.sampled_from([118, 120, 124, 127, 128, 300, 16_378, 17_000]).map(bytes)
+long_replies = st.builds(Response, st.integers(15, 20), long_data).map(encode_reply)
 
 
-@given(short_replies | replies.map(encode_reply) | st.binary(max_size=60), st.data())
+@given(short_replies | long_replies | replies.map(encode_reply) | st.binary(max_size=60), st.data())
 def test_the_expected_method_never_changes_the_result_for_changed_bytes(body: bytes, draw: st.DataObject) -> None:
     """Whole replies, cut ones, longer ones, changed ones, and bytes that are no reply."""
     damaged = bytearray(body[: draw.draw(st.just(len(body)) | st.integers(0, len(body)))])

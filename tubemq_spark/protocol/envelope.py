@@ -188,6 +188,8 @@ def decode_reply(body: bytes, method: int | None = None) -> Response | Failure:
         head = _short_answer_head(method, len(body))
         if body.startswith(head):
             return Response(method, body[len(head) :])
+    if method is not None and (data := _long_answer(body, method)) is not None:
+        return Response(method, data)
     if body.startswith(_SUCCESS):
         done = _Parts(body, len(_SUCCESS)).next(rpc_pb.RspResponseBody)
         return Response(done.method, done.data)
@@ -212,6 +214,24 @@ def _short_answer_head(method: int, size: int) -> bytes:
     head = _answer_head(method)
     left = size - len(_SUCCESS) - 1  # bytes of the RspResponseBody
     return b"".join((_SUCCESS, _varint(max(left, 0)), head, _varint(max(left - len(head) - 1, 0))))
+
+
+def _long_answer(body: bytes, method: int) -> bytes | None:
+    """Return the data of a successful reply as servers write it, None for any other, which has to be parsed.
+
+    The parser would copy the data three times, which costs more than half as much as receiving it.
+    """
+    if not body.startswith(_SUCCESS):
+        return None
+    head = _answer_head(method)
+    try:
+        size, at = _read_varint(body, len(_SUCCESS))
+        if at + size != len(body) or not body.startswith(head, at):
+            return None
+        size, at = _read_varint(body, at + len(head))
+    except IndexError:
+        return None
+    return body[at:] if at + size == len(body) else None
 
 
 def _text(value: str | bytes) -> str:

@@ -183,7 +183,8 @@ class FrameDecoder:
                 return None
             blocks.append(slice(cursor, cursor + size))
             cursor += size
-        return Frame(serial_no, b"".join([source[block] for block in blocks])), cursor
+        with memoryview(source) as whole:  # slices of a bytearray would be copies
+            return Frame(serial_no, b"".join([whole[block] for block in blocks])), cursor
 
 
 def _shown(source: Source, start: int) -> str:
