@@ -12,7 +12,9 @@ from tests import messages
 from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
+from tests.waiting import wait_until
 from tubemq_spark.protocol.message import encode_attributes, format_msg_time
+from tubemq_spark.testing import EmbeddedTubeMQ
 
 
 def values(lines: list[dict[str, object]]) -> list[object]:
@@ -113,6 +115,17 @@ def test_following_prints_new_messages_until_interrupted(named: Cluster, run: Ru
     assert done.status == 0
     found = [json.loads(line)["value"] for line in done.text.splitlines() if line.startswith("{")]
     assert found == ["before", "after"]
+
+
+def test_following_finds_new_partitions(tubemq: EmbeddedTubeMQ, terminal: Terminal) -> None:
+    tubemq.create_topic("growing", partitions=1)
+    terminal.begin("consume", "growing", "--follow", "--refresh", "0.1", variables={"TUBEMQ_MASTER": tubemq.master})
+    wait_until(lambda: len(tubemq.claims()) == 1)
+    tubemq.create_topic("growing", partitions=2)
+    tubemq.send("growing", b"in the new partition", partition=1)
+    terminal.wait_for(lambda text: '"value": "in the new partition"' in text.rpartition("\n")[0])
+    terminal.interrupt()
+    assert terminal.finish().status == 0
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ def test_a_topic_can_be_created_used_and_deleted(
 ) -> None:
     for name, value in variables_of(own_cluster).items():
         monkeypatch.setenv(name, value)
-    done = run("topics", "create", "made", "--partitions", "2", "--json")
+    done = run("topics", "create", "made", "--partitions", "2", "--retention", "delete,90m", "--json")
     assert (done.returncode, done.json, done.stderr) == (0, [{"topic": "made", "brokers": [1], "partitions": 2}], "")
+    assert run("topics", "describe", "made", "--json").json[0]["retention"] == "delete,90m"
     again = run("topics", "create", "made")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("tubemq-spark: topic made exists already")
@@ -95,6 +96,11 @@ def test_a_missing_token_is_asked_for(named: Cluster, run: Run, monkeypatch: pyt
     [
         (["create", "bad-name"], "bad-name"),
         (["create", "made_x", "--broker", "99"], "there is no broker 99"),
+        (["create", "made_x", "--retention", "72h"], "--retention is '72h'"),
+        (["create", "made_x", "--retention", "keep,72h"], "expected delete,TIME"),
+        (["create", "made_x", "--retention", "delete,0s"], "--retention is 'delete,0s'"),
+        (["create", "made_x", "--retention", "delete,169h"], "at most 168h"),
+        (["create", "made_x", "--retention", "delete,3d"], "s, m or h"),
         (["describe", "no_such_topic"], "no_such_topic"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -7,7 +7,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from datetime import timezone, tzinfo
 from typing import Annotated
@@ -17,10 +17,11 @@ import typer
 
 from tubemq_spark.cli.connection import Connection
 from tubemq_spark.cli.messages import Format, Message
-from tubemq_spark.cli.moments import EXPECTED, LATEST, Place, parse_partition, parse_place
+from tubemq_spark.cli.moments import EARLIEST, EXPECTED, LATEST, Place, parse_partition, parse_place
 from tubemq_spark.cli.output import progress
 from tubemq_spark.cli.parameters import Topic, connected, ends_with_interrupt
 from tubemq_spark.cli.reading import GroupMember, read_range, temporary_group
+from tubemq_spark.client.retries import Deadline
 from tubemq_spark.errors import ConfigError
 from tubemq_spark.protocol.metadata import Partition
 
@@ -66,6 +67,11 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-F", help="Wait for new messages until Ctrl-C; begins at latest by default.")
     ] = False,
+    refresh: Annotated[
+        float,
+        typer.Option("--refresh", min=0.1, metavar="SECONDS", help="With --follow: seconds between two looks for new "
+                     "partitions.")
+    ] = 30.0,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.", show_default="no limit")
     ] = None,
@@ -95,7 +101,13 @@ def consume(
     chosen = [parse_partition(one, topic, "--partition") for one in partition or ()]
     with ends_with_interrupt(follow), member:
         member.check(chosen)
-        found = _read(member, chosen or member.partitions, begin, until, filters or (), follow=follow)
+        if follow:
+            found = _follow(member, chosen, begin, filters or (), refresh)
+        else:
+            partitions = chosen or member.partitions
+            found = read_range(
+                member, member.resolve(begin, partitions), member.resolve(until, partitions), filters or ()
+            )
         with closing(found), progress(f"reading {topic}", count, prints_lines=True) as advance:
             for message in itertools.islice(found, count):
                 write(message)
@@ -103,22 +115,25 @@ def consume(
         sys.stdout.flush()
 
 
-def _read(
-    member: GroupMember, partitions: list[Partition], begin: Place, until: Place, filters: list[str] | tuple[()],
-    *, follow: bool,
-) -> Generator[Message, None, None]:  # fmt: skip
-    reached = member.resolve(begin, partitions)
-    ends = member.resolve(until, partitions)
+def _follow(
+    member: GroupMember, chosen: Sequence[Partition], begin: Place, filters: Sequence[str], refresh: float
+) -> Generator[Message, None, None]:
+    """Yield messages without end. Every `refresh` seconds look for new partitions, unless the user chose some."""
     clock = member.session.settings.clock
+    reached = member.resolve(begin, chosen or member.partitions)
+    next_look = Deadline(refresh, clock)
     while True:
-        yield from read_range(member, reached, ends, filters)
-        if not follow:
-            return
-        sys.stdout.flush()
-        reached = ends
-        while reached == (ends := {one: max(reached[one], member.ends[one]) for one in reached}):
+        ends = {one: max(position, member.ends[one]) for one, position in reached.items()}
+        if reached != ends:
+            yield from read_range(member, reached, ends, filters)
+            reached = ends
+            sys.stdout.flush()
+        else:
             time.sleep(_POLL)
-            member.claims.refresh(clock.monotonic())
+        if next_look.passed and not chosen:
+            reached |= member.resolve(EARLIEST, member.take_new())
+            next_look = Deadline(refresh, clock)
+        member.claims.refresh(clock.monotonic())
 
 
 def _writer(text: str | None) -> Callable[[Message], None]:

@@ -94,6 +94,14 @@ class GroupMember:
     def ends(self) -> dict[Partition, int]:
         return {partition: at.end for partition, at in self.positions.items()}
 
+    def take_new(self) -> list[Partition]:
+        """Claim the partitions that the topic got since the last look, and return them. Raises as entering does."""
+        listed = self.session.refresh().partitions(self.topic)
+        new = sorted(set(listed) - set(self.partitions))
+        self.claims.take(dict.fromkeys(new))
+        self.partitions += new
+        return new
+
     def check(self, partitions: Collection[Partition]) -> None:
         """Raise `ConfigError` for a partition that the topic does not have."""
         if unknown := sorted(set(partitions) - set(self.partitions)):

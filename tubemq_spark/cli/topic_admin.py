@@ -17,6 +17,9 @@ from tubemq_spark.cli.admin import AdminApi, AdminError, check_rows, joined, row
 from tubemq_spark.errors import ConfigError
 
 _INTERNAL = "__"  # the beginning of the names of the brokers' own topics
+_RETENTION = re.compile(r"delete,([0-9]{1,9})([smh]?)")  # wire: validDeletePolicyParameter in WebParameterUtils
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "": 3600}
+_MAX_RETENTION = 168 * 3600  # seconds (wire: DataStoreUtils.MAX_FILE_VALID_DURATION)
 _PAUSE = 0.5  # seconds between two questions whether the brokers have applied a change
 
 
@@ -75,6 +78,8 @@ def create_topic(
 ) -> list[int]:
     """Configure the topic on `brokers`, by default on all, and send it to them. Return the ids of the brokers."""
     _check_name(name)
+    if retention is not None:
+        _check_retention(retention)
     known = admin.brokers()
     if unknown := sorted(set(brokers) - known.keys()):
         raise ConfigError(f"there is no broker {joined(unknown)}; the brokers are {joined(sorted(known))}")
@@ -124,6 +129,15 @@ def existing(admin: AdminApi, name: str) -> list[Deployment]:
 def _check_name(name: str) -> None:
     if re.fullmatch(r"[a-zA-Z]\w{0,63}", name, re.ASCII) is None:
         raise ConfigError(f"the topic name {name!r} must begin with a letter and have 1 to 64 letters, digits and _")
+
+
+def _check_retention(policy: str) -> None:
+    found = _RETENTION.fullmatch(policy)
+    if found is None or not 0 < int(found[1]) * _SECONDS[found[2]] <= _MAX_RETENTION:
+        raise ConfigError(
+            f"--retention is {policy!r}; expected delete,TIME with a whole number of s, m or h, at most 168h, for "
+            "example delete,72h"
+        )
 
 
 def reload(admin: AdminApi, brokers: Sequence[int]) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _TOKEN_NAME = "confModAuthToken"
 _NORMAL, _DELETED, _REMOVED = 0, 1, 2  # topicStatusId
-_DELETE_POLICY = "delete,168h"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class MasterWebApi:
             "numPartitions": record.layout.partitions,
             "acceptPublish": record.layout.accept_publish,
             "acceptSubscribe": record.layout.accept_subscribe,
-            "deletePolicy": _DELETE_POLICY,
+            "deletePolicy": record.layout.delete_policy,
             "runInfo": _run_info(running if entry.online else None, status),
         }
 
@@ -132,7 +131,8 @@ class MasterWebApi:
         def add(name: str, broker_id: int, record: TopicChange | None) -> TopicChange:
             if record is not None:
                 raise WebError(f"Existed record found for brokerId-topicName({broker_id}:{name})!", 402)
-            return TopicChange(TopicLayout(_count(params, "numPartitions"), _count(params, "numTopicStores")))
+            layout = TopicLayout(_count(params, "numPartitions"), _count(params, "numTopicStores"))
+            return TopicChange(replace(layout, delete_policy=params.get("deletePolicy", layout.delete_policy)))
 
         return self._change(params, add)
 
@@ -189,6 +189,7 @@ class MasterWebApi:
                 layout = self._catalog.topics[name][broker_id]
                 layout.accept_publish = record.layout.accept_publish
                 layout.accept_subscribe = record.layout.accept_subscribe
+                layout.delete_policy = record.layout.delete_policy
         return _data([{"brokerId": one, "success": True, "errCode": 200, "errInfo": "Ok!"} for one in brokers])
 
     @property
