@@ -68,6 +68,10 @@ format: $(STAMP)  ## put imports and layout right
 demo-svg: $(VENV)/.pictures spark  ## record the demo and draw it as docs/images/demo.svg
 	$(PY) -m scripts.demo_svg
 
+.PHONY: cli-svg
+cli-svg: $(VENV)/.pictures spark  ## record commands on an embedded TubeMQ and draw them as docs/images/cli-*.svg
+	$(PY) -m scripts.cli_svg
+
 .PHONY: site site-serve
 check: site
 

@@ -21,6 +21,15 @@ failed, and 2 for wrong usage. `tubemq-spark COMMAND --help` shows what this pag
 """
 
 
+# Drawn by scripts/cli_svg.py
+_PICTURES = {
+    "broker": "An embedded TubeMQ: its address, code to paste, and below it a table of its topics and calls",
+    "doctor": "Checks, one a line; broker 2 does not answer, and the line below says what to do",
+    "lag": "The lag of a group over time as a line of bars, and a table of its partitions",
+    "topics": "A topic is created, then all topics are listed and the new one is described",
+}
+
+
 def document() -> str:
     """Return the text of docs/reference/cli.md."""
     return "\n".join([INTRODUCTION, *_commands("tubemq-spark", typer.main.get_command(app))])
@@ -37,8 +46,11 @@ def _commands(path: str, command: Any) -> Iterator[str]:
 
 
 def _command(path: str, command: Any, has_commands: bool) -> Iterator[str]:
-    yield f"## {path.removeprefix('tubemq-spark ')}\n"
+    name = path.removeprefix("tubemq-spark ")
+    yield f"## {name}\n"
     yield f"{inspect.cleandoc(command.help or '')}\n"
+    if name in _PICTURES:
+        yield f"![{_PICTURES[name]}](../images/cli-{name}.svg)\n"
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     if has_commands or not shown:
         return

@@ -229,7 +229,7 @@ def test_a_terminal_shows_the_activity_of_a_broker(terminal: Terminal, run: Run)
     with closing(Ports()) as ports:
         port = ports.free()
         terminal.begin("broker", "--port", str(port))
-        terminal.wait_for(lambda text: "0 connections, 0 clients read" in text)
+        terminal.wait_for(lambda text: "connections: 0  clients that hold partitions: 0" in text)
         assert run("produce", "demo", "--master", f"127.0.0.1:{port}", stdin=b"a\nb\n").returncode == 0
         terminal.wait_for(lambda text: "send_message" in text)
         terminal.wait_for(lambda text: re.search(r"^demo +2 ", text, re.MULTILINE) is not None)

@@ -35,12 +35,15 @@ def _view(before: Activity, now: Activity) -> Group:
     def rate(name: str) -> int:
         return round((now.calls[name] - before.calls.get(name, 0)) / _PERIOD)
 
-    head = Text(f"{now.clients} connections, {now.readers} clients read")
+    head = Text(f"\nconnections: {now.clients}  clients that hold partitions: {now.readers}\n")
     calls = [(name, count, rate(name)) for name, count in sorted(now.calls.items())]
     topics = [
         (topic, count, round((count - before.messages.get(topic, 0)) / _PERIOD))
         for topic, count in now.messages.items()
     ]
     return Group(
-        head, table(("topic", "messages", "per second"), topics), table(("call", "count", "per second"), calls)
+        head,
+        table(("topic", "messages", "per second"), topics),
+        Text(),
+        table(("call", "count", "per second"), calls),
     )

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from tubemq_spark.cli.output import print_json
+from tubemq_spark.cli.output import console, print_json
 from tubemq_spark.cli.parameters import Json, with_options
 from tubemq_spark.cli.reading import temporary_group
 from tubemq_spark.errors import TubeMQError
@@ -52,7 +52,8 @@ def doctor(
     if not as_json:
         print(", ".join(f"{counts[state]} {state}" for state in _STYLES))
     if counts["failed"]:
-        raise UnhealthyError(f"{counts['failed']} checks failed; each says what to do")
+        what = "1 check failed; it says" if counts["failed"] == 1 else f"{counts['failed']} checks failed; each says"
+        raise UnhealthyError(f"{what} what to do")
 
 
 def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -65,13 +66,28 @@ def _results(options: Mapping[str, str]) -> Iterator[CheckResult]:
 
 def _printed(results: Iterable[CheckResult], *, quiet: bool, as_json: bool) -> Iterator[CheckResult]:
     """Yield the results after each was printed, as soon as it is known."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     for result in results:
-        if as_json and not (quiet and result.state == "ok"):
+        if quiet and result.state == "ok":
+            pass
+        elif as_json:
             print_json(result._asdict())
-        elif not (quiet and result.state == "ok"):
-            line = Text.assemble((f"{result.state:<8}", _STYLES[result.state]), f"{result.check:<12} ")
-            out.print(line, f"{result.subject}: {result.detail}", sep="", markup=False)
+        elif out.is_terminal:
+            out.print(_wrapped(result), soft_wrap=False)
+        else:
+            print(f"{result.state:<8}{result.check:<12} {result.subject}: {result.detail}")
             if result.remedy:
-                out.print(Text(f"{'':8}what to do: {result.remedy}"))
+                print(f"{'':8}what to do: {result.remedy}")
         yield result
+
+
+def _wrapped(result: CheckResult) -> Table:
+    """Return a result whose long lines are wrapped between words."""
+    made = Table.grid()
+    made.add_column(width=8)
+    made.add_column(width=13)
+    made.add_column(overflow="fold")
+    made.add_row(Text(result.state, _STYLES[result.state]), result.check, Text(f"{result.subject}: {result.detail}"))
+    if result.remedy:
+        made.add_row("", "", Text(f"what to do: {result.remedy}", "yellow"))
+    return made

@@ -62,7 +62,7 @@ def _watch(connection: Connection, group: str, topic: str | None, interval: floa
         while True:
             history.append(total_lag(states))
             if live is not None:
-                title = Text(f"group {group}: lag {history[-1]}  {sparkline(history)}")
+                title = Text.assemble(f"group {group}: lag {history[-1]}  ", (sparkline(history), "cyan"))
                 live.update(Stack(title, table(COLUMNS, rows(states))), refresh=True)
             elif as_json:
                 partitions = [state.as_json() for state in states]

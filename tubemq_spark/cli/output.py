@@ -33,7 +33,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         cells = [row[number] for row in rows]
-        is_number = bool(cells) and all(isinstance(cell, int) or cell is None for cell in cells)
+        is_number = any(type(cell) is int for cell in cells) and all(
+            type(cell) is int or cell is None for cell in cells
+        )
         made.add_column(name, header_style="dim", justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell_text(cell)) for cell in row))

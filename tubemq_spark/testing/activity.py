@@ -13,7 +13,7 @@ from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE, Method
 if TYPE_CHECKING:
     from tubemq_spark.testing.servers import Servers
 
-_NAMES = {method.value: method.name.lower() for method in Method}
+_NAMES = {method.value: method.name.lower() for method in Method} | {0: "framing_probe"}  # of this project's clients
 
 
 @dataclass(frozen=True)
