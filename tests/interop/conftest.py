@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.interop.java_client import JavaClient, JavaStores
-from tests.real.jars import Framing, MissingTool
+from tests.interop.java_client import JavaClient, java_client
+from tests.real.jars import Framing
 from tubemq_spark.testing import EmbeddedTubeMQ
 from tubemq_spark.testing.config import ServerConfig
 
@@ -20,16 +19,7 @@ RELEASES: dict[str, Framing] = {"1.2": "prefixed", "2.5": "standard"}
 @pytest.fixture(scope="session")
 def java_at() -> Callable[..., JavaClient]:
     """Return a factory of Java clients. Without Java the test is skipped."""
-
-    def make(master: str, framing: Framing = "standard", stores: JavaStores | None = None) -> JavaClient:
-        try:
-            return JavaClient(master, framing, stores)
-        except MissingTool as error:
-            if os.environ.get("CI") == "true":
-                raise
-            pytest.skip(str(error))
-
-    return make
+    return java_client
 
 
 @pytest.fixture(params=["2.5", pytest.param("1.2", marks=pytest.mark.thorough)])
