@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests import messages
 from tests.cli.conftest import Run, variables_of
 from tests.cli.terminal import Terminal
 from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED, REAL_THOROUGHLY
 from tests.spark_jvm import quick_start
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
@@ -18,6 +21,11 @@ def dead_letter(value: bytes, topic: str) -> tuple[bytes, bytes]:
     cells = Cells(value=value, topic=topic, msg_type="click", attributes={"site": "north"})
     (message,) = DeadLetter(cells, "the topic was closed", 0.0, "write", 0, 0, len(value)).messages(1_000_000)
     return message
+
+
+@pytest.fixture(params=[EMBEDDED, REAL_THOROUGHLY])
+def cluster(request: pytest.FixtureRequest, _clusters: Callable[[str], Cluster]) -> Cluster:
+    return _clusters(request.param)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tubemq_spark.cli.reading import GroupMember
-from tubemq_spark.errors import PartitionOccupiedError, TubeMQError
+from tubemq_spark.errors import ConfigError, PartitionOccupiedError, TubeMQError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
 
@@ -65,3 +65,7 @@ def move_group(
             f"group {member.session.group} is in use: {error.holder or 'another client'} holds a partition of "
             f"{member.topic}. Stop it first; the claim of a client that died ends after about half a minute"
         ) from None
+    except ConfigError as error:  # the master refuses a member of another kind than those that it has
+        if "the group is in use" not in str(error):
+            raise
+        raise GroupBusyError(f"group {member.session.group} is in use: {error}") from None

@@ -53,7 +53,9 @@ def test_the_group_of_a_java_consumer_is_shown_and_moved_only_when_idle(
 ) -> None:
     topic = named.new_topic("one")
     places = messages.partitions(named, topic)
-    bodies = Counter(one.body for sent in messages.send(named, messages.numbered(places, 5 * len(places))).values() for one in sent)
+    bodies = Counter(
+        one.body for sent in messages.send(named, messages.numbered(places, 5 * len(places))).values() for one in sent
+    )
 
     with java.member(topic, group, timeout=300) as member:
         member.wait_until(lambda received: len(received) == bodies.total())
@@ -63,9 +65,10 @@ def test_the_group_of_a_java_consumer_is_shown_and_moved_only_when_idle(
             return [(one["lag"], one["holder"]) for one in shown] == [(0, member.client_id)] * len(places)
 
         wait_until(is_read_to_the_end)
-        refused = run("offsets", "reset", group, topic, "--to", "earliest", "--yes")
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert group in refused.stderr
+        for command in (["reset", group, topic, "--to", "earliest"], ["set", group, topic, "1:0=0"]):
+            refused = run("offsets", *command, "--yes")
+            assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
+            assert f"group {group} is in use" in refused.stderr
         member.leave()
 
     wait_until(lambda: run("offsets", "reset", group, topic, "--to", "earliest", "--yes").returncode == 0)
