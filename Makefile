@@ -81,9 +81,8 @@ site: $(VENV)/.docs  ## build the documentation's site into build/site; fails on
 site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again when a page changes
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve --strict
 
-bench: $(STAMP) java  ## our read and write rates beside the official Java client's
-	$(PY) benchmarks/read.py
-	$(PY) benchmarks/write.py
+bench: $(VENV)/.bench java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
+	$(PY) -m benchmarks $(BENCH)
 
 real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a PySpark line to paste
 	$(PY) -m tests.real

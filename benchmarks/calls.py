@@ -58,10 +58,10 @@ def batch_read() -> Cost:
         return cost
 
 
-def plan_of_batch() -> Cost:
-    """The same without reading."""
-    with cluster(3, 10, brokers=10) as tubemq:
-        send_to_all(tubemq, 3, 10, brokers=10)
+def plan_of_batch(partitions: int, stores: int, brokers: int = 1) -> Cost:
+    """Plan a batch read with a message in each partition."""
+    with cluster(partitions, stores, brokers=brokers) as tubemq:
+        send_to_all(tubemq, partitions, stores, brokers=brokers)
         raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
         with counted(tubemq) as cost:
             plan_batch(SourceOptions.read(raw, streaming=False))
@@ -110,7 +110,7 @@ MEASUREMENTS: dict[str, Callable[[], Cost]] = {
     "idle, one question, 333 stores of 3 partitions": lambda: idle_question(3, 333),
     "idle, one question, 1000 stores": lambda: idle_question(1, 1000),
     "idle, 10 s, 30 partitions on 10 brokers": lambda: idle_query(10.0),
-    "batch read, 300 partitions, plan": plan_of_batch,
+    "batch read, 300 partitions, plan": lambda: plan_of_batch(3, 10, brokers=10),
     "batch read, 300 partitions": batch_read,
     "a message each, 1000 partitions in one store, first batch": lambda: one_message_each(1000, 1, first=True),
     "a message each, 1000 partitions in one store, later": lambda: one_message_each(1000, 1, first=False),

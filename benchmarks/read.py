@@ -1,69 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a topic is read: the official Java client, our reader, and Spark, in turns on the same messages."""
+"""How fast a topic of 3 partitions is read: the limit, the official Java client, ours, and Spark's Kafka connector."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from benchmarks.common import Job, Runner, arguments, cluster, compare, jobs, spark_session
-from tests.interop.java_client import JavaClient
+from benchmarks.bare import BareReader
+from benchmarks.filling import fill
+from benchmarks.kafka import READING, KafkaPeer, batch_reader, connector_jars, kafka_broker, stream_reader
+from benchmarks.parts import Part
+from benchmarks.results import CPU, Key
+from benchmarks.rounds import Recorder, Runner, Sample, alternate, timed
+from benchmarks.sizes import LAYOUTS, OWN, SIZES, Job, Scale, jobs
+from benchmarks.spark import Meter, drain_batch, drain_stream, spark_session
+from tests.interop.java_client import JavaClient, Rate
+from tests.real.cluster import RealTubeMQ
 from tubemq_spark.client.consumer.partition_reader import PartitionReader
 from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
+LIMIT = "limit: bare sockets, one partition after the other"
+AT_ONCE = "limit: bare sockets, 3 partitions at once"
+JAVA = "Java client, pull, default settings"
+FASTEST = "Java client, pull, fastest settings"
+READER = "PartitionReader, one process"
+ARROW = "range to Arrow, one process"
+BATCH = "Spark batch read"
+STREAM = "Spark stream read"
 
-def main() -> None:
-    given = arguments(__doc__ or "", count=300_000)
-    with cluster(given) as tubemq, spark_session() as spark:
-        java = JavaClient(tubemq.master)
-        for job in jobs(given):
-            with java.producing(job.topic, count=job.count, size=job.size) as filling:
-                filling.run()
-        for job in jobs(given):
-            tubemq.settle(job.topic)
-            with runners(tubemq.master, java, spark, job) as those:
-                compare(f"read {job}", those, given)
+_COUNTS = {100: 1_000_000, 1024: 400_000}
+_EVERYWHERE = (LIMIT, AT_ONCE, JAVA, FASTEST, READER, ARROW, BATCH, STREAM)
+_KAFKA = [name(tuning) for tuning in READING for name in (batch_reader, stream_reader)]
+
+
+def measure(scale: Scale, record: Recorder) -> None:
+    with (
+        RealTubeMQ(
+            topics={job.topic: LAYOUTS[job.layout] for job in jobs(scale, _COUNTS)}, quick_start=False
+        ) as tubemq,
+        kafka_broker() as kafka,
+        spark_session(jars=connector_jars()) as spark,
+    ):
+        java, peer = JavaClient(tubemq.master), KafkaPeer(spark, kafka)
+        for job in jobs(scale, _COUNTS):
+            fill(tubemq.master, job.topic, job.count, b"r" * job.size)
+            if job.layout == OWN:
+                peer.write(job.topic, job.count, job.size, {})
+        for job in jobs(scale, _COUNTS):
+            tubemq.wait_flushed(job.topic)
+            with _java(java, job) as runners:
+                runners = [
+                    *_bare(tubemq.master, job),
+                    *runners,
+                    *_ours(tubemq.master, job),
+                    *_spark(spark, tubemq.master, job),
+                ]
+                runners += peer.readers(job.topic, job.count) if job.layout == OWN else []
+                for name, samples in alternate(runners, scale.rounds).items():
+                    record.add_samples(name, samples, job.layout, job.size)
+
+
+def _bare(master: str, job: Job) -> list[Runner]:
+    reader = BareReader(master, job.topic, job.count)
+    return [Runner(LIMIT, reader.one_after_the_other), Runner(AT_ONCE, reader.at_once)]
 
 
 @contextmanager
-def runners(master: str, java: JavaClient, spark: SparkSession, job: Job) -> Iterator[list[Runner]]:
-    """Those of the Java client keep their process until the end."""
-    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": f"{job.topic}_ours"}
-    with ExitStack() as processes:
-        usual = processes.enter_context(java.consuming(job.topic, f"{job.topic}_java", count=job.count))
-        fastest = processes.enter_context(
-            java.consuming(
-                job.topic, f"{job.topic}_java_fast", count=job.count, threads=job.partitions, confirm_locally=True
-            )
-        )
+def _java(java: JavaClient, job: Job) -> Iterator[list[Runner]]:
+    """Yield runners; their processes live until the end."""
+    with (
+        java.consuming(job.topic, f"{job.topic}_java", count=job.count) as usual,
+        java.consuming(
+            job.topic, f"{job.topic}_java_fast", count=job.count, threads=3, confirm_locally=True
+        ) as fastest,
+    ):
         yield [
-            Runner("Java pull client, default settings", usual.run, java=True),
-            Runner("Java pull client, fastest settings", fastest.run, java=True),
-            Runner("PartitionReader, 1 thread", lambda: job.timed(lambda: read_raw(options, job.count))),
-            Runner("Spark batch, local[2], noop", lambda: job.timed(lambda: drain(spark, options), here=False)),
+            Runner(JAVA, lambda: sample_of(usual.run())),
+            Runner(FASTEST, lambda: sample_of(fastest.run())),
         ]
 
 
-def read_raw(options: dict[str, str], count: int) -> None:
-    """The batches of all partitions, one partition after the other, without making rows of them."""
+def sample_of(rate: Rate) -> Sample:
+    return Sample(rate.count, rate.seconds, rate.cpu_seconds)
+
+
+def _ours(master: str, job: Job) -> list[Runner]:
+    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": f"{job.topic}_ours"}
+    return [
+        Runner(READER, lambda: timed(job.count, lambda: read_messages(options, job.count))),
+        Runner(ARROW, lambda: timed(job.count, lambda: read_arrow(options, job.count))),
+    ]
+
+
+def read_messages(options: dict[str, str], count: int) -> None:
+    """Read all partitions one after the other, without making rows of the messages."""
     seen = 0
     for number, part in enumerate(plan_batch(SourceOptions.read(options, streaming=False))):
         claim = replace(part.claim, task=number)
         for wanted, snapshot in part.ranges:
             reader = PartitionReader(part.settings, part.group, claim, wanted, snapshot)
-            for batch in reader.batches():
-                seen += len(batch.messages)
+            seen += sum(len(batch.messages) for batch in reader.batches())
+    _check(seen, count)
+
+
+def read_arrow(options: dict[str, str], count: int) -> None:
+    """Read all partitions one after the other into Arrow batches, as tasks do."""
+    planned = plan_batch(SourceOptions.read(options, streaming=False))
+    _check(sum(batch.num_rows for part in planned for batch in part.read()), count)
+
+
+def _check(seen: int, count: int) -> None:
     if seen != count:
-        raise RuntimeError(f"{seen} messages arrived, not {count}")
+        raise RuntimeError(f"{seen} messages came, not {count}")
 
 
-def drain(spark: SparkSession, options: dict[str, str]) -> None:
-    spark.read.format("tubemq").options(**options).load().write.format("noop").mode("overwrite").save()
+def _spark(spark: SparkSession, master: str, job: Job) -> list[Runner]:
+    meter = Meter(spark)
+    options = {"tubemq.master": master, "subscribe": job.topic, "tubemq.group": f"{job.topic}_spark"}
+
+    def batch() -> Sample:
+        return meter.timed(job.count, lambda: drain_batch(spark, "tubemq", options))
+
+    def stream() -> Sample:
+        group = {**options, "tubemq.group": f"{job.topic}_stream"}
+        return meter.timed_stream(job.count, lambda: drain_stream(spark, "tubemq", group, job.count))
+
+    return [Runner(BATCH, batch), Runner(STREAM, stream)]
 
 
-if __name__ == "__main__":
-    main()
+PART = Part(
+    "read",
+    "a topic of 3 partitions is read: limit, Java client, ours, Spark-Kafka",
+    6,
+    (
+        *(Key("read", name, layout=layout, size=size) for name in _EVERYWHERE for layout in LAYOUTS for size in SIZES),
+        *(Key("read", name, layout=OWN, size=size) for name in _KAFKA for size in SIZES),
+        *(Key("read", name, CPU, layout, size) for name in (BATCH, STREAM) for layout in LAYOUTS for size in SIZES),
+    ),
+    measure,
+)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import page as performance_page
 from scripts import api_reference, cli_reference, columns_reference, error_reference, log_reference, option_builder
 from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.option_definition import Option
@@ -84,6 +85,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/columns.md": columns_reference.document,
     "docs/errors.md": error_reference.document,
     "docs/log-lines.md": log_reference.document,
+    "docs/performance.md": performance_page.document,
     "tubemq_spark/option_builder.py": option_builder.document,
 }
 

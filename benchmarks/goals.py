@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The goals: what the medians of one run must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.results import CORE, CPU, MEMORY, MILLISECONDS, RATE, Key, Results
+from benchmarks.sizes import LAYOUTS, OWN, SIZES
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``measured``, divided by ``against`` if there is one, is at least or at most ``bound``."""
+
+    what: str
+    measured: Key
+    against: Key | None
+    bound: float
+    at_least: bool
+
+    def value(self, results: Results) -> float | None:
+        """Return the ratio of the medians, or the median; None if a row was not measured."""
+        upper = results.median(self.measured)
+        lower = 1.0 if self.against is None else results.median(self.against)
+        return None if upper is None or not lower else upper / lower
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+
+def _at_least(what: str, bound: float, measured: Key, against: Key) -> Goal:
+    return Goal(what, measured, against, bound, at_least=True)
+
+
+def _at_most(what: str, bound: float, measured: Key, against: Key | None = None) -> Goal:
+    return Goal(what, measured, against, bound, at_least=False)
+
+
+def _read(runner: str, layout: str, size: int, quantity: str = RATE) -> Key:
+    return Key("read", runner, quantity, layout, size)
+
+
+def _write(runner: str, layout: str, size: int) -> Key:
+    return Key("write", runner, RATE, layout, size)
+
+
+def _of_reads() -> Iterable[Goal]:
+    limit, fastest = "limit: bare sockets, one partition after the other", "Java client, pull, fastest settings"
+    for layout in LAYOUTS:
+        for size in SIZES:
+            where = f"{size} B, {layout}"
+            arrow, batch = _read("range to Arrow, one process", layout, size), _read("Spark batch read", layout, size)
+            yield _at_least(f"range to Arrow against the limit, {where}", 0.85, arrow, _read(limit, layout, size))
+            yield _at_least(
+                f"Spark batch read against Java's fastest, {where}", 1.0, batch, _read(fastest, layout, size)
+            )
+    for size, bound in zip(SIZES, (1.0, 2.2), strict=True):
+        for layout in LAYOUTS:
+            cpu = _read("Spark batch read", layout, size, CPU)
+            yield _at_most(f"CPU s per million of a Spark read's tasks, {size} B, {layout}", bound, cpu)
+    for kind in ("batch", "stream"):
+        for size in SIZES:
+            for tuning, bound in (("default", 1.5), ("tuned", 0.6)):
+                ours, peer = f"Spark {kind} read", f"Spark-Kafka {kind} read, {tuning}"
+                what = f"Spark {kind} read against Spark-Kafka {tuning}, {size} B"
+                yield _at_least(what, bound, _read(ours, OWN, size), _read(peer, OWN, size))
+
+
+def _of_writes() -> Iterable[Goal]:
+    limit, java = "limit: bare sends, 2 connections", "Java client, asynchronous sends"
+    for layout in LAYOUTS:
+        for size, of_java in zip(SIZES, (1.4, 1.2), strict=True):
+            where = f"{size} B, {layout}"
+            producer, spark = _write("Producer, one process", layout, size), _write("Spark batch write", layout, size)
+            yield _at_least(f"Producer against the limit of sends, {where}", 0.9, producer, _write(limit, layout, size))
+            yield _at_least(
+                f"Spark write against the limit of sends, {where}", 0.85, spark, _write(limit, layout, size)
+            )
+            yield _at_least(f"Spark write against Java's sends, {where}", of_java, spark, _write(java, layout, size))
+
+
+def _of_packs() -> Iterable[Goal]:
+    for size, bound in zip(SIZES, (1.2, 1.0), strict=True):
+        ours, peer = (
+            Key("packs", name, RATE, OWN, size) for name in ("Spark write of packs", "Spark-Kafka batch write, default")
+        )
+        yield _at_least(f"rows in packs: Spark write against Spark-Kafka default, {size} B", bound, ours, peer)
+    for size in SIZES:
+        ours, peer = (
+            Key("packs", name, RATE, OWN, size) for name in ("Spark read of packs", "Spark-Kafka batch read, default")
+        )
+        yield _at_least(f"rows in packs: Spark read against Spark-Kafka default, {size} B", 1.0, ours, peer)
+
+
+def _of_driver() -> Iterable[Goal]:
+    yield _at_most(
+        "a small batch against a source that does nothing",
+        1.1,
+        Key("small", "30 rows of 3 partitions", MILLISECONDS),
+        Key("small", "30 rows of a source that does nothing", MILLISECONDS),
+    )
+    for what, bound in (("nothing new", 35), ("batch planned", 150), ("stream end, all have news", 300)):
+        yield _at_most(f"1000 partitions on the driver: {what}, ms", bound, Key("driver", what, MILLISECONDS))
+    for what in ("messages of 1 KiB", "messages of 1 MiB", "packs"):
+        yield _at_most(f"peak memory of a worker that reads {what}, MB", 200, Key("memory", what, MEMORY))
+    yield _at_most("idle query, 10 brokers, 30 partitions, % of a core", 4, Key("idle", "idle query", CORE))
+    yield _at_most(
+        "added latency p99 at 1000/s against an empty batch",
+        1.0,
+        Key("latency", "added p99 at 1000/s", MILLISECONDS),
+        Key("latency", "an empty batch", MILLISECONDS),
+    )
+
+
+GOALS: tuple[Goal, ...] = (*_of_reads(), *_of_writes(), *_of_packs(), *_of_driver())
+
+
+def table(results: Results) -> str:
+    """Return a line for each goal: the bound, the measured value, and whether it is met."""
+    lines = ["", f"{'goal':92}{'bound':>8}{'measured':>10}"]
+    met = 0
+    for goal in GOALS:
+        value = goal.value(results)
+        bound = f"{'>=' if goal.at_least else '<='} {goal.bound:g}"
+        shown = "-" if value is None else f"{value:.3g}"
+        verdict = "not measured" if value is None else "met" if goal.is_met(value) else "NOT MET"
+        met += verdict == "met"
+        lines.append(f"{goal.what:92}{bound:>8}{shown:>10}  {verdict}")
+    return "\n".join([*lines, f"{met} of {len(GOALS)} goals are met"])

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streaming query costs while no messages arrive: 30 partitions on 10 brokers, default trigger.
+
+Measured is the CPU time of Spark's JVM and of its Python processes, beside a Python source that does nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from benchmarks import proc
+from benchmarks.parts import Part
+from benchmarks.results import CORE, Key
+from benchmarks.rounds import Recorder
+from benchmarks.sizes import Scale
+from benchmarks.sources import NothingSource
+from benchmarks.spark import jvm, spark_session
+from tests.real.cluster import RealTubeMQ, TopicSpec
+
+OURS = "idle query"
+NOTHING = "idle query of a source that does nothing"
+
+_TOPIC = "bench_idle"
+_SETTLE = 8.0  # seconds: the JVM compiles what runs often
+_WINDOW = 10.0
+
+
+def measure(scale: Scale, record: Recorder) -> None:
+    with (
+        RealTubeMQ(topics={_TOPIC: TopicSpec(partitions=3)}, brokers=10) as tubemq,
+        spark_session() as spark,
+    ):
+        spark.dataSource.register(NothingSource)
+        options = {"tubemq.master": tubemq.master, "subscribe": _TOPIC, "tubemq.group": "idle"}
+        for name, source, given in ((NOTHING, "nothing", {}), (OURS, "tubemq", options)):
+            record.add(name, CORE, shares(spark, source, given, scale))
+
+
+def shares(spark: SparkSession, source: str, options: Mapping[str, str], scale: Scale) -> list[float]:
+    """Return the share of a core, in percent, for each window."""
+    root = jvm(spark)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as checkpoint:
+        stream = spark.readStream.format(source).options(**options).load()
+        query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        try:
+            query.processAllAvailable()
+            time.sleep(scale.seconds(_SETTLE))
+            for _ in range(scale.rounds):
+                begin, used = time.perf_counter(), proc.tree_cpu_seconds(root)
+                time.sleep(scale.seconds(_WINDOW))
+                found.append(100 * (proc.tree_cpu_seconds(root) - used) / (time.perf_counter() - begin))
+            if not query.isActive:
+                raise RuntimeError(f"the idle query of {source} ended: {query.exception()}")
+        finally:
+            query.stop()
+    return found
+
+
+PART = Part(
+    "idle",
+    "CPU of an idle query with 30 partitions on 10 brokers",
+    2,
+    tuple(Key("idle", name, CORE) for name in (OURS, NOTHING)),
+    measure,
+)

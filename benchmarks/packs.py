@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in InLong packs, beside the default settings of Spark's Kafka connector, which sends batches too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from benchmarks.filling import fill
+from benchmarks.kafka import DEFAULT, KafkaPeer, batch_reader, connector_jars, kafka_broker
+from benchmarks.kafka import writer as kafka_writer
+from benchmarks.pack_bodies import pack_of
+from benchmarks.parts import Part
+from benchmarks.results import CPU, Key
+from benchmarks.rounds import Recorder, Runner, Sample, alternate
+from benchmarks.sizes import LAYOUTS, OWN, SIZES, Scale
+from benchmarks.spark import Meter, drain_batch, spark_session
+from tests.real.cluster import RealTubeMQ
+
+READ, WRITE = "Spark read of packs", "Spark write of packs"
+
+# The options with which the sink writes packs of many rows. Today it writes each row as a pack of its own.
+PACKING: Mapping[str, str] = {"messageFormat": "inlongmsg"}
+
+_READ_COUNTS = {100: 1_200_000, 1024: 400_000}  # rows
+_WRITE_COUNTS = {100: 300_000, 1024: 150_000}
+_PACK_ROWS = 500
+
+
+def measure(scale: Scale, record: Recorder) -> None:
+    topics = {name(size): LAYOUTS[OWN] for name in (_read_topic, _write_topic) for size in SIZES}
+    with (
+        RealTubeMQ(topics=topics, quick_start=False) as tubemq,
+        kafka_broker() as kafka,
+        spark_session(jars=connector_jars()) as spark,
+    ):
+        peer = KafkaPeer(spark, kafka)
+        for size in SIZES:
+            packs = max(1, scale.count(_READ_COUNTS[size]) // _PACK_ROWS)
+            fill(tubemq.master, _read_topic(size), packs, pack_of(_PACK_ROWS, size))
+            rows = packs * _PACK_ROWS
+            peer.write(_read_topic(size), rows, size, {})
+            tubemq.wait_flushed(_read_topic(size))
+            for runners in (
+                [_reader(spark, tubemq.master, size, rows), *_kafka_default(peer, size, rows)],
+                _writers(spark, tubemq.master, peer, size, scale.count(_WRITE_COUNTS[size])),
+            ):
+                for name, samples in alternate(runners, scale.rounds).items():
+                    record.add_samples(name, samples, OWN, size)
+
+
+def _reader(spark: SparkSession, master: str, size: int, rows: int) -> Runner:
+    meter, topic = Meter(spark), _read_topic(size)
+    options = {"tubemq.master": master, "subscribe": topic, "tubemq.group": f"{topic}_group"}
+    options["messageFormat"] = "inlongmsg"
+    return Runner(READ, lambda: meter.timed(rows, lambda: drain_batch(spark, "tubemq", options)))
+
+
+def _kafka_default(peer: KafkaPeer, size: int, rows: int) -> list[Runner]:
+    return [one for one in peer.readers(_read_topic(size), rows) if one.name == batch_reader(DEFAULT)]
+
+
+def _writers(spark: SparkSession, master: str, peer: KafkaPeer, size: int, rows: int) -> list[Runner]:
+    meter = Meter(spark)
+
+    def write() -> Sample:
+        return meter.timed(rows, lambda: save(spark, master, _write_topic(size), rows, size))
+
+    return [
+        Runner(WRITE, write),
+        Runner(kafka_writer(DEFAULT), lambda: peer.write(_write_topic(size), rows, size, {})),
+    ]
+
+
+def save(spark: SparkSession, master: str, topic: str, rows: int, size: int) -> None:
+    columns = (f"repeat('s', {size}) AS value", "'bench' AS inlong_group", "'bench' AS inlong_stream")
+    writer = spark.range(rows).selectExpr(*columns).write.format("tubemq").mode("append").options(**PACKING)
+    writer.option("tubemq.master", master).option("topic", topic).save()
+
+
+def _read_topic(size: int) -> str:
+    return f"bench_packs_read_{size}"
+
+
+def _write_topic(size: int) -> str:
+    return f"bench_packs_write_{size}"
+
+
+PART = Part(
+    "packs",
+    "rows in InLong packs are read and written, beside Spark-Kafka's default",
+    3,
+    (
+        *(Key("packs", name, layout=OWN, size=size) for name in (READ, WRITE) for size in SIZES),
+        *(
+            Key("packs", name(DEFAULT), layout=OWN, size=size)
+            for name in (batch_reader, kafka_writer)
+            for size in SIZES
+        ),
+        *(Key("packs", name, CPU, OWN, size) for name in (READ, WRITE) for size in SIZES),
+    ),
+    measure,
+)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of docs/performance.md, from the stored results: text between markers, written by
+`scripts/generate_docs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import goals, results
+from benchmarks.results import CPU, MEMORY, MILLISECONDS, RATE, Key, Results
+from benchmarks.sizes import LAYOUTS, OWN, SIZES
+
+PAGE = Path(__file__).parents[1] / "docs/performance.md"
+_BEGIN, _END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+_NONE = "No results are stored yet. `make bench` measures them and fills this section.\n"
+
+
+def document() -> str:
+    """Return the text of the page with the stored figures between its markers."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has no markers {_BEGIN.strip()} and {_END.strip()}")
+    return before + begin + figures(results.read()) + end + after
+
+
+def figures(found: Results) -> str:
+    """Return the tables of the results as Markdown."""
+    if not found.parts:
+        return _NONE
+    parts = [_origin(found), _rates(found), _rows_of(found), _goals(found)]
+    return "\n".join(part for part in parts if part)
+
+
+def _origin(found: Results) -> str:
+    """Say where and when the figures were measured."""
+    first = next(iter(found.parts.values()))
+    days = sorted({part.date[:10] for part in found.parts.values()})
+    what = ", ".join(f"{name} {version}" for name, version in first.versions.items() if name != "tubemq-spark")
+    where = f"{first.machine.get('cores', '?')} cores ({first.machine.get('processor', first.machine['system'])})"
+    return (
+        f"Measured from {days[0]} to {days[-1]} on {where} that servers and clients share; {what}. Medians of "
+        f"{first.settings['rounds']} rounds.\n\n"
+        "![Messages per second of each reader and writer](images/performance.png)\n"
+    )
+
+
+def _rates(found: Results) -> str:
+    """Return messages per second of reading and writing, for both sizes and layouts."""
+    lines = [
+        "Thousand messages per second, bodies of " + " / ".join(f"{size} B" for size in SIZES) + "; in parentheses CPU "
+        "seconds of the tasks per million messages:\n",
+        _row(["", "a store for each of 3 partitions", "3 partitions in one store"]),
+        _row(["---"] * 3),
+    ]
+    for part in ("read", "write", "packs"):
+        for runner in _runners(found, part):
+            cells = [_cell(found, part, runner, layout) for layout in LAYOUTS]
+            lines.append(_row([runner, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _cell(found: Results, part: str, runner: str, layout: str) -> str:
+    rates = [found.median(Key(part, runner, RATE, layout, size)) for size in SIZES]
+    if None in rates:
+        return ""
+    text = " / ".join(f"{rate / 1000:,.0f}" for rate in rates if rate is not None)
+    costs = [found.median(Key(part, runner, CPU, layout, size)) for size in SIZES]
+    if runner.startswith("Spark ") and None not in costs:
+        text += f" ({' / '.join(f'{cost:.1f}' for cost in costs if cost is not None)})"
+    return text
+
+
+def _runners(found: Results, part: str) -> list[str]:
+    named = [row.key.runner for row in found if row.key.part == part and row.key.layout == OWN]
+    return list(dict.fromkeys(named))
+
+
+def _rows_of(found: Results) -> str:
+    """Return the rows of the other parts, one line each."""
+    lines = [_row(["measured", "median", ""]), _row(["---"] * 3)]
+    for row in found:
+        key = row.key
+        if key.part in ("growth", "memory", "latency", "small", "idle", "driver") and key.quantity != CPU:
+            size = f", {_bytes(key.size)}" if key.size else ""
+            shown = f"{row.median:,.0f}" if key.quantity in (RATE, MEMORY, MILLISECONDS) else f"{row.median:.1f}"
+            lines.append(_row([f"{key.part}: {key.runner}{size}", shown, key.quantity]))
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+
+
+def _goals(found: Results) -> str:
+    lines = [_row(["goal", "bound", "measured", ""]), _row(["---"] * 4)]
+    for goal in goals.GOALS:
+        value = goal.value(found)
+        if value is not None:
+            bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:g}"
+            lines.append(_row([goal.what, bound, f"{value:.3g}", "met" if goal.is_met(value) else "not met"]))
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _bytes(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    return f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures one part and writes its file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from benchmarks import parts, results
+from benchmarks.rounds import Recorder
+from benchmarks.sizes import Scale
+from tests.real import jars
+
+_PACKAGES = ("tubemq-spark", "pyspark", "pyarrow", "protobuf")
+
+
+def run_part(name: str, scale: Scale, folder: Path) -> None:
+    """Measure a part. Raise `RuntimeError` if it did not measure all its rows."""
+    part = parts.part(name)
+    print(f"\n{name}: {part.about}", flush=True)
+    date, machine, record = results.now(), results.machine(), Recorder(name)
+    begin = time.perf_counter()
+    part.measure(scale, record)
+    seconds = time.perf_counter() - begin
+    if missing := set(part.keys) - {row.key for row in record.rows}:
+        raise RuntimeError(f"part {name} did not measure {'; '.join(sorted(map(str, missing)))}")
+    versions = {**results.versions(_PACKAGES), "server": jars.server(_server_jars(), "standard")[0]}
+    result = results.PartResult(
+        name, date, round(seconds, 1), machine, versions, scale.as_settings(), tuple(record.rows)
+    )
+    print(f"  {seconds:.0f} s, written to {results.write(result, folder)}", flush=True)
+
+
+def _server_jars() -> Path | None:
+    """Return the folder whose servers `RealTubeMQ` starts."""
+    named = os.environ.get("TUBEMQ_SERVER_JARS")
+    return Path(named) if named else None

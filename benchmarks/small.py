@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Duration of a micro-batch with 30 rows of 3 partitions, beside that of a Python source that does nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.parts import Part
+from benchmarks.results import MILLISECONDS, Key
+from benchmarks.rounds import Recorder
+from benchmarks.sizes import LAYOUTS, OWN, Scale
+from benchmarks.sources import NothingSource
+from benchmarks.spark import spark_session
+from tests.real.cluster import RealTubeMQ
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.settings import ClientSettings
+
+OURS = "30 rows of 3 partitions"
+NOTHING = "30 rows of a source that does nothing"
+TOPIC = "bench_small"
+STORES = (0, 10_000, 20_000)  # ids of the partitions, one for each store
+
+_ROWS = 30
+_WARM_UP, _BATCHES, _TRIES = 3, 8, 40
+
+
+def measure(scale: Scale, record: Recorder) -> None:
+    durations: dict[str, list[float]] = {OURS: [], NOTHING: []}
+    with (
+        RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, quick_start=False) as tubemq,
+        spark_session() as spark,
+        Producer(ClientSettings.from_options({"tubemq.master": tubemq.master})) as producer,
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+    ):
+        spark.dataSource.register(NothingSource)
+        for number in range(scale.rounds):
+            group = {"tubemq.master": tubemq.master, "subscribe": TOPIC, "tubemq.group": f"small_{number}"}
+            durations[OURS] += batches(spark, "tubemq", group, partial(send_rows, producer))
+            offered = Path(folder, str(number))
+            offered.touch()
+            durations[NOTHING] += batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
+    for name, values in durations.items():
+        record.add(name, MILLISECONDS, values)
+
+
+def send_rows(producer: Producer) -> None:
+    for number in range(_ROWS):
+        producer.send(TOPIC, b"row %d" % number, target=(1, STORES[number % len(STORES)]))
+    producer.flush()
+
+
+def offer_rows(file: Path) -> None:
+    with file.open("ab") as offered:
+        offered.write(b"." * _ROWS)
+
+
+def batches(spark: SparkSession, source: str, options: Mapping[str, str], offer: Callable[[], None]) -> list[float]:
+    """Return the milliseconds of one query's micro-batches, without those that did not get all rows at once."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as checkpoint:
+        stream = spark.readStream.format(source).options(**options).load()
+        query = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        try:
+            found: list[float] = []
+            for _ in range(_TRIES):
+                offer()
+                query.processAllAvailable()
+                last = query.lastProgress
+                if last is not None and last["numInputRows"] == _ROWS:
+                    found.append(float(last["durationMs"]["triggerExecution"]))
+                if len(found) == _WARM_UP + _BATCHES:
+                    break
+        finally:
+            query.stop()
+    if len(found) <= _WARM_UP:
+        raise RuntimeError(f"of {_TRIES} micro-batches of {source} {len(found)} had {_ROWS} rows")
+    return found[_WARM_UP:]
+
+
+PART = Part(
+    "small",
+    "a micro-batch of 30 rows, beside a source that does nothing",
+    1,
+    tuple(Key("small", name, MILLISECONDS) for name in (OURS, NOTHING)),
+    measure,
+)

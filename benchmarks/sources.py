@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Python source that does nothing: what remains is the cost of Spark itself.
+
+It offers rows without reading them from anywhere, in 3 input partitions. Option ``file``: the file's size is the number
+of rows offered, so a program offers more by appending bytes. Options ``rate`` and ``since``: so many rows per second
+since a moment (seconds since 1970). Without options it never has a row.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+_PARTITIONS = 3
+_SCHEMA = pa.schema([("value", pa.binary())])
+
+
+class _Rows(InputPartition):
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self.end = begin, end
+
+
+class NothingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "value binary"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return _NothingReader(dict(self.options))
+
+
+class _NothingReader(DataSourceStreamReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._file = options.get("file")
+        self._rate = float(options.get("rate", 0))
+        self._since = float(options.get("since", 0))
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"rows": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802 - Spark's name; without limits
+        if self._file is not None:
+            return {"rows": os.path.getsize(self._file)}
+        return {"rows": max(0, int((time.time() - self._since) * self._rate)) if self._rate else 0}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        begin, count = start["rows"], end["rows"] - start["rows"]
+        cuts = [begin + count * part // _PARTITIONS for part in range(_PARTITIONS + 1)]
+        return [_Rows(cuts[part], cuts[part + 1]) for part in range(_PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows)
+        bodies = [str(number).encode() for number in range(partition.begin, partition.end)]
+        yield pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=_SCHEMA)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark without measuring: its results can be stored, and each goal has a row that a part measures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import goals, page, parts, results
+from benchmarks.__main__ import main
+from benchmarks.results import CPU, RATE, Key, PartResult, Results, Row
+from benchmarks.rounds import Recorder, Runner, Sample, alternate
+
+KEY = Key("read", "PartitionReader, one process", RATE, "own stores", 100)
+
+
+def result(*rows: Row, scale: float = 1.0) -> PartResult:
+    settings = {"rounds": 3, "scale": scale, "full": False}
+    versions = {"python": "3.11.0", "pyspark": "4.3.0"}
+    return PartResult(
+        "read", "2026-01-02T03:04:05+00:00", 1.5, {"cores": "2", "system": "Linux"}, versions, settings, rows
+    )
+
+
+def test_stored_results_are_read_again(tmp_path: Path) -> None:
+    written = result(Row(KEY, (1.0, 30.0, 2.0)), Row(KEY._replace(quantity=CPU), (0.5,)))
+    file = results.write(written, tmp_path / "results")
+    found = results.read(tmp_path / "results")
+    assert file.name == "read.json"
+    assert found.parts == {"read": written}
+    assert (found.median(KEY), found.median(KEY._replace(size=7))) == (2.0, None)
+
+
+def test_a_folder_without_results_has_no_rows(tmp_path: Path) -> None:
+    assert list(results.read(tmp_path / "missing")) == []
+
+
+@pytest.mark.parametrize("name", parts.NAMES)
+def test_a_part_names_itself_in_its_rows(name: str) -> None:
+    part = parts.part(name)
+    assert part.name == name
+    assert {key.part for key in part.keys} == {name}
+    assert len(set(part.keys)) == len(part.keys)
+
+
+def test_each_goal_compares_rows_that_a_part_measures() -> None:
+    measured = {key for name in parts.NAMES for key in parts.part(name).keys}
+    for goal in goals.GOALS:
+        assert {goal.measured, goal.against} - {None} <= measured, goal.what
+    assert len({goal.what for goal in goals.GOALS}) == len(goals.GOALS)
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(90.0, "met"), (80.0, "NOT MET")])
+def test_the_table_says_whether_a_goal_is_met(ours: float, verdict: str) -> None:
+    goal = goals.GOALS[0]
+    assert goal.against is not None
+    table = goals.table(Results([result(Row(goal.measured, (ours,)), Row(goal.against, (100.0,)))]))
+    (line,) = [line for line in table.splitlines() if line.startswith(goal.what)]
+    assert line.endswith(f"{ours / 100:.3g}  {verdict}")
+    assert table.count("not measured") == len(goals.GOALS) - 1
+
+
+def test_runners_alternate_and_the_warm_up_does_not_count() -> None:
+    order: list[str] = []
+
+    def runner(name: str) -> Runner:
+        def run() -> Sample:
+            order.append(name)
+            return Sample(len(order), 2.0, 1.0)
+
+        return Runner(name, run)
+
+    samples = alternate([runner("a"), runner("b")], rounds=2, warm_up=1)
+    assert order == ["a", "b"] * 3
+    assert [one.count for one in samples["b"]] == [4, 6]
+    record = Recorder("read")
+    record.add_samples("b", samples["b"], "own stores", 100)
+    assert [(row.key.quantity, row.values) for row in record.rows] == [(RATE, (2.0, 3.0)), (CPU, (250_000.0, 1e6 / 6))]
+
+
+def test_the_figures_of_the_page_are_those_of_the_results() -> None:
+    rows = [Row(KEY._replace(size=size), (rate,)) for size, rate in ((100, 812_000.0), (1024, 383_000.0))]
+    assert "| PartitionReader, one process | 812 / 383 |  |" in page.figures(Results([result(*rows)]))
+
+
+def test_small_runs_do_not_replace_the_stored_results(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["read", "--scale", "0.01"])
+    assert "--output" in capsys.readouterr().err
+
+
+def test_lists_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(parts.NAMES)
