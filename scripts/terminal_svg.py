@@ -13,7 +13,8 @@ import pty
 import select
 import struct
 import termios
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from xml.sax.saxutils import escape
@@ -139,7 +140,7 @@ def draw(shown: Sequence[tuple[float, Picture]], title: str) -> str:
             steps.insert(0, "0%{visibility:hidden}")
         steps.append("100%{visibility:visible}" if number == last else f"{end:.2f}%,100%{{visibility:hidden}}")
         rules.append(f"@keyframes show{number}{{{''.join(steps)}}}#frame{number}{{animation-name:show{number}}}")
-        frames.append(f'<g id="frame{number}" class="frame">\n{draw_screen(picture)}\n</g>')
+        frames.append([f'<g id="frame{number}" class="frame">', *draw_screen(picture), "</g>"])
         start += seconds
     rules.append("@media (prefers-reduced-motion:reduce){.frame{animation:none!important}}")
     final = " ".join("".join(cell.text for cell in row).strip() for row in shown[-1][1][-3:]).strip()
@@ -156,14 +157,27 @@ def draw(shown: Sequence[tuple[float, Picture]], title: str) -> str:
                 f'<circle cx="{18 + 20 * place}" cy="18" r="6" fill="{colour}"/>'
                 for place, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
             ),
-            *frames,
+            *without_repetitions(frames),
             "</svg>\n",
         ]
     )
 
 
-def draw_screen(picture: Picture) -> str:
-    return "\n".join(filter(None, (draw_row(row, PADDING + BAR + place * HEIGHT) for place, row in enumerate(picture))))
+def without_repetitions(frames: Iterable[Sequence[str]]) -> list[str]:
+    """Return all lines of the frames. A line that several frames have is defined once, before them."""
+    counts = Counter(line for lines in frames for line in lines)
+    names = {
+        line: f"row{number}" for number, (line, count) in enumerate(counts.items()) if count > 1 and len(line) > 40
+    }
+    definitions = [f'<g id="{name}">{line}</g>' for line, name in names.items()]
+    shown = [f'<use href="#{names[line]}"/>' if line in names else line for lines in frames for line in lines]
+    return ["<defs>", *definitions, "</defs>", *shown] if definitions else shown
+
+
+def draw_screen(picture: Picture) -> list[str]:
+    """Return one line of SVG for each row that is not empty."""
+    rows = (draw_row(row, PADDING + BAR + place * HEIGHT) for place, row in enumerate(picture))
+    return [row for row in rows if row]
 
 
 def draw_row(row: tuple[Cell, ...], top: float) -> str:
