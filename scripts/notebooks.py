@@ -4,6 +4,9 @@
     python -m scripts.notebooks                        run all of notebooks/
     python -m scripts.notebooks quickstart             run notebooks/quickstart.ipynb
     python -m scripts.notebooks --write quickstart     run it and keep its outputs in the file
+    python -m scripts.notebooks --jobs 1               one at a time
+
+Two run at a time, because notebooks also wait. With `--write` one runs at a time, because some plots show rates.
 
 Kept outputs belong to the code beside them: `--write` stores a digest of the cells in the notebook's metadata, and
 tests/test_notebooks.py compares it.
@@ -17,7 +20,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -27,6 +31,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 LIMIT = 300  # seconds for one cell
+JOBS = 2
 
 # Notebooks with parameters run again with these environment variables. The kept outputs are those of the first run.
 VARIANTS = {"databricks": ({"NOTEBOOK_REGISTER": "no"},)}
@@ -102,15 +107,28 @@ def run(file: Path, write: bool) -> str | None:
     return None
 
 
+def run_all(files: Sequence[Path], write: bool, jobs: int) -> list[str | None]:
+    """Run the notebooks, `jobs` at a time. Return for each what went wrong, or None."""
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(run, file, write) for file in files]
+        try:
+            return [one.result() for one in running]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def main() -> int:
     names = sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb"))
     parser = argparse.ArgumentParser(description="Run the notebooks, each in a new kernel.")
     parser.add_argument("--write", action="store_true", help="keep the outputs in the files")
+    parser.add_argument("--jobs", type=int, metavar="N", help=f"notebooks at a time: {JOBS}, or 1 with --write")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of a notebook: {', '.join(names)}")
     given = parser.parse_args()
     if unknown := set(given.names) - set(names):
         parser.error(f"no such notebook: {', '.join(sorted(unknown))}. There are {', '.join(names)}")
-    problems = [run(NOTEBOOKS / f"{name}.ipynb", given.write) for name in given.names or names]
+    files = [NOTEBOOKS / f"{name}.ipynb" for name in given.names or names]
+    problems = run_all(files, given.write, given.jobs or (1 if given.write else JOBS))
     for problem in filter(None, problems):
         print(problem, file=sys.stderr)
     return 1 if any(problems) else 0
