@@ -9,12 +9,13 @@
 Two run at a time, because notebooks also wait. With `--write` one runs at a time, because some plots show rates.
 
 Kept outputs belong to the code beside them: `--write` stores a digest of the cells in the notebook's metadata, and
-tests/test_notebooks.py compares it.
+tests/test_notebooks.py compares it. It also writes a small version of the first plot to docs/images.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import os
 import sys
@@ -22,14 +23,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
+PICTURES = ROOT / "docs" / "images"
+WIDTH = 720  # pixels of a picture
 LIMIT = 300  # seconds for one cell
 JOBS = 2
 
@@ -89,6 +94,15 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
     )
 
 
+def keep_picture(notebook: nbformat.NotebookNode, file: Path) -> None:
+    """Write a small version of the notebook's first plot, for pages that show it."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
+    first = next(output.data["image/png"] for output in outputs if "image/png" in output.get("data", {}))
+    with Image.open(BytesIO(base64.b64decode(first))) as plot:
+        small = plot.convert("RGB").resize((WIDTH, plot.height * WIDTH // plot.width), Image.Resampling.LANCZOS)
+    small.quantize(160, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
 def run(file: Path, write: bool) -> str | None:
     """Run one notebook, and its variants unless its outputs are to be kept. Return what went wrong, or None."""
     for variables in ({}, *(() if write else VARIANTS.get(file.stem, ()))):
@@ -104,6 +118,7 @@ def run(file: Path, write: bool) -> str | None:
         tidy(notebook)
         nbformat.validate(notebook)
         nbformat.write(notebook, file)
+        keep_picture(notebook, PICTURES / f"notebook-{file.stem}.png")
     return None
 
 

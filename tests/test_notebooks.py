@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+PICTURES = NOTEBOOKS.parent / "docs" / "images"
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 HOW_TO = "run `make notebooks NOTEBOOKS='--write {}'`"
 
@@ -62,5 +63,13 @@ def test_it_says_where_it_never_ran(file: Path) -> None:
     assert says is (file.stem == "databricks")
 
 
-def test_the_readme_lists_it(file: Path) -> None:
-    assert f"[{file.name}]({file.name})" in (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+def test_the_readme_lists_it_and_shows_its_plot(file: Path) -> None:
+    readme = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    assert f"[{file.name}]({file.name})" in readme
+    assert f"(../docs/images/notebook-{file.stem}.png)]({file.name})" in readme
+
+
+def test_the_picture_of_its_plot_is_small(file: Path) -> None:
+    picture = PICTURES / f"notebook-{file.stem}.png"
+    assert picture.exists(), HOW_TO.format(file.stem)
+    assert picture.stat().st_size <= 60_000
