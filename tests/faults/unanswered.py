@@ -8,16 +8,19 @@ the client never takes a slow machine for a silent server.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.producer.record_run import RecordRun
 from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.errors import ProtocolError, TransportError
-from tubemq_spark.protocol.envelope import Failure, Request, Response
+from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request
+from tubemq_spark.protocol.frame import FrameDecoder
 from tubemq_spark.testing import Fault
 from tubemq_spark.testing.faults import _read
 
@@ -74,6 +77,7 @@ def patience() -> Iterator[None]:
     _rules.clear()
     with (
         mock.patch.object(Connection, "submit_request", _submit),
+        mock.patch.object(Connection, "submit_run", _submit_run),
         mock.patch.object(Connection, "reply", _reply),
         mock.patch.object(BrokerChannel, "gives_up_at", _gives_up_at),
     ):
@@ -81,23 +85,49 @@ def patience() -> Iterator[None]:
     _rules.clear()
 
 
-_submit_as_ever, _reply_as_ever, _gives_up_at_as_ever = (
+_submit_as_ever, _submit_run_as_ever, _reply_as_ever, _gives_up_at_as_ever = (
     Connection.submit_request,
+    Connection.submit_run,
     Connection.reply,
     BrokerChannel.gives_up_at,
 )
 
 
 def _submit(connection: Connection, request: Request) -> int:
+    call = _call(connection, request)
+    serial_no = _submit_as_ever(connection, request)
+    if call is not None:
+        _calls[connection][serial_no] = call
+    return serial_no
+
+
+def _submit_run(connection: Connection, count: int, encode: Callable[[int], bytes]) -> int:
+    def noting(first: int) -> bytes:
+        frames = encode(first)
+        for serial_no, body in FrameDecoder(Framing.STANDARD).feed(frames):
+            call = _call(connection, decode_request(body))
+            if call is not None:
+                _calls[connection][serial_no] = call
+        return frames
+
+    return _submit_run_as_ever(connection, count, noting)
+
+
+def _call(connection: Connection, request: Request) -> _Unanswered | None:
     calls = _calls.setdefault(connection, {})
     call = next((one for one in calls.values() if one.holds_up_others), None)
     if call is None:
         rule = next((rule for rule in _rules if rule.meets(request)), None)
         call = None if rule is None else _Unanswered(rule.fault, rule.mirror.fired)
-    serial_no = _submit_as_ever(connection, request)
-    if call is not None:
-        calls[serial_no] = call
-    return serial_no
+    return call
+
+
+def _serial_numbers(link: BrokerChannel) -> Iterator[int]:
+    for first, one in link._sends.items():
+        if isinstance(one, RecordRun):
+            yield from range(first + one.acknowledged, first + len(one.bodies))
+        else:
+            yield first
 
 
 def _reply(connection: Connection, serial_no: int) -> Response | Failure:
@@ -117,7 +147,7 @@ def _reply(connection: Connection, serial_no: int) -> Response | Failure:
 def _gives_up_at(link: BrokerChannel) -> float:
     usual = _gives_up_at_as_ever(link)
     known = _calls.get(link.connection, {})
-    calls = [known.get(serial_no) for serial_no in link._sends]
+    calls = [known.get(serial_no) for serial_no in _serial_numbers(link)]
     waiting = [call for call in calls if call is not None]
     if not calls or len(waiting) < len(calls):  # others are to be answered first
         return min(usual, time.monotonic() + _TICK) if waiting else usual

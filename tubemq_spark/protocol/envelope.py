@@ -40,14 +40,14 @@ def check_fields(kind: str, data: bytes) -> None:
             count += 1
             if count > MAX_FIELDS:
                 raise ProtocolError(f"a {kind} of {len(data)} bytes has more than {MAX_FIELDS} fields")
-            tag, at = _read_varint(data, at)
+            tag, at = read_varint(data, at)
             match tag & 7:  # the wire type; 3 and 4 begin and end a group and have no value
                 case 0:
-                    _, at = _read_varint(data, at)
+                    _, at = read_varint(data, at)
                 case 1:
                     at += 8
                 case 2:
-                    size, at = _read_varint(data, at)
+                    size, at = read_varint(data, at)
                     at += size
                 case 5:
                     at += 4
@@ -55,7 +55,7 @@ def check_fields(kind: str, data: bytes) -> None:
         return  # it ends within a field, which the parser reports
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at `at`, and the index behind it."""
     number = shift = 0
     while True:
@@ -275,7 +275,7 @@ class _Parts:
 
     def next(self, kind: type[M]) -> M:
         try:
-            size, self._at = _read_varint(self._body, self._at)
+            size, self._at = read_varint(self._body, self._at)
         except IndexError:
             raise ProtocolError(f"an envelope ends before the length of its {kind.__name__}") from EOFError()
         end = self._at + size

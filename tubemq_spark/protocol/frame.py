@@ -82,6 +82,11 @@ class FrameDecoder:
         self._needed = _LEAST  # bytes to collect before the next attempt to decode
         self._failure: str | None = None
 
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether the beginning of a frame has come, or bytes that are no frame, and not its end."""
+        return bool(self._kept) or self._failure is not None
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that `data` completes, in order. Raise `ProtocolError` if the bytes are no frames."""
         if self._failure is not None:

@@ -32,6 +32,7 @@ MAX_HEADER = 4 << 20
 """The maximum size of the attributes in bytes. In memory they may take four times that, and again for their parts.
 Servers accept messages of 1 MiB, unless they are configured for more.
 """
+CHECK_SUM_MASK = 0x7FFFFFFF
 _MSG_TIME_DIGITS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -57,7 +58,7 @@ NO_ATTRIBUTES = Attributes()
 
 def check_sum(payload: bytes) -> int:
     """Return 31 bits of the CRC-32 of the whole payload (wire: CheckSum)."""
-    return zlib.crc32(payload) & 0x7FFFFFFF
+    return zlib.crc32(payload) & CHECK_SUM_MASK
 
 
 def encode_payload(body: bytes, attributes: bytes) -> tuple[bytes, int]:

@@ -80,10 +80,12 @@ class RowEncoder:
     """Encodes the rows of one task."""
 
     def __init__(self, topic: str | None, body_codec: BodyCodec, *, stamped: bool) -> None:
-        """`topic` is the option, which wins over a row's topic. Rows that are `stamped` cannot have such attributes."""
+        """`topic` is the option, which wins over a row's topic. Rows that are `stamped` cannot have such attributes.
+
+        The encoder `is_raw` if bodies are the rows' values."""
         self._topic = topic
         self._body_codec = body_codec
-        self._is_raw = body_codec == BodyCodec()
+        self.is_raw = body_codec == BodyCodec()
         self._last_attribute = b"," + body_codec.attribute if body_codec.attribute else b""
         self._stamped = stamped
 
@@ -114,7 +116,7 @@ class RowEncoder:
             time_text = msg_time if isinstance(msg_time, str) else minutes_text(msg_time)
             encoded = _time_attribute(time_text)
             column = "msg_type"
-            if not self._is_raw:
+            if not self.is_raw:
                 value = self._body_codec.encode(value, cells)
                 if msg_type is None and (msg_type := self._body_codec.msg_type(cells)) is not None:
                     column = "inlong_stream"

@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.types import (
     BinaryType,
@@ -198,6 +199,27 @@ def cells_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> Iterator[
         readers.get(name, _texts)(columns[name]) if name in columns else repeat(None) for name in Cells._fields
     ]
     return map(Cells, *cells)
+
+
+def bodies_of_batch(batch: pa.RecordBatch, topic: str | None = None) -> list[bytes] | None:
+    """Return the values of a batch whose rows differ in nothing else, or None; parameters as for `cells_of_batch`.
+
+    The columns besides `value` are null, or texts that are all equal. Others are not compared, because that takes time
+    and they are rarely equal.
+    """
+    values: list[bytes] | None = None
+    for name in columns_read(tuple(batch.schema.names), topic):
+        column = batch.column(name)
+        if name == "value":
+            values = None if column.null_count else _bytes(column)  # type: ignore[assignment]
+        elif column.null_count < len(column) and not _is_one_text(column):
+            return None
+    return values
+
+
+def _is_one_text(column: pa.Array) -> bool:
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return is_text and not column.null_count and len(pc.unique(column)) == 1
 
 
 def cells_of_row(row: Row, topic: str | None = None) -> Cells:

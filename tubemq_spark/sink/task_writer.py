@@ -21,7 +21,7 @@ from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
 from tubemq_spark.sink.receipts import Receipts
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
-from tubemq_spark.sink.schema import BadRowError, Cells, cells_of_batch, cells_of_row
+from tubemq_spark.sink.schema import BadRowError, Cells, bodies_of_batch, cells_of_batch, cells_of_row
 from tubemq_spark.sink.task_attempts import WriteTask, this_task
 from tubemq_spark.sink.write_plan import WritePlan
 
@@ -41,15 +41,13 @@ def write_batches(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Written
     says otherwise. Raise as `Producer.send` and `Producer.flush` as well.
     """
     slices = (batch.slice(start, _SLICE) for batch in batches for start in range(0, batch.num_rows, _SLICE))
-    return TaskWriter(plan, this_task(plan.write_id)).write(
-        cells for part in slices for cells in cells_of_batch(part, plan.options.topic)
-    )
+    return TaskWriter(plan, this_task(plan.write_id)).write(ArrowRows(part, plan.options.topic) for part in slices)
 
 
 def write_rows(plan: WritePlan, rows: Iterable[Row]) -> Written:
     """Send all rows as `write_batches` does, where Spark has no Arrow writers."""
     topic = plan.options.topic
-    return TaskWriter(plan, this_task(plan.write_id)).write(cells_of_row(row, topic) for row in rows)
+    return TaskWriter(plan, this_task(plan.write_id)).write([cells_of_row(row, topic)] for row in rows)
 
 
 @contextmanager
@@ -81,6 +79,28 @@ def rare_collections() -> Iterator[None]:
                 _before = None
 
 
+class ArrowRows:
+    """The rows of an Arrow batch whose columns were checked; `topic` is the option."""
+
+    def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        self._batch = batch
+        self._topic = topic
+
+    def __iter__(self) -> Iterator[Cells]:
+        return cells_of_batch(self._batch, self._topic)
+
+    def bodies(self) -> list[bytes] | None:
+        """Return the rows' values if the rows differ in nothing else, else None."""
+        return bodies_of_batch(self._batch, self._topic)
+
+    def first(self) -> Cells:
+        return next(cells_of_batch(self._batch.slice(0, 1), self._topic))
+
+    def behind(self, count: int) -> ArrowRows:
+        """Return the rows without the first `count`."""
+        return ArrowRows(self._batch.slice(count), self._topic)
+
+
 class TaskWriter:
     """Writes the rows of one attempt of a task; usable once."""
 
@@ -97,10 +117,12 @@ class TaskWriter:
         self._failed_rows = FailedRows(options, task, self._rows_of, is_stream=plan.write_id is None)
         self._deduplicator: Deduplicator | None = None
         self._already_stored = 0
+        # Rows that differ only in their values are sent together if their messages do, too.
+        self._together = self._encoder.is_raw and not options.stamp_rows and self._receipts is None
 
     @rare_collections()
-    def write(self, rows: Iterator[Cells]) -> Written:
-        """Send `rows`, and return when they are stored; raise as `write_batches`."""
+    def write(self, parts: Iterable[Iterable[Cells]]) -> Written:
+        """Send the rows of all `parts`, and return when they are stored; raise as `write_batches`."""
         options = self._plan.options
         with SESSIONS.lease(options.client) as session:
             if options.effectively_once is not None:
@@ -116,7 +138,7 @@ class TaskWriter:
                 if options.topic is not None:
                     producer.prepare(options.topic)
                 try:
-                    self._send_rows(producer, rows)
+                    self._send_parts(producer, parts)
                 except ConfigError as error:
                     if not producer.has_failed:
                         _flush_before(producer, error)
@@ -138,10 +160,40 @@ class TaskWriter:
             receipts=self._receipts.packed() if self._receipts is not None else None,
         )
 
-    def _send_rows(self, producer: Producer, rows: Iterator[Cells]) -> None:
+    def _send_parts(self, producer: Producer, parts: Iterable[Iterable[Cells]]) -> None:
+        row = 0
+        for part in parts:
+            if self._together and isinstance(part, ArrowRows):
+                sent = self._send_together(producer, part, row)
+                row, part = row + sent, part.behind(sent)
+            row = self._send_rows(producer, part, row)
+
+    def _send_together(self, producer: Producer, rows: ArrowRows, row: int) -> int:
+        """Send the first of `rows` together, and return how many; none if they differ in more than their values.
+
+        The rows are numbered from `row` on. What is unusual about a row is left to `_send_rows`.
+        """
+        bodies = rows.bodies()
+        if not bodies:
+            return 0
+        try:
+            encoded = self._encoder.encode(rows.first())
+        except BadRowError:
+            return 0
+        if encoded.key is not None or encoded.target is not None:
+            return 0
+        if encoded.topic == self._plan.options.dead_letter_topic:
+            return 0
+        return producer.send_together(
+            encoded.topic, bodies, encoded.attributes, encoded.msg_type, encoded.msg_time, first_row=row
+        )
+
+    def _send_rows(self, producer: Producer, rows: Iterable[Cells], first: int) -> int:
+        """Send `rows`, numbered from `first` on, and return the number of the row behind them."""
         encode, deduplicator, stamp_of_task = self._encoder.encode, self._deduplicator, self._stamp
         dead_letter_topic = self._plan.options.dead_letter_topic
-        for row, cells in enumerate(rows):
+        row = first - 1
+        for row, cells in enumerate(rows, first):
             try:
                 encoded = encode(cells)
                 if encoded.topic == dead_letter_topic:
@@ -181,6 +233,7 @@ class TaskWriter:
                     raise
                 reason = str(error).removeprefix(f"row {row} {self._rows_of}: ")
                 self._failed_rows.handle(producer, row, cells, reason)
+        return row + 1
 
     def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
         assert self._receipts is not None

@@ -11,7 +11,6 @@ import logging
 import selectors
 import socket
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from contextlib import suppress
 from google.protobuf.message import Message
 
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
-from tubemq_spark.client.net.open_socket import TlsSocket, open_socket, reason_of
+from tubemq_spark.client.net.open_socket import TlsSocket, not_received, open_socket, reason_of
 from tubemq_spark.client.process_caches import close_with_servers
 from tubemq_spark.client.retries import Deadline
 from tubemq_spark.client.timings import DEFAULT_TIMINGS, Timings
@@ -29,10 +28,6 @@ from tubemq_spark.protocol.constants import Framing, Method, ServiceType
 from tubemq_spark.protocol.envelope import Failure, Request, Response
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.rpc import RpcProtocol
-
-if sys.platform != "win32":
-    import fcntl
-    import termios
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +84,7 @@ class SocketStream:
         """How many queued bytes the peer's host has received, as far as the operating system tells; else how many
         the system has taken. With TLS it may be slightly less while more bytes are in flight.
         """
-        return self._sent - (0 if self.closed else _not_received(self.socket))
+        return self._sent - (0 if self.closed else not_received(self.socket))
 
     def queue(self, data: bytes) -> None:
         self._to_write.append(data)
@@ -188,7 +183,7 @@ class Connection:
         self._stream = SocketStream(open_socket(address, connect_timeout, tls, timings))
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._deadlines)} unanswered"
+        state = "closed" if self.closed else f"{self.unanswered} unanswered"
         return f"<Connection to {self.address}, {self.framing.value}, {state}>"
 
     @property
@@ -198,7 +193,7 @@ class Connection:
     @property
     def unanswered(self) -> int:
         """The number of requests without a reply."""
-        return len(self._deadlines)
+        return 0 if self.closed else max(len(self._deadlines), self._rpc.unanswered)
 
     @property
     def queued(self) -> int:
@@ -225,6 +220,20 @@ class Connection:
         self._stream.queue(data)
         self._deadlines[serial_no] = self._clock.monotonic() + request.timeout_ms / 1000
         return serial_no
+
+    def can_submit_run(self, count: int) -> bool:
+        return not self.closed and self._rpc.can_begin_run(count)
+
+    def submit_run(self, count: int, encode: Callable[[int], bytes]) -> int:
+        """Queue a run, see `RpcProtocol`. `encode` returns its frames, given the first serial number, as this does."""
+        first = self._rpc.begin_run(count)
+        self._stream.queue(encode(first))
+        return first
+
+    @property
+    def acknowledged(self) -> tuple[int, int]:
+        """How many sends of runs are acknowledged, and how often another reply has ended all runs."""
+        return self._rpc.acknowledged, self._rpc.ended_runs
 
     def reply(self, serial_no: int) -> Response | Failure:
         """Return the reply to `serial_no`; wait until its request's timeout. Bytes that come in extend the timeout by
@@ -273,12 +282,12 @@ class Connection:
     def close(self) -> None:
         if not self.closed:
             # Once a caller has given up a request, the peer must not receive it any more.
-            self._stream.close(drop_unsent=bool(self._deadlines))
+            self._stream.close(drop_unsent=self.unanswered > 0)
             self._deadlines.clear()
 
     def still_open(self) -> bool:
         """Return True if an idle connection can be used again: nothing came in since, not even its end."""
-        return not self.closed and not self._deadlines and self._stream.is_quiet()
+        return not self.closed and not self.unanswered and self._stream.is_quiet()
 
     def poll(self, wait: float) -> None:
         """Write and read once, after waiting up to `wait` seconds until either is possible."""
@@ -301,7 +310,7 @@ class Connection:
 
     def _receive(self, data: memoryview) -> None:
         for serial_no, reply in self._rpc.receive(data):
-            del self._deadlines[serial_no]
+            self._deadlines.pop(serial_no, None)  # a send of a run has none
             self._replies[serial_no] = reply
         self._rpc.receive(b"")  # raises an error in the bytes behind these replies now, because no more bytes may come
 
@@ -313,8 +322,7 @@ class Connection:
 
     def _tls_hint(self) -> str:
         """Return a hint for a peer that never answered: a TLS port ends connections that do not begin with TLS."""
-        never_answered = next(iter(self._deadlines), None) == 1
-        if not never_answered or self._stream.is_tls:
+        if not self._rpc.never_answered or self._stream.is_tls:
             return ""
         return ". It never answered: if the port uses TLS, set option 'tubemq.tls.enabled' to true"
 
@@ -380,13 +388,3 @@ def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
         for connection in connections:
             selector.register(connection._stream.socket, connection._stream.wanted_events)
         selector.select(seconds)
-
-
-def _not_received(opened: socket.socket) -> int:
-    """Return how many bytes the system has taken and the peer's host has not received, by its TCP."""
-    if sys.platform == "win32":
-        return 0
-    try:
-        return int.from_bytes(fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:  # not every system tells this about sockets
-        return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,10 @@ from tubemq_spark.client.timings import Timings
 from tubemq_spark.client.tls import ClientContext, TlsSettings, openssl_reason, tls_context
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError
 from tubemq_spark.protocol.metadata import Address
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 _CHECK_PORT = "Check that it is the TLS port: masters listen on 8716 and brokers on 8124 by default"
 
@@ -204,3 +209,13 @@ class TlsSocket(ssl.SSLSocket):
         with suppress(OSError, ValueError):
             self.unwrap()  # sends the closing alert
         super().close()
+
+
+def not_received(opened: socket.socket) -> int:
+    """Return how many bytes the system has taken and the peer's host has not received, by its TCP."""
+    if sys.platform == "win32":
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:  # not every system tells this about sockets
+        return 0

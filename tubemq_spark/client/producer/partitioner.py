@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 
 from tubemq_spark.client.clock import Clock
 from tubemq_spark.client.cluster.producer_session import ProducerSession
@@ -125,6 +126,11 @@ class Partitioner:
         self._keys.clear()
         return True
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether any producer of the session counts failures, or a broker of this one is slow."""
+        return self.breakers.any_open or self.breakers.health.failures is not NO_FAILURES
+
     def partitions(self, topic: str) -> list[Partition]:
         found = self._partitions.get(topic)
         if found is None:
@@ -151,6 +157,16 @@ class Partitioner:
             return None
         self._turn += 1
         return partitions[self._turn % len(partitions)]
+
+    def spread(self, topic: str, count: int) -> Sequence[Partition]:
+        """Return the partitions for the next `count` records of `topic` without a key, those that `choose` would
+        return if no connection became full; none if they must wait."""
+        partitions = [one for one in self._find_usable(topic) if self._channels[one.broker_id].takes_run(count)]
+        if not partitions:
+            return []
+        start = (self._turn + 1) % len(partitions)
+        self._turn += count
+        return list(islice(cycle(partitions), start, start + count))
 
     def is_blocked(self, topic: str) -> bool:
         """Whether records without a key can go nowhere, and not because connections are full."""

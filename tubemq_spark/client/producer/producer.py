@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -21,14 +21,21 @@ from tubemq_spark.client.cluster.deployed_topics import AwayError
 from tubemq_spark.client.cluster.session_pool import NO_FAILURES, SESSIONS
 from tubemq_spark.client.producer.failure_handler import FailureHandler, SendErrors
 from tubemq_spark.client.producer.partitioner import Partitioner
-from tubemq_spark.client.producer.send_queue import MAX_BYTES, PendingRecord, RecordId, RecordMetadata, SendQueue
+from tubemq_spark.client.producer.run_sender import RunSender
+from tubemq_spark.client.producer.send_queue import (
+    MAX_AROUND_BODY,
+    MAX_BYTES,
+    PendingRecord,
+    RecordId,
+    RecordMetadata,
+    SendQueue,
+)
 from tubemq_spark.client.producer.send_targets import SendTargets
 from tubemq_spark.client.producer.sender import Sender
 from tubemq_spark.client.producer.unresolved_sends import RecordLookup, UnresolvedSends
 from tubemq_spark.client.retries import OUTAGES
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ConfigError, ProtocolError, TransportError, TubeMQError
-from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.lifecycle import Answer, SendEvent, SendState
 from tubemq_spark.protocol.message import encode_content, encode_payload
@@ -37,11 +44,6 @@ from tubemq_spark.protocol.metadata import Partition
 _log = logging.getLogger(__name__)
 
 _SUCCESS = ErrCode.SUCCESS  # looked up for each record, which takes time
-
-# Attributes may make a payload longer than the limit by so many bytes. The broker accepts more, but delivers such a
-# message only from a file: while it is in memory, consumers are led past it (wire: MsgMemStore.getMessages compares
-# the whole record with the limit of the payload).
-_MAX_AROUND_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
 
 class Producer:
@@ -79,6 +81,7 @@ class Producer:
         self._errors = SendErrors(rows_of, lambda: (self.acknowledged, self._queue.accepted))
         self._failures = FailureHandler(self._session, self._partitioner, self._targets, self._errors)
         self._unresolved = UnresolvedSends(lookup, settings) if lookup is not None else None
+        self._runs = RunSender(settings, self._queue, self._partitioner, self._targets, self._sender, max_in_flight)
         self._on_stored = on_stored
         self._error: BaseException | None = None
 
@@ -143,7 +146,7 @@ class Producer:
         if limit is None:
             limit = self._learn_topic(topic, row)
         payload, flag = encode_payload(body, attributes)
-        if not payload or len(body) > limit or len(payload) > limit + _MAX_AROUND_BODY:
+        if not payload or len(body) > limit or len(payload) > limit + MAX_AROUND_BODY:
             raise self._errors.wrong_size(row, topic, body, attributes, limit)
         content = encode_content(payload, flag, msg_type, msg_time)
         record = PendingRecord(topic, content, row, self._queue.accepted, record_id)
@@ -158,6 +161,36 @@ class Producer:
             while self._queue.is_full:
                 if not self.step():
                     self._wait()
+
+    def send_together(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        attributes: bytes = b"",
+        msg_type: str | None = None,
+        msg_time: str | None = None,
+        first_row: int | None = None,
+    ) -> int:
+        """Accept the first of several records that differ only in their bodies, and return how many.
+
+        They have no key, target and id; the rows are numbered from `first_row` on. Stop before a record that only
+        `send` can take, or refuse; it takes more time for each. Parameters, waiting and errors are those of `send`.
+        """
+        runs, taken, tells = self._runs, 0, self._unresolved is not None or self._on_stored is not None
+        frames = None if tells else runs.frames(topic, bodies, attributes, msg_type, msg_time)
+        while frames is not None and taken < len(bodies):
+            part = bodies[taken : taken + runs.count]
+            moved = self.step()
+            self._update_partitioner()
+            if self._failures.timeout or not runs.is_usual(topic, frames, part):
+                break
+            if runs.send(topic, frames, part, None if first_row is None else first_row + taken):
+                taken += len(part)
+            elif not (moved or self._sender.any_in_flight):
+                break
+            elif not moved:
+                self._wait()
+        return taken
 
     def flush(self) -> Mapping[Partition, int]:
         """Wait until all records are stored, and return how many each partition has stored so far. Raise as `send`."""
@@ -302,7 +335,10 @@ class Producer:
         refusal: TubeMQError | None = None
         for channel, outcomes in self._sender.poll():
             received += len(outcomes)
-            is_acknowledged = False
+            is_acknowledged = bool(channel.acknowledged)
+            if is_acknowledged:
+                received += self._runs.take_stored(channel, stored)
+                rejecting.discard(channel.broker.broker_id)
             if channel.is_broken and outcomes:  # a connection without sends may end; a new one is opened when needed
                 partitioner.broker_failed(channel.broker.broker_id, "lost")
             for record, outcome in outcomes:

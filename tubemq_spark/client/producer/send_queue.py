@@ -15,11 +15,17 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from tubemq_spark.errors import TubeMQError
+from tubemq_spark.protocol.constants import MESSAGE_SIZE_SLACK, STORE_DATA_HEADER_LEN
 from tubemq_spark.protocol.lifecycle import SEND, Lifecycle, SendEvent, SendState
 from tubemq_spark.protocol.metadata import Partition
 
 MAX_BYTES = 64 << 20  # default for the memory of records that are not acknowledged
 OVERHEAD = 1400  # bytes that a record takes besides its content if it has a key of its own; measured
+
+# Attributes may make a payload longer than the limit by so many bytes. The broker accepts more, but delivers such a
+# message only from a file: while it is in memory, consumers are led past it (wire: MsgMemStore.getMessages compares
+# the whole record with the limit of the payload).
+MAX_AROUND_BODY = MESSAGE_SIZE_SLACK - STORE_DATA_HEADER_LEN
 
 # Records are sent in batches of this many, or this many bytes: a system call for each would cost more than the record.
 _BATCH = 128
@@ -65,6 +71,7 @@ class PendingRecord(Lifecycle[SendState, SendEvent]):
     ) -> None:
         self.topic = topic
         self.content = content
+        self.size = len(content)  # bytes that count as its memory and as in flight
         self.row = row
         self.number = number
         self.record_id = record_id  # None for a record that may be stored twice
@@ -187,13 +194,29 @@ class SendQueue:
             record.queue = queue
             queue.waiting.append(record)
             self.update(queue)
-        size = len(record.content)
+        size = record.size
         self.accepted += 1
         self.waiting += 1
         self.bytes += size + OVERHEAD
         self._new += 1
         self._new_bytes += size
         return self._new >= _BATCH or self._new_bytes >= _BATCH_BYTES or self.bytes > self._max_bytes
+
+    def fits(self, size: int, count: int) -> bool:
+        """Whether there is memory for `count` more records with `size` bytes together."""
+        return self.bytes + size + OVERHEAD * count <= self._max_bytes
+
+    def numbers(self, count: int) -> range:
+        """Return the numbers of the next `count` records."""
+        return range(self.accepted, self.accepted + count)
+
+    def add_run(self, size: int, count: int) -> None:
+        """Count the memory of `count` records with `size` bytes that do not wait, until `release_run`."""
+        self.accepted += count
+        self.bytes += size + OVERHEAD * count
+
+    def release_run(self, size: int, count: int) -> None:
+        self.bytes -= size + OVERHEAD * count
 
     def begin_batch(self) -> None:
         self._new = self._new_bytes = 0
@@ -247,7 +270,7 @@ class SendQueue:
 
     def release(self, record: PendingRecord) -> None:
         """Release the memory of a record that is stored, and let the next one of its queue go."""
-        self.bytes -= len(record.content) + OVERHEAD
+        self.bytes -= record.size + OVERHEAD
         if (queue := record.queue) is not None:
             queue.finish(record)
             self.update(queue)

@@ -8,11 +8,13 @@ the background and has one channel for each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 from tubemq_spark.client.net.connect_attempt import ConnectAttempt, ConnectAttempts
 from tubemq_spark.client.net.connection import Connection, wait_for_any
+from tubemq_spark.client.producer.record_run import Acknowledged, RecordRun
 from tubemq_spark.client.producer.send_queue import PendingRecord
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.errors import ProtocolError, TransportError
@@ -48,7 +50,7 @@ class AnswerTimeout:
     def begin_turn(self, now: float) -> None:
         self.turn_began = self._moved_at = now
 
-    def polled(self, now: float, oldest: PendingRecord | None, *, is_answered: bool) -> None:
+    def polled(self, now: float, oldest: PendingRecord | RecordRun | None, *, is_answered: bool) -> None:
         """Note a poll, after which `oldest` is in flight; `is_answered` if it returned answers.
 
         The caller may be busy for longer than the timeout. Meanwhile the answer waits in the socket, or the request in
@@ -66,19 +68,19 @@ class AnswerTimeout:
         if self.is_leaving(oldest) and (delivered := self._connection.delivered) > self._delivered:
             self._delivered, self._moved_at = delivered, now
 
-    def is_leaving(self, oldest: PendingRecord | None) -> bool:
+    def is_leaving(self, oldest: PendingRecord | RecordRun | None) -> bool:
         """Whether bytes of `oldest` have not left yet, as last seen."""
         return oldest is not None and self._delivered < oldest.ends_at
 
-    def ends_at(self, oldest: PendingRecord | None) -> float:
+    def ends_at(self, oldest: PendingRecord | RecordRun | None) -> float:
         """Return the time at which the broker counts as silent; infinite if no send is in flight."""
         if oldest is None:
             return float("inf")
         settings = self._settings
-        longest = max(settings.rpc_timeout, settings.retry_for) + len(oldest.content) / _SLOWEST
+        longest = max(settings.rpc_timeout, settings.retry_for) + oldest.size / _SLOWEST
         return max(min(self._moved_at + settings.rpc_timeout, self.turn_began + longest), self._grace_ends)
 
-    def poll_at(self, oldest: PendingRecord | None, ends_at: float) -> float:
+    def poll_at(self, oldest: PendingRecord | RecordRun | None, ends_at: float) -> float:
         """Return the time of the next poll, to see whether bytes have left before `ends_at`."""
         soon = self.attended_at + self._settings.timings.bytes_sent_poll
         return min(ends_at, soon) if self.is_leaving(oldest) else ends_at
@@ -102,17 +104,18 @@ class BrokerChannel:
         self._lease = lease
         self.settings = settings
         self._max_in_flight = max_in_flight
-        self._sends: dict[int, PendingRecord] = {}  # in flight, by serial number
+        # In flight, in the order of their sends, by serial number; a run by that of its first record.
+        self._sends: dict[int, PendingRecord | RecordRun] = {}
+        self.in_flight = 0  # records
         self._bytes = 0  # in flight
+        self._runs: deque[int] = deque()  # keys of `_sends`
+        self._acknowledged = connection.acknowledged  # as last seen
         self._error: TransportError | ProtocolError | None = None  # that ended the connection
         self.timeout = AnswerTimeout(settings, connection)
+        self.acknowledged: Sequence[Acknowledged] = ()  # by the last `poll`
 
     def __repr__(self) -> str:
         return f"<BrokerChannel to {self.broker}, {self.in_flight} in flight>"
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._sends)
 
     @property
     def oldest_in_flight_since(self) -> float | None:
@@ -134,8 +137,25 @@ class BrokerChannel:
         if not self._sends:
             self.timeout.begin_turn(now)
         self._sends[serial_no] = record
-        self._bytes += len(content)
-        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
+        self._added(1, record.size)
+
+    def takes_run(self, count: int) -> bool:
+        """Whether it has room for a run of `count` records now."""
+        if self._bytes >= _MAX_CHANNEL_BYTES or self.in_flight + count > self._max_in_flight:
+            return False
+        return self.connection.acknowledged[1] == self._acknowledged[1]  # else `poll` must note first that runs ended
+
+    def submit_run(self, run: RecordRun, targets: Sequence[bytes]) -> None:
+        """Queue the records of a run that it takes for the next `flush`; `targets` are those of the records."""
+        count = len(run)
+        first = self.connection.submit_run(count, lambda serial_no: run.encode(serial_no, targets))
+        now = self.settings.clock.monotonic()
+        run.sent(now, self.connection.queued)
+        if not self._sends:
+            self.timeout.begin_turn(now)
+        self._sends[first] = run
+        self._runs.append(first)
+        self._added(count, run.left_size)
 
     def flush(self) -> None:
         """Write as much as possible without waiting. The next `poll` returns what fails."""
@@ -149,18 +169,19 @@ class BrokerChannel:
         if self._error is None:
             self.flush()
         error = self._error
+        self.acknowledged = self._take_acknowledged()
         outcomes = [(self._pop(serial_no), _outcome(reply)) for serial_no, reply in self.connection.take().items()]
         now = self.settings.clock.monotonic()
-        self.timeout.polled(now, self._oldest, is_answered=bool(outcomes))
+        self.timeout.polled(now, self._oldest, is_answered=bool(outcomes or self.acknowledged))
         if error is None and now >= self.gives_up_at():
             self.is_silent = True
             error = TransportError(self._timeout_text(now))
         if error is not None:
-            outcomes += [(record, error) for record in self._sends.values()]
-            self._sends.clear()
+            self._end_runs()
+            outcomes += [(self._pop(serial_no), error) for serial_no in list(self._sends)]
             self.is_broken = True
             self.connection.close()
-        self.is_full = len(self._sends) >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
+        self._added(0, 0)
         return outcomes
 
     def close(self) -> None:
@@ -176,7 +197,7 @@ class BrokerChannel:
         return self.timeout.ends_at(self._oldest)
 
     @property
-    def _oldest(self) -> PendingRecord | None:
+    def _oldest(self) -> PendingRecord | RecordRun | None:
         return next(iter(self._sends.values()), None)
 
     def _timeout_text(self, now: float) -> str:
@@ -186,8 +207,45 @@ class BrokerChannel:
 
     def _pop(self, serial_no: int) -> PendingRecord:
         record = self._sends.pop(serial_no)
-        self._bytes -= len(record.content)
+        assert isinstance(record, PendingRecord)
+        self._added(-1, -record.size)
         return record
+
+    def _added(self, count: int, size: int) -> None:
+        self.in_flight += count
+        self._bytes += size
+        self.is_full = self.in_flight >= self._max_in_flight or self._bytes >= _MAX_CHANNEL_BYTES
+
+    def _take_acknowledged(self) -> list[Acknowledged]:
+        """Return what is stored of the runs, and end them if the connection has."""
+        before, self._acknowledged = self._acknowledged, self.connection.acknowledged
+        left = self._acknowledged[0] - before[0]
+        taken: list[Acknowledged] = []
+        while left:
+            run = self._sends[self._runs[0]]
+            assert isinstance(run, RecordRun)
+            taken.append(run.acknowledge(min(left, len(run))))
+            count = len(taken[-1].partitions)
+            left -= count
+            if not len(run):
+                del self._sends[self._runs.popleft()]
+            self._added(-count, -taken[-1].size)
+        if self._acknowledged[1] != before[1]:
+            self._end_runs()
+        return taken
+
+    def _end_runs(self) -> None:
+        """Replace all runs in flight by their records."""
+        if not self._runs:
+            return
+        self._runs.clear()
+        sends: dict[int, PendingRecord | RecordRun] = {}
+        for serial_no, one in self._sends.items():
+            if isinstance(one, RecordRun):
+                sends.update(enumerate(one.records(), serial_no + one.acknowledged))
+            else:
+                sends[serial_no] = one
+        self._sends = sends
 
 
 def wait_for(channels: Collection[BrokerChannel], seconds: float) -> None:
