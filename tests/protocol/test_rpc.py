@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.protocol.constants import Framing
+from tubemq_spark.protocol.constants import Framing, Method
 from tubemq_spark.protocol.envelope import Failure, Request, Response, decode_request, encode_reply
 from tubemq_spark.protocol.frame import FrameDecoder, encode_frame
+from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 from tubemq_spark.protocol.rpc import RpcProtocol
 
 
@@ -94,3 +95,48 @@ def test_a_request_that_is_too_long_stays_unsent() -> None:
     with pytest.raises(ProtocolError, match="prefixed framing"):
         rpc.request(request(data=bytes(6 * 1024 * 1024)))
     assert rpc.request(request())[0] == 1
+
+
+def acknowledgement(serial_no: int, *, code: int = 200) -> bytes:
+    answer = broker_pb.SendMessageResponseB2P(success=code == 200, errCode=code, errMsg="Ok!", messageId=serial_no)
+    return reply_frame(serial_no, Response(Method.SEND_MESSAGE, answer.SerializeToString()))
+
+
+def test_acknowledgements_of_runs_are_only_counted() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    assert [rpc.begin_run(3), rpc.begin_run(4)] == [1, 4]
+    assert rpc.unanswered == 7
+    replies = [rpc.receive(acknowledgement(1)), rpc.receive(b"".join(map(acknowledgement, [2, 3, 4, 5])))]
+    assert (replies, rpc.acknowledged, rpc.unanswered, rpc.ended_runs) == ([[], []], 5, 2, 0)
+    number, _ = rpc.request(request())
+    assert number == 8
+    assert rpc.receive(reply_frame(8, Response(17, b"other"))) == [(8, Response(17, b"other"))]
+    rest = acknowledgement(6) + acknowledgement(7)
+    assert rpc.receive(rest[:30]) + rpc.receive(rest[30:]) == []
+    assert (rpc.acknowledged, rpc.unanswered, rpc.ended_runs) == (7, 0, 0)
+
+
+@pytest.mark.parametrize("unusual", [acknowledgement(3, code=500), acknowledgement(4)], ids=["failure", "out of order"])
+def test_another_reply_ends_the_runs(unusual: bytes) -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    rpc.begin_run(3)
+    rpc.begin_run(2)
+    replies = rpc.receive(acknowledgement(1) + acknowledgement(2) + unusual + acknowledgement(5))
+    assert (rpc.acknowledged, rpc.ended_runs, rpc.unanswered) == (2, 1, 1)
+    assert [number for number, _ in replies] == [4 if unusual == acknowledgement(4) else 3, 5]
+    assert rpc.begin_run(2) == 6
+    assert rpc.receive(acknowledgement(6)) == []
+    assert rpc.acknowledged == 3
+
+
+def test_runs_need_the_standard_framing() -> None:
+    assert not RpcProtocol(Framing.PREFIXED).can_begin_run(1)
+    assert RpcProtocol(Framing.STANDARD).can_begin_run(1000)
+
+
+def test_no_run_begins_where_serial_numbers_start_anew() -> None:
+    rpc = RpcProtocol(Framing.STANDARD)
+    rpc.begin_run(0x7FFFFFFF - 5)
+    assert [rpc.can_begin_run(4), rpc.can_begin_run(5)] == [True, False]
+    assert [rpc.request(request())[0] for _ in range(6)] == [*range(0x7FFFFFFF - 4, 0x7FFFFFFF + 1), 0]
+    assert rpc.can_begin_run(100)

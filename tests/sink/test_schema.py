@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.schema import Cells, cells_of_batch, cells_of_row, check_columns
+from tubemq_spark.sink.schema import Cells, bodies_of_batch, cells_of_batch, cells_of_row, check_columns
 
 BINARY, STRING, INT, TEXTS = BinaryType(), StringType(), IntegerType(), MapType(StringType(), StringType())
 
@@ -219,3 +219,36 @@ def test_cells_of_a_batch_in_any_order_of_columns() -> None:
 )
 def test_cells_of_a_row(row: Row, cells: Cells) -> None:
     assert cells_of_row(row) == cells
+
+
+SAME = {"value": pa.array([b"a", b"b"]), "msg_type": pa.array(["t", "t"]), "key": pa.array([None, None], pa.binary())}
+
+
+@pytest.mark.parametrize(
+    ("columns", "bodies"),
+    [
+        pytest.param(SAME, [b"a", b"b"], id="all equal"),
+        pytest.param({"value": pa.array(["ä", ""])}, ["ä".encode(), b""], id="texts as values"),
+        pytest.param({"value": pa.array([b"a", b"b"], pa.large_binary())}, [b"a", b"b"], id="large values"),
+        pytest.param({**SAME, "value": pa.array([b"a", None])}, None, id="a null value"),
+        pytest.param({**SAME, "msg_type": pa.array(["t", "u"])}, None, id="other types"),
+        pytest.param({**SAME, "msg_type": pa.array(["t", None])}, None, id="a null type"),
+        pytest.param({**SAME, "broker_id": pa.array([1, 1], pa.int32())}, None, id="a target"),
+        pytest.param({**SAME, "topic": pa.array(["x", "y"])}, [b"a", b"b"], id="topics that the option replaces"),
+        pytest.param(
+            {**SAME, "offset": pa.array([1, 2]), "broker_id": pa.array([1, 2])}, [b"a", b"b"], id="where rows were read"
+        ),
+        pytest.param(
+            {**SAME, "attributes": pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))},
+            None,
+            id="attributes",
+        ),
+    ],
+)
+def test_bodies_of_rows_that_differ_in_nothing_else(columns: dict[str, pa.Array], bodies: list[bytes] | None) -> None:
+    assert bodies_of_batch(pa.record_batch(columns), "demo") == bodies
+
+
+def test_texts_that_are_not_utf8_are_compared_too() -> None:
+    bad = pa.array([b"\xff", b"\xff"]).view(pa.string())
+    assert bodies_of_batch(pa.record_batch({"value": pa.array([b"a", b"b"]), "msg_type": bad})) == [b"a", b"b"]
