@@ -203,8 +203,9 @@ def test_memory_is_released_after_failures(cluster: EmbeddedCluster) -> None:
     ("given", "attributes"),
     [
         pytest.param([], b"", id="no records"),
-        pytest.param([b"a", b""], b"", id="a message without bytes"),
-        pytest.param([b"a", bytes(2001)], ATTRIBUTES, id="too long for the topic"),
+        pytest.param(bodies(15), b"", id="few records"),
+        pytest.param([*bodies(20), b""], b"", id="a message without bytes"),
+        pytest.param([*bodies(20), bytes(2001)], ATTRIBUTES, id="too long for the topic"),
     ],
 )
 def test_records_that_must_be_checked_are_not_sent_together(
@@ -217,13 +218,13 @@ def test_records_that_must_be_checked_are_not_sent_together(
 
 def test_long_bodies_need_frames_of_several_blocks_and_are_sent_alone() -> None:
     with embedded_cluster(topics={"demo": TopicSpec(partitions=1)}, brokers=1) as cluster, ready(cluster) as producer:
-        assert producer.send_together("demo", [bytes(8192)]) == 0
-        assert producer.send_together("demo", [bytes(7000)]) == 1
+        assert producer.send_together("demo", [bytes(8192)] * 20) == 0
+        assert producer.send_together("demo", [bytes(7000)] * 20) == 20
 
 
 def test_records_of_a_new_topic_are_sent_alone(cluster: EmbeddedCluster) -> None:
     with ready(cluster) as producer:
-        assert producer.send_together("other", [b"a"]) == 0
+        assert producer.send_together("other", bodies(20)) == 0
 
 
 def test_records_are_sent_alone_while_a_broker_fails(cluster: EmbeddedCluster) -> None:

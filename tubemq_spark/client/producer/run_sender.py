@@ -21,7 +21,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.send_frames import SendFrames
 
 _MAX_RECORDS = 256  # that are sent together: written with one system call
-_MIN_RECORDS = 16  # fewer are not worth it
+_MIN_RECORDS = 16  # fewer are not worth a system call; the plain path collects them
 _AROUND = 1024  # bytes of a frame besides body and attributes, at most
 
 
@@ -50,7 +50,7 @@ class RunSender:
     ) -> SendFrames | None:
         """Return the encoder of such records, or None if `Producer.send` has to check each of them."""
         limit = self._targets.limits.get(topic)
-        if not bodies or limit is None or self.count < _MIN_RECORDS or not (attributes or all(bodies)):
+        if limit is None or min(self.count, len(bodies)) < _MIN_RECORDS or not (attributes or all(bodies)):
             return None
         longest = max(map(len, bodies))
         if longest > limit or len(attributes) + longest + 4 > limit + MAX_AROUND_BODY:
