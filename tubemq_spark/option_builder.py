@@ -202,6 +202,9 @@ def sink_options(
     effectively_once_uncertain: Literal["fail", "sendAgain"] | None = None,
     receipts: str | None = None,
     message_format: Literal["raw", "inlongmsg"] | None = None,
+    inlong_pack_rows: int | None = None,
+    inlong_pack_bytes: int | None = None,
+    inlong_pack_ms: int | None = None,
     compression: Literal["none", "gzip", "zstd", "snappy", "lz4"] | None = None,
 ) -> dict[str, str]:
     """Return the given options of a write or a streaming write: texts, by their names in docs/options.md.
@@ -251,6 +254,12 @@ def sink_options(
         receipts: the folder of the receipts: one Parquet file per batch says where each row is stored
         message_format: `inlongmsg`: each row becomes an InLong pack with one message, and needs the columns
             `inlong_group` and `inlong_stream`. Default: raw
+        inlong_pack_rows: for `messageFormat=inlongmsg`: how many rows a pack has at most; with more than 1, rows with
+            the same columns share a pack, and `stampRows`, `effectivelyOnce` and `receipts` cannot be used. Default: 1
+        inlong_pack_bytes: for `inlongPackRows`: how many bytes a pack has at most before its compression; never more
+            than the topic allows. Default: 100000
+        inlong_pack_ms: for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets
+            its next rows. Default: 1000
         compression: how each body is compressed; the source decompresses it, other readers see the attribute
             `spark_compression` and a gzip member, a zstd frame, a raw snappy block or an lz4 frame. Default: none
     """
@@ -283,6 +292,9 @@ def sink_options(
             "effectivelyOnceUncertain": effectively_once_uncertain,
             "receipts": receipts,
             "messageFormat": message_format,
+            "inlongPackRows": inlong_pack_rows,
+            "inlongPackBytes": inlong_pack_bytes,
+            "inlongPackMs": inlong_pack_ms,
             "compression": compression,
         }
     )

@@ -128,7 +128,7 @@ SOURCE_ONLY = (
 SINK_ONLY = (
     "topic", "tubemq.producer.maxInFlight", "tubemq.producer.maxInFlightBytes", "failedRows", "deadLetterTopic",
     "stampRows", "effectivelyOnce", "effectivelyOnceGroup", "effectivelyOnceMaxOffsets", "effectivelyOnceUncertain",
-    "receipts", "compression",
+    "receipts", "inlongPackRows", "inlongPackBytes", "inlongPackMs", "compression",
 )  # fmt: skip
 
 # Options that Spark passes to every source or sink: of readers and writers, and of `CREATE TABLE`.

@@ -15,10 +15,11 @@ from tubemq_spark.client.settings import CLIENT_OPTIONS
 from tubemq_spark.compression import CODECS
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.errors import ConfigError
-from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, EffectivelyOnceOptions, SinkOptions
+from tubemq_spark.sink.options import DEAD_LETTER, SINK_OPTIONS, EffectivelyOnceOptions, PackLimits, SinkOptions
 from tubemq_spark.source.options import SOURCE_OPTIONS, SourceOptions, check_options
 
 MASTER = {"tubemq.master": "127.0.0.1:8715"}
+PACKED = {"messageFormat": "inlongmsg", "inlongPackRows": "9", "inlongPackBytes": "10"}
 ONCE = {"effectivelyOnce": "true", "checkpointLocation": "/here"}
 SHARED = {option.name for option in CLIENT_OPTIONS}
 
@@ -92,6 +93,15 @@ def test_options_of_effectively_once(given: dict[str, str], expected: Effectivel
     """Rows are then stamped as well."""
     options = SinkOptions.from_options({**MASTER, "effectivelyOnce": "true", **given})
     assert (options.effectively_once, options.stamp_rows) == (expected, True)
+
+
+def test_options_of_packs() -> None:
+    assert SinkOptions.from_options({**MASTER, "messageFormat": "inlongmsg"}).packs is None
+    options = SinkOptions.from_options({**MASTER, **PACKED, "inlongpackms": "250"})
+    assert options.packs == PackLimits(9, 10, 0.25)
+    assert SinkOptions.from_options(
+        {**MASTER, "messageFormat": "inlongmsg", "inlongPackRows": "2"}
+    ).packs == PackLimits(2)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -180,6 +190,13 @@ BAD_VALUES: list[tuple[str, str, str]] = [
     ("receipts", " ", "a folder"),
     ("messageFormat", "pb", "raw or inlongmsg"),
     ("messageFormat", "", "raw or inlongmsg"),
+    ("inlongPackRows", "0", "a number, 1 to 100000"),
+    ("inlongPackRows", "100001", "a number, 1 to 100000"),
+    ("inlongPackRows", "many", "a number, 1 to 100000"),
+    ("inlongPackBytes", "0", "a number of bytes, 1 or more"),
+    ("inlongPackBytes", "1m", "a number of bytes, 1 or more"),
+    ("inlongPackMs", "-1", "a number of milliseconds, 0 or more"),
+    ("inlongPackMs", "1s", "a number of milliseconds, 0 or more"),
     ("compression", "brotli", "none, gzip, zstd, snappy or lz4"),
     ("compression", "", "none, gzip, zstd, snappy or lz4"),
     ("compression", "gzip,zstd", "none, gzip, zstd, snappy or lz4"),
@@ -212,6 +229,12 @@ MISFITS: list[tuple[str, dict[str, str], str]] = [
         {"failedRows": "deadLetter"},
         "option 'failedRows' is deadLetter, which needs option 'deadLetterTopic'",
     ),
+    ("inlongPackRows", {"inlongPackRows": "9"}, "option 'inlongPackRows' needs messageFormat=inlongmsg: set that too"),
+    ("inlongPackMs", {"inlongPackMs": "9"}, "option 'inlongPackMs' needs messageFormat=inlongmsg: set that too"),
+    ("inlongPackBytes", {**PACKED, "inlongPackRows": "1"}, "option 'inlongPackBytes' needs 'inlongPackRows' above 1"),
+    ("stampRows", {**PACKED, "stampRows": "true"}, "option 'stampRows' needs a message for each row, and with"),
+    ("receipts", {**PACKED, "receipts": "/here"}, "option 'receipts' needs a message for each row, and with"),
+    ("effectivelyOnce", {**PACKED, **ONCE}, "option 'effectivelyOnce' needs a message for each row, and with"),
     ("deadLetterTopic", {"deadLetterTopic": "dead"}, "option 'deadLetterTopic' needs failedRows=deadLetter: set"),
     ("deadLetterTopic", {"failedRows": "drop", "deadLetterTopic": "dead"}, "option 'deadLetterTopic' needs failed"),
     (

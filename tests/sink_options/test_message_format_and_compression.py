@@ -10,9 +10,11 @@ import pytest
 
 from tests.clusters import Cluster
 from tests.stored import stored_in
-from tests.without_spark.sink import MINUTE, own, read_back, save
+from tests.without_spark.sink import MINUTE, Writing, batches, own, read_back, save, schema
 from tubemq_spark.compression import CODECS, decompress
 from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.source.inlong import unpack
 
 BODIES = [b"", b"a", bytes(range(256)), b"again and " * 2000, "日本".encode()]
 
@@ -118,3 +120,52 @@ def test_a_pack_without_a_time_has_the_present_time(cluster: Cluster, topic: str
 def test_raw_values_are_not_packed(cluster: Cluster, topic: str) -> None:
     save(cluster, [{"value": b"a"}], topic, messageFormat="raw")
     assert [message.body for message in stored_in(cluster, topic)] == [b"a"]
+
+
+def packs_of(cluster: Cluster, topic: str) -> list[list[bytes]]:
+    """Return the values of the rows in each message."""
+    return [[body for _, part in unpack(pack.body) for body in part] for pack in stored_in(cluster, topic)]
+
+
+ROWS = [{"value": b"%03d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(100)]
+
+
+@pytest.mark.sink_option("inlongPackRows")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_packs_have_many_rows(cluster: Cluster, topic: str, by_rows: bool) -> None:
+    save(cluster, ROWS, topic, messageFormat="inlongmsg", inlongPackRows=40, by_rows=by_rows)
+    found = sorted(packs_of(cluster, topic))
+    assert [len(part) for part in found] == [40, 40, 20]
+    assert [value for part in found for value in part] == [row["value"] for row in ROWS]
+    back = read_back(cluster, topic, messageFormat="inlongmsg")
+    assert sorted((row["value"], row["inlong_index"]) for row in back) == [
+        (row["value"], n % 40) for n, row in enumerate(ROWS)
+    ]
+    assert {(row["inlong_group"], row["inlong_stream"], row["msg_type"]) for row in back} == {("g", "s", "s")}
+
+
+@pytest.mark.sink_option("inlongPackRows", "compression")
+def test_packs_of_many_rows_are_compressed(cluster: Cluster, topic: str) -> None:
+    save(cluster, ROWS, topic, messageFormat="inlongmsg", inlongPackRows=100, compression="gzip")
+    assert len(stored_in(cluster, topic)) == 1
+    assert [row["value"] for row in read_back(cluster, topic, messageFormat="inlongmsg")] == [r["value"] for r in ROWS]
+
+
+@pytest.mark.sink_option("inlongPackBytes")
+def test_packs_have_a_limited_size(cluster: Cluster, topic: str) -> None:
+    save(cluster, ROWS, topic, messageFormat="inlongmsg", inlongPackRows=100, inlongPackBytes=300)
+    assert sorted(value for part in packs_of(cluster, topic) for value in part) == [row["value"] for row in ROWS]
+    assert all(len(message.body) <= 300 for message in stored_in(cluster, topic))
+    assert len(stored_in(cluster, topic)) > 2
+
+
+@pytest.mark.sink_option("inlongPackMs")
+@pytest.mark.parametrize(("wait", "packs"), [(0, 3), (3_600_000, 1)])
+def test_packs_do_not_wait_for_long(cluster: Cluster, topic: str, wait: int, packs: int) -> None:
+    """Each row comes in an Arrow batch of its own here."""
+    rows = ROWS[:3]
+    given: dict[str, Any] = {"messageFormat": "inlongmsg", "inlongPackRows": 100, "inlongPackMs": wait}
+    writing = Writing(cluster, schema(rows), topic, **given)
+    write_batches(writing.plan, batches(rows, schema(rows), 1))
+    assert len(stored_in(cluster, topic)) == packs
+    assert sorted([value for part in packs_of(cluster, topic) for value in part]) == [row["value"] for row in rows]

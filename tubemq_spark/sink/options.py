@@ -99,6 +99,29 @@ MESSAGE_FORMAT = Option(
     "raw",
 )
 
+INLONG_PACK_ROWS = Option(
+    "inlongPackRows",
+    whole_number(1, 100_000),
+    "a number, 1 to 100000",
+    "for `messageFormat=inlongmsg`: how many rows a pack has at most; with more than 1, rows with the same columns "
+    "share a pack, and `stampRows`, `effectivelyOnce` and `receipts` cannot be used",
+    1,
+)
+INLONG_PACK_BYTES = Option(
+    "inlongPackBytes",
+    whole_number(1),
+    "a number of bytes, 1 or more",
+    "for `inlongPackRows`: how many bytes a pack has at most before its compression; never more than the topic allows",
+    100_000,
+)
+INLONG_PACK_MS = Option(
+    "inlongPackMs",
+    whole_number(0),
+    "a number of milliseconds, 0 or more",
+    "for `inlongPackRows`: a pack whose first row has waited for so long is sent when the task gets its next rows",
+    1000,
+)
+
 
 def _codec(text: str) -> str:
     choice = one_of("none", *CODECS)(text)
@@ -134,6 +157,7 @@ _NEED_EFFECTIVELY_ONCE: tuple[Option[Any], ...] = (
     EFFECTIVELY_ONCE_MAX_OFFSETS,
     EFFECTIVELY_ONCE_UNCERTAIN,
 )
+_NEED_PACK_ROWS: tuple[Option[Any], ...] = (INLONG_PACK_BYTES, INLONG_PACK_MS)
 SINK_OPTIONS: tuple[Option[Any], ...] = (
     *CLIENT_OPTIONS,
     TOPIC,
@@ -146,6 +170,8 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     *_NEED_EFFECTIVELY_ONCE,
     RECEIPTS,
     MESSAGE_FORMAT,
+    INLONG_PACK_ROWS,
+    *_NEED_PACK_ROWS,
     COMPRESSION,
 )
 
@@ -165,6 +191,15 @@ class EffectivelyOnceOptions:
 
 
 @dataclass(frozen=True)
+class PackLimits:
+    """What a pack of InLong has at most: rows, and bytes. `wait` is in seconds."""
+
+    rows: int
+    size: int = 100_000
+    wait: float = 1.0
+
+
+@dataclass(frozen=True)
 class SinkOptions:
     """The values of all options: plain, because they travel to the executors."""
 
@@ -175,6 +210,7 @@ class SinkOptions:
     stamp_rows: bool = False
     effectively_once: EffectivelyOnceOptions | None = None
     message_format: str = "raw"
+    packs: PackLimits | None = None  # None if each row is a message
     compression: str = "none"
     receipts: str | None = field(default=None, repr=False)  # a URI may have a password in it
     failed_rows: str = FAIL
@@ -192,6 +228,7 @@ class SinkOptions:
             stamp_rows=STAMP_ROWS.get(raw) or EFFECTIVELY_ONCE.get(raw),
             effectively_once=_effectively_once(raw),
             message_format=MESSAGE_FORMAT.get(raw),
+            packs=_packs(raw),
             compression=COMPRESSION.get(raw),
             receipts=RECEIPTS.read(raw),
             failed_rows=FAILED_ROWS.get(raw),
@@ -210,6 +247,31 @@ def _dead_letter_topic(raw: Mapping[str, str]) -> str | None:
     if topic is not None and not wanted:
         raise ConfigError("option 'deadLetterTopic' needs failedRows=deadLetter: set that too, or leave the topic out")
     return topic
+
+
+def _packs(raw: Mapping[str, str]) -> PackLimits | None:
+    given = {name.lower() for name in raw}
+    rows = INLONG_PACK_ROWS.get(raw)
+    limits = PackLimits(rows, INLONG_PACK_BYTES.get(raw), INLONG_PACK_MS.get(raw) / 1000)
+    for option in (INLONG_PACK_ROWS, *_NEED_PACK_ROWS):
+        if option.name.lower() in given and MESSAGE_FORMAT.get(raw) == "raw":
+            raise ConfigError(f"option '{option.name}' needs messageFormat=inlongmsg: set that too, or leave it out")
+    for option in _NEED_PACK_ROWS:
+        if option.name.lower() in given and rows == 1:
+            raise ConfigError(f"option '{option.name}' needs 'inlongPackRows' above 1: set that too, or leave it out")
+    if rows == 1:
+        return None
+    for name, is_set in [
+        (EFFECTIVELY_ONCE.name, EFFECTIVELY_ONCE.get(raw)),
+        (STAMP_ROWS.name, STAMP_ROWS.get(raw)),
+        (RECEIPTS.name, RECEIPTS.read(raw) is not None),
+    ]:
+        if is_set:
+            raise ConfigError(
+                f"option '{name}' needs a message for each row, and with 'inlongPackRows' above 1 many rows share one: "
+                "leave one of the two out"
+            )
+    return limits
 
 
 def _effectively_once(raw: Mapping[str, str]) -> EffectivelyOnceOptions | None:

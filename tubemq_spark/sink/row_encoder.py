@@ -21,11 +21,12 @@ from tubemq_spark.protocol.message import COMPRESSION_KEY, encode_attributes, fo
 from tubemq_spark.protocol.stamp import DIGEST_DIGITS, RESERVED
 from tubemq_spark.sink.schema import EPOCH, NOT_UTF8, BadRowError, Cells
 
-# The pack of InLong is an InLongMsg of version 1 with one message and without a compression of its own, as DataProxy
-# writes it for text protocols: 0x0F 1 created(8) 1(4) size(2) attributes size(4) 0(1) size(4) body 0x0F 1, big-endian.
+# The pack of InLong is an InLongMsg of version 1 without a compression of its own, as DataProxy writes it for text
+# protocols: 0x0F 1 created(8) groups(4) {size(2) attributes size(4) 0(1) {size(4) body}…}… 0x0F 1, big-endian.
 # wire: InLongMsg
-_HEAD = struct.Struct(">BBqIH")
-_GROUP = struct.Struct(">IBI")
+_HEAD = struct.Struct(">BBqI")
+_SHORT, _SIZE = struct.Struct(">H"), struct.Struct(">I")
+_GROUP = struct.Struct(">IB")
 _MAGIC = b"\x0f\x01"
 _MAX_ATTRIBUTES = 65_535  # bytes, the longest text that Java writes
 
@@ -66,9 +67,13 @@ class BodyCodec:
 
     def encode(self, value: bytes, cells: Cells) -> bytes:
         """Return the body for the row's `value`; raise `BadRowError` for a row that no pack can hold."""
-        body = _pack(value, cells) if self.message_format == "inlongmsg" else value
+        body = _pack([PackGroup(cells, [value])]) if self.message_format == "inlongmsg" else value
         if len(body) > MAX_PLAIN:  # no reader decompresses a longer one
             raise BadRowError("value", f"it has {len(body)} bytes, but at most {MAX_PLAIN >> 20} MiB fit; split it")
+        return self.finish(body)
+
+    def finish(self, body: bytes) -> bytes:
+        """Return a body compressed, if that is the option."""
         return body if self.compression == "none" else compress(self.compression, body)
 
     def msg_type(self, cells: Cells) -> str | None:
@@ -88,6 +93,15 @@ class RowEncoder:
         self.is_raw = body_codec == BodyCodec()
         self._last_attribute = b"," + body_codec.attribute if body_codec.attribute else b""
         self._stamped = stamped
+
+    def pack(self, groups: Sequence[PackGroup]) -> bytes:
+        """Return the body of a pack with several rows, each of which could be encoded alone."""
+        return self._body_codec.finish(_pack(groups))
+
+    @staticmethod
+    def group_text(cells: Cells) -> bytes:
+        """Return the attributes by which InLong's readers find the group of a row that could be encoded."""
+        return _group_text(cells, cells.inlong_time or 0, 0)
 
     def encode(self, cells: Cells) -> EncodedRow:
         """Return the parts of the row's message. Raise `BadRowError` for a row that no topic accepts."""
@@ -185,13 +199,37 @@ def minutes_text(minutes: int) -> str:
 # Packs of InLong
 
 
-def _pack(value: bytes, cells: Cells) -> bytes:
-    created = time.time_ns() // 1_000_000 if cells.inlong_time is None else cells.inlong_time
+@dataclass
+class PackGroup:
+    """Rows of a pack that differ only in their `values`; `cells` are those of one of them. `text` are the attributes
+    without the number of rows, if they are known."""
+
+    cells: Cells
+    values: list[bytes]
+    text: bytes = b""
+
+
+def _pack(groups: Sequence[PackGroup]) -> bytes:
+    now = time.time_ns() // 1_000_000
+    times = [now if one.cells.inlong_time is None else one.cells.inlong_time for one in groups]
+    parts = [_HEAD.pack(*_MAGIC, times[0], len(groups))]
+    for group, created in zip(groups, times, strict=True):
+        text = _group_text(group.cells, created, len(group.values))
+        bodies: list[bytes] = [b""] * (2 * len(group.values))
+        bodies[::2] = [_SIZE.pack(len(value)) for value in group.values]
+        bodies[1::2] = group.values
+        size = sum(map(len, group.values)) + _SIZE.size * len(group.values)
+        parts += (_SHORT.pack(len(text)), text, _GROUP.pack(1 + size, 0), *bodies)
+    parts.append(_MAGIC)
+    return b"".join(parts)
+
+
+def _group_text(cells: Cells, created: int, count: int) -> bytes:
     attributes = [
         f"groupId={_name('inlong_group', cells.inlong_group)}",
         f"streamId={_name('inlong_stream', cells.inlong_stream)}",
         f"dt={created}",
-        "cnt=1",
+        f"cnt={count}",
     ]
     column = "inlong_attributes"
     for key, attribute in dict(cells.inlong_attributes or ()).items():
@@ -205,8 +243,7 @@ def _pack(value: bytes, cells: Cells) -> bytes:
     text = _java_text("&".join(attributes))
     if len(text) > _MAX_ATTRIBUTES:
         raise BadRowError(column, f"{len(text)} bytes of attributes, but a pack holds {_MAX_ATTRIBUTES}")
-    head = _HEAD.pack(*_MAGIC, created, 1, len(text))
-    return b"".join((head, text, _GROUP.pack(1 + 4 + len(value), 0, len(value)), value, _MAGIC))
+    return text
 
 
 def _name(column: str, name: str | None) -> str:

@@ -19,6 +19,7 @@ from tubemq_spark.protocol import stamp
 from tubemq_spark.sink.commit import Written
 from tubemq_spark.sink.dead_letter import ADVICE, FailedRows
 from tubemq_spark.sink.deduplicator import Deduplicator
+from tubemq_spark.sink.packs import Packs
 from tubemq_spark.sink.receipts import Receipts
 from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder, digest_of
 from tubemq_spark.sink.schema import BadRowError, Cells, bodies_of_batch, cells_of_batch, cells_of_row
@@ -118,7 +119,9 @@ class TaskWriter:
         self._deduplicator: Deduplicator | None = None
         self._already_stored = 0
         # Rows that differ only in their values are sent together if their messages do, too.
-        self._together = self._encoder.is_raw and not options.stamp_rows and self._receipts is None
+        is_plain = self._encoder.is_raw and not options.stamp_rows and self._receipts is None
+        self._together = is_plain or options.packs is not None
+        self._packs: Packs | None = None
 
     @rare_collections()
     def write(self, parts: Iterable[Iterable[Cells]]) -> Written:
@@ -138,10 +141,12 @@ class TaskWriter:
                 if options.topic is not None:
                     producer.prepare(options.topic)
                 try:
+                    if options.packs is not None:
+                        self._packs = Packs(self._encoder, options.packs, options.client.clock, producer)
                     self._send_parts(producer, parts)
                 except ConfigError as error:
                     if not producer.has_failed:
-                        _flush_before(producer, error)
+                        self._flush_before(producer, error)
                     raise
                 stored = producer.flush()
             if self._deduplicator is not None:
@@ -163,10 +168,14 @@ class TaskWriter:
     def _send_parts(self, producer: Producer, parts: Iterable[Iterable[Cells]]) -> None:
         row = 0
         for part in parts:
+            if self._packs is not None:
+                self._packs.send_due()
             if self._together and isinstance(part, ArrowRows):
                 sent = self._send_together(producer, part, row)
                 row, part = row + sent, part.behind(sent)
             row = self._send_rows(producer, part, row)
+        if self._packs is not None:
+            self._packs.send_all()
 
     def _send_together(self, producer: Producer, rows: ArrowRows, row: int) -> int:
         """Send the first of `rows` together, and return how many; none if they differ in more than their values.
@@ -176,13 +185,16 @@ class TaskWriter:
         bodies = rows.bodies()
         if not bodies:
             return 0
+        first = rows.first()
         try:
-            encoded = self._encoder.encode(rows.first())
+            encoded = self._encoder.encode(first)
         except BadRowError:
             return 0
-        if encoded.key is not None or encoded.target is not None:
-            return 0
         if encoded.topic == self._plan.options.dead_letter_topic:
+            return 0
+        if self._packs is not None:
+            return self._packs.add_all(row, encoded, first, bodies)
+        if encoded.key is not None or encoded.target is not None:
             return 0
         return producer.send_together(
             encoded.topic, bodies, encoded.attributes, encoded.msg_type, encoded.msg_time, first_row=row
@@ -217,6 +229,9 @@ class TaskWriter:
                 self._failed_rows.handle(producer, row, cells, str(bad))
                 continue
             try:
+                if self._packs is not None:
+                    self._packs.add(row, encoded, cells)
+                    continue
                 producer.send(
                     encoded.topic,
                     encoded.body,
@@ -231,25 +246,26 @@ class TaskWriter:
             except ConfigError as error:
                 if producer.has_failed:
                     raise
-                reason = str(error).removeprefix(f"row {row} {self._rows_of}: ")
+                reason = str(error).removeprefix(f"row {row} {self._rows_of}: ").removeprefix("a message: ")
                 self._failed_rows.handle(producer, row, cells, reason)
         return row + 1
+
+    def _flush_before(self, producer: Producer, error: ConfigError) -> None:
+        """Store the rows before the bad one that `error` names, so that what is stored does not depend on chance."""
+        try:
+            if self._packs is not None:
+                self._packs.send_all()
+            producer.flush()
+        except TubeMQError as cause:
+            text = str(error).removesuffix(ADVICE)
+            advice = str(error)[len(text) :]
+            raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
 
     def _add_receipt(self, record: PendingRecord, stored: RecordMetadata) -> None:
         assert self._receipts is not None
         row = record.record_id[0] if isinstance(record.record_id, tuple) else record.row
         if row is not None and record.topic != self._plan.options.dead_letter_topic:
             self._receipts.add(row, stored)
-
-
-def _flush_before(producer: Producer, error: ConfigError) -> None:
-    """Store the rows before the bad one that `error` names, so that what is stored does not depend on chance."""
-    try:
-        producer.flush()
-    except TubeMQError as cause:
-        text = str(error).removesuffix(ADVICE)
-        advice = str(error)[len(text) :]
-        raise ConfigError(f"{text}; and not all rows before it could be stored: {cause}{advice}") from None
 
 
 def _check_topic(producer: Producer, topic: str) -> None:

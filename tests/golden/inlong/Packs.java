@@ -37,6 +37,7 @@ public class Packs {
         }
         save("v0-plain", asVersion0(grouped(1, false)));
         save("v1-single", single());
+        save("v1-rows", rows());
         save("v1-empty", InLongMsg.newInLongMsg(false, 1).buildArray(CREATED));
     }
 
@@ -54,6 +55,18 @@ public class Packs {
         InLongMsg pack = InLongMsg.newInLongMsg(false, 1);
         pack.addMsg("groupId=g_one&streamId=s_one&dt=1709251140123&cnt=1&NodeIP=127.0.0.1"
                 + "&note=\0gr\u00f6\u00dfer \u503c \ud83d\ude00", bytes("single"));
+        return pack.buildArray(1709251140123L);
+    }
+
+    /** Several messages in two groups, as the sink writes them. */
+    private static byte[] rows() {
+        InLongMsg pack = InLongMsg.newInLongMsg(false, 1);
+        String names = "groupId=g_one&streamId=s_one&dt=";
+        for (String body : new String[]{"first", "", "third"}) {
+            pack.addMsg(names + "1709251140123&cnt=3&NodeIP=127.0.0.1", bytes(body));
+        }
+        pack.addMsg(names + "1709251140124&cnt=2", bytes("fourth"));
+        pack.addMsg(names + "1709251140124&cnt=2", bytes("fifth"));
         return pack.buildArray(1709251140123L);
     }
 

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs with many rows: which rows share one, in which order they are sent, and what readers find in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clocks import ManualClock
+from tests.clusters.embedded import embedded_cluster
+from tests.real.topics import TopicSpec
+from tests.sending import connect, settings
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.options import PackLimits, SinkOptions
+from tubemq_spark.sink.packs import Packs
+from tubemq_spark.sink.row_encoder import BodyCodec, RowEncoder
+from tubemq_spark.sink.schema import Cells
+from tubemq_spark.sink.task_writer import write_batches
+from tubemq_spark.sink.write_plan import WritePlan
+from tubemq_spark.source.inlong import unpack
+from tubemq_spark.testing import ServerConfig
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
+LIMIT = 1000  # bytes of a message
+
+
+@dataclass
+class Sent:
+    """A producer that keeps what it should send: the messages' bodies, by row number of their first rows."""
+
+    messages: dict[int, bytes] = field(default_factory=dict)
+    keys: list[bytes | None] = field(default_factory=list)
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def limit(self, topic: str) -> int:
+        if topic == "unknown":
+            raise ConfigError("a message: topic unknown is not deployed")
+        return LIMIT
+
+    def send(self, topic: str, body: bytes, *others: Any, key: bytes | None = None, target: Any = None) -> None:
+        if len(body) > self.limit(topic):
+            raise ConfigError("it is too long")
+        self.messages[others[-1]] = body
+        self.keys.append(key)
+
+    def packs(self, rows: int = 100, size: int = 10_000, wait: float = 1.0) -> Packs:
+        return Packs(ENCODER, PackLimits(rows, size, wait), self.clock, self)  # type: ignore[arg-type]
+
+    @property
+    def values(self) -> list[list[bytes]]:
+        """The rows' values in each message."""
+        return [[body for _, part in unpack(pack) for body in part] for pack in self.messages.values()]
+
+
+ENCODER = RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False)
+
+
+def row(value: bytes, **others: Any) -> Cells:
+    cells = {"inlong_group": "g_one", "inlong_stream": "s_one", "msg_time": "202611222031", **others}
+    return Cells(value, **cells)
+
+
+def add(packs: Packs, rows: Sequence[Cells], first: int = 0) -> None:
+    for number, cells in enumerate(rows, first):
+        packs.add(number, ENCODER.encode(cells), cells)
+
+
+def send(given_rows: Sequence[Cells], **limits: Any) -> Sent:
+    sent = Sent()
+    packs = sent.packs(**limits)
+    add(packs, given_rows)
+    packs.send_all()
+    return sent
+
+
+def test_a_pack_with_rows_equals_that_of_inlongs_java_class() -> None:
+    moment = 1_709_251_140_123
+    rows = [
+        row(value, inlong_time=moment, inlong_attributes={"NodeIP": "127.0.0.1"}) for value in (b"first", b"", b"third")
+    ]
+    rows += [row(value, inlong_time=moment + 1) for value in (b"fourth", b"fifth")]
+    # Java's attributes are in the order in which they were given; the sink writes those of InLong first.
+    assert [*send(rows).messages.values()] == [(GOLDEN / "v1-rows.bin").read_bytes()]
+
+
+def test_a_pack_has_at_most_so_many_rows() -> None:
+    sent = send([row(b"%d" % n) for n in range(10)], rows=4)
+    assert sent.values == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"], [b"8", b"9"]]
+    assert [*sent.messages] == [0, 4, 8]
+    ((head, _),) = unpack(sent.messages[8])
+    assert (head.attributes["cnt"], head.group, head.stream) == ("2", "g_one", "s_one")
+
+
+@pytest.mark.parametrize("size", [200, 500, 5000])
+def test_a_pack_has_at_most_so_many_bytes(size: int) -> None:
+    sent = send([row(b"x" * 50) for _ in range(40)], size=size)
+    assert sum(map(len, sent.values)) == 40
+    most = min(size, LIMIT)
+    assert all(most - 170 < len(pack) <= most for pack in [*sent.messages.values()][:-1])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"inlong_stream": "s_two"},
+        {"inlong_group": "g_two"},
+        {"msg_type": "t"},
+        {"msg_time": "202611222032"},
+        {"key": b"k"},
+    ],
+    ids=str,
+)
+def test_rows_that_differ_have_other_packs(other: dict[str, Any]) -> None:
+    sent = send([row(b"a"), row(b"b", **other), row(b"c"), row(b"d", **other)])
+    assert sent.values == [[b"a", b"c"], [b"b", b"d"]]
+
+
+def test_rows_with_other_attributes_are_groups_of_one_pack() -> None:
+    sent = send([row(b"a", inlong_time=1), row(b"b", inlong_time=2), row(b"c", inlong_time=2)])
+    assert sent.values == [[b"a", b"b", b"c"]]
+    heads = [(head.time, head.attributes["cnt"]) for head, _ in unpack(sent.messages[0])]
+    assert heads == [(1000, "1"), (2000, "2")]
+
+
+def test_attributes_that_come_again_begin_a_new_pack() -> None:
+    """InLong's readers would move the row to the first of the two groups."""
+    sent = send([row(b"a", inlong_time=1), row(b"b", inlong_time=2), row(b"c", inlong_time=1)])
+    assert sent.values == [[b"a", b"b"], [b"c"]]
+
+
+def test_rows_with_a_target_have_packs_of_their_own() -> None:
+    rows = [row(b"a", broker_id=1, partition=0), row(b"b", broker_id=1, partition=0), row(b"c")]
+    assert send(rows).values == [[b"a"], [b"b"], [b"c"]]
+
+
+def test_a_row_that_fits_into_no_pack_is_refused_at_once() -> None:
+    sent = Sent()
+    packs = sent.packs()
+    add(packs, [row(b"a")])
+    long = row(bytes(LIMIT))
+    with pytest.raises(ConfigError, match="too long"):
+        packs.add(1, ENCODER.encode(long), long)
+    packs.send_all()
+    assert sent.values == [[b"a"]]
+
+
+def test_a_row_of_an_unknown_topic_is_refused_at_once() -> None:
+    cells = row(b"a", topic="unknown")
+    with pytest.raises(ConfigError, match="not deployed"):
+        Sent().packs().add(0, RowEncoder(None, BodyCodec("inlongmsg"), stamped=False).encode(cells), cells)
+
+
+def test_a_pack_does_not_wait_for_long() -> None:
+    sent = Sent()
+    packs = sent.packs(wait=5.0)
+    add(packs, [row(b"a")])
+    sent.clock.advance(3)
+    add(packs, [row(b"b"), row(b"c", msg_type="t")], first=1)
+    packs.send_due()
+    assert sent.values == []
+    sent.clock.advance(2.5)
+    packs.send_due()
+    assert sent.values == [[b"a", b"b"]]
+    packs.send_all()
+    assert sent.values == [[b"a", b"b"], [b"c"]]
+
+
+def test_a_task_fills_a_bounded_number_of_packs() -> None:
+    sent = Sent()
+    packs = sent.packs()
+    add(packs, [row(b"%d" % n, inlong_stream=f"s_{n}") for n in range(300)])
+    assert len(sent.messages) == 300 - 256
+    packs.send_all()
+    assert sorted(sent.values) == sorted([b"%d" % n] for n in range(300))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, b"k", b"l"]),
+            st.sampled_from(["s", "t"]),
+            st.sampled_from([None, 1, 2]),
+            st.integers(0, 400),
+        ),
+        max_size=60,
+    ),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_no_row_is_lost_and_rows_of_a_key_keep_their_order(
+    rows: list[tuple[bytes | None, str, int | None, int]], most: int, in_pairs: bool
+) -> None:
+    made = [
+        row(b"%06d" % n + b"x" * size, key=key, inlong_stream=stream, inlong_time=moment)
+        for n, (key, stream, moment, size) in enumerate(rows)
+    ]
+    sent = Sent()
+    packs = sent.packs(rows=most, size=700)
+    for n, cells in enumerate(made):
+        encoded = ENCODER.encode(cells)
+        if in_pairs and packs.add_all(n, encoded, cells, [cells.value or b""]):
+            continue
+        packs.add(n, encoded, cells)
+    packs.send_all()
+    found = [(key, value) for key, part in zip(sent.keys, sent.values, strict=True) for value in part]
+    assert sorted(value for _, value in found) == sorted(cells.value or b"" for cells in made)
+    for key in (b"k", b"l"):
+        assert [value for one, value in found if one == key] == [cells.value for cells in made if cells.key == key]
+    for part in sent.values:
+        assert part == sorted(part)
+        assert len(part) <= most
+
+
+# With a server
+
+
+def write(rows: int, failed_rows: str = "fail", **columns: pa.Array) -> list[list[bytes]]:
+    """Write rows in packs of 100, and return the rows' values in each message that is stored."""
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"%d" % n for n in range(rows)]),
+            "inlong_group": pa.array(["g"] * rows),
+            "inlong_stream": pa.array(["s"] * rows),
+            **columns,
+        }
+    )
+    topics = {"demo": TopicSpec(partitions=2)}
+    with embedded_cluster(topics=topics, config=ServerConfig(max_msg_size=LIMIT)) as cluster:
+        connect(cluster)
+        packs = PackLimits(100, 10_000)
+        given = SinkOptions(settings(cluster), "demo", message_format="inlongmsg", packs=packs, failed_rows=failed_rows)
+        written = write_batches(WritePlan(given), [batch])
+        stored = [message.body for message in cluster.tubemq.messages("demo")]
+    assert sum(written.rows.values()) == len(stored)
+    return [[body for _, part in unpack(pack) for body in part] for pack in stored]
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"inlong_time": pa.array([*range(2500)], pa.timestamp("ms"))}], ids=["equal", "times"]
+)
+def test_rows_become_packs(columns: dict[str, pa.Array]) -> None:
+    found = write(2500, **columns)
+    assert sorted(value for part in found for value in part) == sorted(b"%d" % n for n in range(2500))
+    assert len(found) < (60 if not columns else 500)
+    assert all(part == sorted(part, key=int) for part in found)
+
+
+def test_bad_rows_are_left_out_of_packs() -> None:
+    values: list[bytes | None] = [b"%d" % n for n in range(300)]
+    values[7], values[150] = None, bytes(LIMIT)
+    found = write(300, "drop", value=pa.array(values))
+    good = [value for n, value in enumerate(values) if n not in (7, 150)]
+    assert sorted(value for part in found for value in part) == sorted(good)  # type: ignore[type-var]
+
+
+def test_a_bad_row_is_named() -> None:
+    values: list[bytes | None] = [b"%d" % n for n in range(300)]
+    values[150] = bytes(LIMIT)
+    with pytest.raises(ConfigError, match=r"^row 150 of the task.*takes 1000 at most"):
+        write(300, value=pa.array(values))

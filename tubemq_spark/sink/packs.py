@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs of InLong with many rows: which rows share one, and when it is sent.
+
+Rows share a pack if they have the same topic, key, message type, time, attributes, and the same group and stream of
+InLong. Their other attributes of InLong may differ: neighbours with equal ones are a group of the pack. Readers of
+InLong find groups by their attributes, so a row with the attributes of an earlier group begins a new pack: order is
+kept.
+
+A pack is sent when it has the most rows or bytes, when rows come and it has waited for long, when a row with the same
+key begins another one, and at the end of the task. Rows with an explicit partition have packs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
+
+from tubemq_spark.client.clock import Clock
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.producer.send_queue import MAX_AROUND_BODY
+from tubemq_spark.errors import ConfigError
+from tubemq_spark.sink.options import PackLimits
+from tubemq_spark.sink.row_encoder import EncodedRow, PackGroup, RowEncoder
+from tubemq_spark.sink.schema import Cells
+
+_MAX_OPEN = 256  # packs that a task fills at a time; with more, the oldest is sent
+_MAX_ATTRIBUTES = MAX_AROUND_BODY // 2  # bytes; with more, a pack as long as the topic allows could be refused
+_MAX_GROUP_TEXT = 60_000  # bytes; a number of rows still fits
+_AROUND_PACK, _AROUND_GROUP, _AROUND_ROW = 16, 40, 4  # bytes in a pack besides bodies and attributes
+
+Key = tuple[object, ...]
+"""What the rows of a pack have in common."""
+
+
+@dataclass
+class _OpenPack:
+    encoded: EncodedRow  # of the first row; its body is a pack with only that
+    first_row: int
+    opened_at: float
+    rows: int = 0
+    size: int = 0  # bytes
+    groups: list[PackGroup] = field(default_factory=list)
+
+
+class Packs:
+    """The packs that one task fills."""
+
+    def __init__(self, encoder: RowEncoder, limits: PackLimits, clock: Clock, producer: Producer) -> None:
+        self._encoder = encoder
+        self._limits = limits
+        self._clock = clock
+        self._producer = producer
+        self._open: dict[Key, _OpenPack] = {}  # in the order in which they were opened
+        self._of_key: dict[tuple[str, bytes], Key] = {}  # the pack that is open for a topic and a key
+
+    def add(self, row: int, encoded: EncodedRow, cells: Cells) -> None:
+        """Add a row; `encoded` is its own pack. Raise `ConfigError` as `Producer.send` if no pack can be sent with it,
+        and as `Producer.send` for rows before it."""
+        if not self.add_all(row, encoded, cells, [cells.value or b""]):
+            self._keep_order(encoded, None)
+            self._send(encoded, row)
+
+    def add_all(self, row: int, encoded: EncodedRow, cells: Cells, values: Sequence[bytes]) -> int:
+        """Add rows that differ only in their `values`, and return how many: all or none.
+
+        `encoded` and `cells` are those of the first one. None are added that may not fit into a pack, that need packs
+        of their own, or that have an unknown topic.
+        """
+        group = self._encoder.group_text(cells)
+        is_long = len(encoded.attributes) > _MAX_ATTRIBUTES or len(group) > _MAX_GROUP_TEXT
+        if encoded.target is not None or is_long:
+            return 0
+        try:
+            most = min(self._limits.size, self._producer.limit(encoded.topic)) - _AROUND_PACK
+        except ConfigError:
+            return 0
+        if max(map(len, values)) > most - len(group) - _AROUND_GROUP - _AROUND_ROW:
+            return 0
+        key: Key = (*encoded._replace(body=b""), cells.inlong_group, cells.inlong_stream, cells.inlong_time is None)
+        self._keep_order(encoded, key)
+        at = 0
+        while at < len(values):
+            pack = self._open.get(key)
+            if pack is None:
+                pack = self._begin(key, encoded, row + at)
+            at += self._fill(pack, most, group, cells, values[at : at + self._limits.rows - pack.rows])
+            if at < len(values) or pack.rows >= self._limits.rows:
+                self._close(key)
+        return at
+
+    def _keep_order(self, encoded: EncodedRow, key: Key | None) -> None:
+        """Send the open pack with the record key of `encoded`, unless it is the pack `key`."""
+        other = None if encoded.key is None else self._of_key.get((encoded.topic, encoded.key))
+        if other is not None and other != key:
+            self._close(other)
+
+    def send_due(self) -> None:
+        """Send the packs whose first row has waited for long."""
+        until = self._clock.monotonic() - self._limits.wait
+        for key in list(takewhile(lambda one: self._open[one].opened_at <= until, self._open)):
+            self._close(key)
+
+    def send_all(self) -> None:
+        for key in list(self._open):
+            self._close(key)
+
+    def _begin(self, key: Key, encoded: EncodedRow, row: int) -> _OpenPack:
+        if len(self._open) >= _MAX_OPEN:
+            self._close(next(iter(self._open)))
+        pack = self._open[key] = _OpenPack(encoded, row, self._clock.monotonic())
+        if encoded.key is not None:
+            self._of_key[encoded.topic, encoded.key] = key
+        return pack
+
+    def _fill(self, pack: _OpenPack, most: int, group: bytes, cells: Cells, values: Sequence[bytes]) -> int:
+        """Add the first of `values` to `pack`, and return how many. An empty pack has room for one."""
+        around = 0
+        if not pack.groups or pack.groups[-1].text != group:
+            if any(one.text == group for one in pack.groups):
+                return 0
+            around = _AROUND_GROUP + len(group)
+        sizes = accumulate((len(value) + _AROUND_ROW for value in values), initial=pack.size + around)
+        next(sizes)
+        fitting = list(takewhile(lambda size: size <= most, sizes))
+        if not fitting:
+            return 0
+        if around:
+            pack.groups.append(PackGroup(cells, [], group))
+        pack.groups[-1].values.extend(values[: len(fitting)])
+        pack.size = fitting[-1]
+        pack.rows += len(fitting)
+        return len(fitting)
+
+    def _close(self, key: Key) -> None:
+        pack = self._open.pop(key, None)
+        if pack is None:
+            return
+        if pack.encoded.key is not None:
+            self._of_key.pop((pack.encoded.topic, pack.encoded.key), None)
+        self._send(pack.encoded._replace(body=self._encoder.pack(pack.groups)), pack.first_row)
+
+    def _send(self, pack: EncodedRow, first_row: int) -> None:
+        topic, body, attributes, msg_type, msg_time, key, target = pack
+        self._producer.send(topic, body, attributes, msg_type, msg_time, first_row, key=key, target=target)
