@@ -225,10 +225,10 @@ def _long_answer(body: bytes, method: int) -> bytes | None:
         return None
     head = _answer_head(method)
     try:
-        size, at = _read_varint(body, len(_SUCCESS))
+        size, at = read_varint(body, len(_SUCCESS))
         if at + size != len(body) or not body.startswith(head, at):
             return None
-        size, at = _read_varint(body, at + len(head))
+        size, at = read_varint(body, at + len(head))
     except IndexError:
         return None
     return body[at:] if at + size == len(body) else None
