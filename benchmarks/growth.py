@@ -31,7 +31,7 @@ _ROUNDS = 2
 
 
 def partitions(count: int) -> str:
-    return f"{count} partitions"
+    return f"{count} partition" + "s" * (count > 1)
 
 
 def tasks(count: int) -> str:

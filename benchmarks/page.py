@@ -13,6 +13,7 @@ from benchmarks.sizes import LAYOUTS, OWN, SIZES
 
 PAGE = Path(__file__).parents[1] / "docs/performance.md"
 _BEGIN, _END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+_TABLES = {"read": "reading", "write": "writing", "packs": "rows in InLong packs"}
 _NONE = "No results are stored yet. `make bench` measures them and fills this section.\n"
 
 
@@ -51,15 +52,17 @@ def _rates(found: Results) -> str:
     """Return messages per second of reading and writing, for both sizes and layouts."""
     lines = [
         "Thousand messages per second, bodies of " + " / ".join(f"{size} B" for size in SIZES) + "; in parentheses CPU "
-        "seconds of the tasks per million messages:\n",
-        _row(["", "a store for each of 3 partitions", "3 partitions in one store"]),
-        _row(["---"] * 3),
+        "seconds of the tasks per million messages:\n"
     ]
-    for part in ("read", "write", "packs"):
-        for runner in _runners(found, part):
-            cells = [_cell(found, part, runner, layout) for layout in LAYOUTS]
-            lines.append(_row([runner, *cells]))
-    return "\n".join(lines) + "\n"
+    for part, title in _TABLES.items():
+        if runners := _runners(found, part):
+            lines += [
+                _row([title, "a store for each of 3 partitions", "3 partitions in one store"]),
+                _row(["---"] * 3),
+                *(_row([runner, *(_cell(found, part, runner, layout) for layout in LAYOUTS)]) for runner in runners),
+                "",
+            ]
+    return "\n".join(lines)
 
 
 def _cell(found: Results, part: str, runner: str, layout: str) -> str:

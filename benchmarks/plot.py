@@ -31,7 +31,12 @@ def draw(found: Results, target: Path = TARGET) -> bool:
         return False
     heights = [len(runners) for runners in shown.values()]
     figure, axes = pyplot.subplots(
-        len(shown), len(SIZES), figsize=(9, 1.2 + 0.24 * sum(heights)), squeeze=False, height_ratios=heights
+        len(shown),
+        len(SIZES),
+        figsize=(9, 1.2 + 0.24 * sum(heights)),
+        squeeze=False,
+        height_ratios=heights,
+        layout="constrained",
     )
     for row, (part, runners) in enumerate(shown.items()):
         for column, size in enumerate(SIZES):
@@ -42,7 +47,6 @@ def draw(found: Results, target: Path = TARGET) -> bool:
             axis.set_title(f"{part}, bodies of {size} B", fontsize=9)
             axis.tick_params(labelsize=7, labelleft=column == 0)
     figure.supxlabel("thousand messages per second, a store for each of 3 partitions", fontsize=8)
-    figure.tight_layout()
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=90, metadata={"Software": None})
     pyplot.close(figure)
