@@ -43,6 +43,11 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """Name what is imported on first use, too, for `help` and completion."""
+    return sorted({*globals(), *__all__})
+
+
 def _version() -> str:
     """Return the version of the installed package, or "0.0.0" for a source tree that is not installed."""
     from importlib.metadata import PackageNotFoundError, version

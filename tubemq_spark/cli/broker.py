@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +33,7 @@ An embedded TubeMQ that behaves like release {release} is running; it keeps mess
   topics   {topics}
 Ctrl-C stops it. For the other commands, in another terminal:
 export TUBEMQ_MASTER={master} TUBEMQ_ADMIN={web} TUBEMQ_ADMIN_TOKEN={token}
-To read and write with Spark, start PySpark there ({install}):
+To read and write with Spark, start PySpark there{install}:
 {pyspark}
 Then paste this to read and write the topic, and to stop the query:
 {code}
@@ -127,9 +128,9 @@ def _as_text(tubemq: EmbeddedTubeMQ, topics: dict[str, int]) -> str:
         master=tubemq.master,
         web=tubemq.web_master,
         brokers=", ".join(map(str, tubemq.broker_ids)),
-        topics=", ".join(f"{name} ({partitions} partitions on each broker)" for name, partitions in topics.items()),
+        topics=", ".join(f"{name} (partitions on each broker: {count})" for name, count in topics.items()),
         token=tubemq.admin_token,
-        install=INSTALL_SPARK,
+        install="" if find_spec("pyspark") else f" ({INSTALL_SPARK})",
         pyspark=in_new_terminal("pyspark"),
         code=pyspark_code(tubemq.master, topic),
     )

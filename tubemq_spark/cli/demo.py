@@ -101,7 +101,9 @@ def _stream(tubemq: EmbeddedTubeMQ, display: Display, folder: Path, log: Path, s
         with local_session(folder, log) as session:
             check_interrupt()
             display.status(_STARTING_WORKERS)  # the next line is printed above it
-            display.print(f"Spark {VERSION} reads them in micro-batches.")
+            display.print(
+                f"Spark {VERSION} reads them in micro-batches. The first one takes longest: it starts Python workers."
+            )
             with Stream(session, tubemq.master, GROUP, TOPIC, folder, lambda rows: sensors.sent - rows) as stream:
                 _watch(stream, sensors, display, seconds, check_interrupt)
                 sensors.stop()
