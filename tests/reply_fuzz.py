@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
+import pyarrow as pa
+
 from tests.inlong_packs import pack_grouped
 from tubemq_spark.client.consumer.broker_requests import unwrap_fetch
 from tubemq_spark.client.net.rpc import unwrap_reply
@@ -179,14 +181,13 @@ def _without_messages(reply: pb.GetMessageResponseB2C) -> bytes:
 def _rows(form: RowFormat, batches: Sequence[FetchedBatch]) -> Any:
     maker = RowMaker(form)
 
-    def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for batch in maker.fetched(HERE, batches):
-            batch.validate(full=True)
-            found += batch.to_pylist()
-        return found
+    def rows() -> pa.Table:
+        return pa.Table.from_batches(maker.fetched(HERE, batches)).combine_chunks()
 
-    return outcome_of(rows), list(maker.corrupt())
+    found = outcome_of(rows)
+    if isinstance(found, pa.Table):
+        found.validate(full=True)
+    return found, list(maker.corrupt())
 
 
 def differences(seed: int, count: int) -> Iterator[str]:
@@ -194,7 +195,7 @@ def differences(seed: int, count: int) -> Iterator[str]:
     fuzz = ReplyFuzz(seed)
     done = columns = 0
     while done < count:
-        replies = [fuzz.reply() for _ in range(1 + done % 3)]
+        replies = [fuzz.reply() for _ in range(1 + done % 5)]
         done += len(replies)
         form = FORMATS[done % len(FORMATS)]
         if (problem := difference(replies, form)) is not None:
