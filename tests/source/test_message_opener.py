@@ -77,15 +77,14 @@ def test_opened_messages_share_the_attributes_of_equal_headers() -> None:
     found = opened([message(b"a", b"k=v"), message(b"b")], [message(b"c", b"k=v"), message(b"", b"k=w")])
     assert found is not None
     assert [one.own for one in found.distinct] == [{"k": "v"}, None, {"k": "w"}]
-    assert found.numbers.tolist() == [0, 1, 0, 2]
-    assert found.bodies == [b"a", b"b", b"c", b""]
-    assert found.values().to_pylist() == found.bodies
+    assert found.numbers.to_pylist() == [0, 1, 0, 2]
+    assert found.bodies.to_pylist() == [b"a", b"b", b"c", b""]
 
 
 def test_flag_without_attributes_leaves_the_whole_payload_as_body() -> None:
     found = opened([message(b"\xff\xff\xff\xffbody", flag=1), message(b"\0\0\0\0body", flag=1), message(b"a", flag=2)])
     assert found is not None
-    assert found.bodies == [b"\xff\xff\xff\xffbody", b"body", b"a"]
+    assert found.bodies.to_pylist() == [b"\xff\xff\xff\xffbody", b"body", b"a"]
     assert found.attributes() == [NO_ATTRIBUTES] * 3
 
 

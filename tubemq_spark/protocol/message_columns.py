@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, overload
+from zlib import crc32
 
 from tubemq_spark.protocol.envelope import COUNTED_FROM
 
 if TYPE_CHECKING:
-    from numpy import int64, uint8, uint64
+    from numpy import bool_, int64, uint8, uint64
     from numpy.typing import NDArray
 HAS_NUMPY = False
 """Whether this process can read columns. pyarrow needs numpy only up to release 17."""
@@ -28,13 +29,14 @@ with suppress(ImportError):
     import numpy as np
 
     HAS_NUMPY = True
+    _CONTINUED = np.uint64(0x8080808080808080)  # the bit of each byte that says that a varint goes on
+    _LARGEST = np.array([(1 << (8 * width - 1)) - 1 for width in range(1, 9)], np.uint64)  # bits of a varint, by width
+    _LOW_BYTE, _ONE_BYTE = np.uint64(0xFF), np.uint64(8)
 
 _MESSAGES, _ERR_MSG = 0x22, 0x1A  # tags of a reply
 _MESSAGE_ID, _CHECK_SUM, _PAYLOAD, _FLAG = 0x08, 0x10, 0x1A, 0x20  # tags of a message
 _LEAST = 8  # bytes of a message: four tags, and at least one byte for each value
 _LENGTH_BITS = 28  # longer sizes are left to the parser
-_CONTINUED = 0x8080808080808080  # the bit of each byte that says that a varint goes on
-_EACH_BYTE = 0x0101010101010101
 
 
 class WireMessage(NamedTuple):
@@ -49,7 +51,8 @@ class WireMessage(NamedTuple):
 class MessageColumns(Sequence[WireMessage]):
     """Messages of one reply: column by column, one array element for each message.
 
-    The payload of message n is `data[starts[n]:ends[n]]`. A slice has the same `data`.
+    The payload of message n is `data[starts[n]:ends[n]]`; `intact[n]` tells whether its check sum is right. A slice has
+    the same `data`.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class MessageColumns(Sequence[WireMessage]):
         flags: NDArray[uint8],
         starts: NDArray[int64],
         ends: NDArray[int64],
+        intact: NDArray[bool_],
     ) -> None:
         self.data = data
         self.ids = ids
@@ -67,6 +71,7 @@ class MessageColumns(Sequence[WireMessage]):
         self.flags = flags
         self.starts = starts
         self.ends = ends
+        self.intact = intact
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,7 +83,7 @@ class MessageColumns(Sequence[WireMessage]):
     def __getitem__(self, index: int | slice) -> WireMessage | MessageColumns:
         columns = self.ids[index], self.check_sums[index], self.flags[index], self.starts[index], self.ends[index]
         if isinstance(index, slice):
-            return MessageColumns(self.data, *columns)
+            return MessageColumns(self.data, *columns, self.intact[index])
         message_id, check_sum, flag, start, end = (int(value) for value in columns)
         return WireMessage(message_id, check_sum, self.data[start:end], flag)
 
@@ -173,39 +178,55 @@ def _columns(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> Messa
         beyond = np.maximum(places - last, 0)
         return words[places - beyond] >> (8 * np.minimum(beyond, 7)).astype(np.uint64)
 
-    ids, width = _varints(word_at(starts + 1))
+    ids = word_at(starts + 1)
+    width = _width(ids)
     sum_at = starts + 1 + width
+    ninth = np.zeros_like(ids)
     if width.max() > 8:  # the usual id has nine bytes, of seven bits each
-        is_long = width > 8
-        ninth = np.where(is_long, found[np.minimum(sum_at - 1, len(data) - 1)], 0)
+        ninth = np.where(width > 8, found[np.minimum(sum_at - 1, len(data) - 1)], ninth)
         if ninth.max() >= 0x80:
             return None  # a negative id
-        ids |= ninth.astype(np.uint64) << np.uint64(56)
-    word = word_at(sum_at)
-    check_sums, width = _varints(word >> np.uint64(8))
-    is_usual = (found[starts] == _MESSAGE_ID) & ((word & np.uint64(0xFF)) == _CHECK_SUM) & (check_sums < 1 << 31)
-    size_at = sum_at + 1 + width
-    word = word_at(size_at)
-    sizes, width = _varints(word >> np.uint64(8))
-    payload_at = size_at + 1 + width
+    check_sums = word_at(sum_at)
+    is_usual = (found[starts] == _MESSAGE_ID) & ((check_sums & _LOW_BYTE) == _CHECK_SUM)
+    check_sums >>= _ONE_BYTE
+    size_at = sum_at + 1 + _width(check_sums)
+    sizes = word_at(size_at)
+    is_usual &= (sizes & _LOW_BYTE) == _PAYLOAD
+    sizes >>= _ONE_BYTE
+    payload_at = size_at + 1 + _width(sizes)
+    ids, check_sums, sizes = _numbers(np.stack((ids, check_sums, sizes)))
     flag_at = payload_at + sizes.astype(np.int64)
-    is_usual &= ((word & np.uint64(0xFF)) == _PAYLOAD) & (flag_at == ends - 2) & (sizes < 1 << _LENGTH_BITS)
+    is_usual &= (flag_at == ends - 2) & (check_sums < 1 << 31) & (sizes < 1 << _LENGTH_BITS)
     if not is_usual.all():
         return None
     flags = found[flag_at + 1]
     if (found[flag_at] != _FLAG).any() or flags.max() >= 0x80:
         return None
-    return MessageColumns(data, ids.view(np.int64), check_sums.view(np.int64), flags, payload_at, flag_at)
+    ids |= ninth << np.uint64(56)
+    # Now, while the data is in the processor's caches
+    view = memoryview(data)
+    sums = [crc32(view[start:end]) for start, end in zip(payload_at.tolist(), flag_at.tolist(), strict=True)]
+    intact = (np.array(sums, np.uint64) & np.uint64(0x7FFFFFFF)) == check_sums
+    return MessageColumns(data, ids.view(np.int64), check_sums.view(np.int64), flags, payload_at, flag_at, intact)
 
 
-def _varints(words: NDArray[uint64]) -> tuple[NDArray[uint64], NDArray[int64]]:
-    """Return the varint at the beginning of each word, and its width in bytes: 9 if it does not end within the word."""
-    last = ~words & np.uint64(_CONTINUED)
-    below = (last & -last) - np.uint64(1)  # the bits of the varint; all, if no byte is the last one
-    width = (((below & np.uint64(_CONTINUED)) >> np.uint64(7)) * np.uint64(_EACH_BYTE) >> np.uint64(56)).view(np.int64)
-    value = words & below
+def _width(words: NDArray[uint64]) -> NDArray[int64]:
+    """Return the bytes of the varint at the beginning of each word: 9 if it does not end within the word."""
+    return np.searchsorted(_LARGEST, _bits(words)) + 1
+
+
+def _numbers(words: NDArray[uint64]) -> NDArray[uint64]:
+    """Return the number whose varint is at the beginning of each word."""
+    number = words & _bits(words)
     # Closes the gap of one bit in each byte, then of two bits in each pair, then of four bits in each half.
     for bits, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
         high = np.uint64(low << (8 * bits) & 0xFFFFFFFFFFFFFFFF)
-        value = (value & np.uint64(low)) | (value & high) >> np.uint64(bits)
-    return value, width + 1
+        number = (number & np.uint64(low)) | (number & high) >> np.uint64(bits)
+    return number
+
+
+def _bits(words: NDArray[uint64]) -> NDArray[uint64]:
+    """Return the bits of the varint at the beginning of each word, but the highest, which is 0; all if it goes on."""
+    last: NDArray[uint64] = ~words & _CONTINUED
+    below: NDArray[uint64] = (last & -last) - np.uint64(1)
+    return below

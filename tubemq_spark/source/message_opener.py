@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the messages of replies by columns: compares their check sums, and finds their attributes and bodies.
+"""Opens the messages of replies by columns: finds their attributes and bodies without a Python object for each message.
 
-A call for each message is what makes rows slow. Here only two run for each: one slices its body, one computes its check
-sum. Each distinct header of attributes is decoded once, and its check sum is computed once. `RowMaker.batches` is the
-specification: it opens messages one by one, and also those for which `open_messages` returns None.
+Each distinct header of attributes is decoded once. Arrow copies the bodies out of the replies. `RowMaker.batches` is
+the specification: it opens messages one by one, and also those for which `open_messages` returns None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 import pyarrow as pa
 
@@ -34,31 +31,20 @@ _PREFIX = 4  # bytes of the attributes' size
 class Opened(NamedTuple):
     """Messages whose check sums are right. Message n has the attributes `distinct[numbers[n]]`."""
 
-    ids: NDArray[int64]
-    bodies: list[bytes]
-    sizes: NDArray[int64]  # of the bodies
+    ids: pa.Array
+    bodies: pa.Array
     distinct: list[Attributes]
-    numbers: NDArray[int64]
+    numbers: pa.Array
 
-    def only(self, wanted: NDArray[Any]) -> Opened:
-        """Return the messages for which `wanted` is True."""
-        bodies = list(compress(self.bodies, wanted.tolist()))
-        return Opened(self.ids[wanted], bodies, self.sizes[wanted], self.distinct, self.numbers[wanted])
-
-    def of_types(self, types: Collection[str]) -> NDArray[Any]:
-        """Return for each message whether its type is one of `types`."""
-        return np.array([found.msg_type in types for found in self.distinct])[self.numbers]
+    def only(self, types: Collection[str]) -> tuple[Opened, pa.Array]:
+        """Return the messages of these types, and for each message whether it is one of them."""
+        wanted = pa.array([found.msg_type in types for found in self.distinct], pa.bool_()).take(self.numbers)
+        ids, bodies, numbers = (column.filter(wanted) for column in (self.ids, self.bodies, self.numbers))
+        return Opened(ids, bodies, self.distinct, numbers), wanted
 
     def attributes(self) -> list[Attributes]:
         """Return the attributes of each message."""
-        return [self.distinct[number] for number in self.numbers.tolist()]
-
-    def values(self) -> pa.Array:
-        """Return the bodies as a column of Arrow."""
-        bounds = np.zeros(len(self.bodies) + 1, np.int32)
-        np.cumsum(self.sizes, out=bounds[1:])
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(self.bodies))]
-        return pa.BinaryArray.from_buffers(pa.binary(), len(self.bodies), buffers)
+        return [self.distinct[number] for number in self.numbers.to_pylist()]
 
 
 def open_messages(
@@ -70,16 +56,18 @@ def open_messages(
     declines, and for more than `most` bytes of payloads and attributes.
     """
     columns = [reply for reply in replies if isinstance(reply, MessageColumns)]
-    if not columns or len(columns) < len(replies):
+    if not columns or len(columns) < len(replies) or not all(reply.intact.all() for reply in columns):
         return None
     begins = []
     for reply in columns:
         if (begin := _bodies_begin(reply)) is None:
             return None
         begins.append(begin)
-    headers, numbers = _headers(columns, begins)
+    parts = list(zip(columns, begins, strict=True))
+    headers, numbers = _headers(parts)
     attributes = np.array([header.count(b",") + 1 for header in headers], np.int64)
-    memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[numbers].sum()
+    # Also bounds the number of attributes in one header, which `split_payload` limits.
+    memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[numbers.to_numpy()].sum()
     if memory + sum(reply.size for reply in columns) > most:
         return None
     distinct = []
@@ -88,16 +76,9 @@ def open_messages(
         if found is None:
             return None
         distinct.append(found)
-    bodies: list[bytes] = []
-    for reply, begin in zip(columns, begins, strict=True):
-        data = reply.data
-        bodies += [data[start:end] for start, end in zip(begin.tolist(), reply.ends.tolist(), strict=True)]
-    of_headers = np.array([crc32(header) for header in headers], np.int64)[numbers]
-    sums = np.fromiter(map(crc32, bodies, of_headers.tolist()), np.int64, len(bodies)) & 0x7FFFFFFF
-    if (sums != np.concatenate([reply.check_sums for reply in columns])).any():
-        return None
-    sizes = np.concatenate([reply.ends - begin for reply, begin in zip(columns, begins, strict=True)])
-    return Opened(np.concatenate([reply.ids for reply in columns]), bodies, sizes, distinct, numbers)
+    ids = pa.array(np.concatenate([reply.ids for reply in columns]))
+    bodies = pa.concat_arrays([_slices(reply.data, begin, reply.ends) for reply, begin in parts])
+    return Opened(ids, bodies, distinct, numbers)
 
 
 def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
@@ -115,11 +96,12 @@ def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
     return None if (begins > reply.ends).any() else begins
 
 
-def _headers(replies: Sequence[MessageColumns], begins: Sequence[NDArray[int64]]) -> tuple[list[bytes], NDArray[int64]]:
-    """Return the distinct headers with their sizes before them, and the number of each message's header."""
-    parts = [slices(reply.data, reply.starts, begin) for reply, begin in zip(replies, begins, strict=True)]
-    encoded = pa.concat_arrays(parts).dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+def _headers(parts: Sequence[tuple[MessageColumns, NDArray[int64]]]) -> tuple[list[bytes], pa.Array]:
+    """Return the distinct headers with their sizes before them, and for each message the number of its header."""
+    if not any(reply.flags.any() for reply, _ in parts):
+        return [b""], pa.repeat(pa.scalar(0, pa.int32()), sum(len(reply) for reply, _ in parts))
+    encoded = pa.concat_arrays([_slices(reply.data, reply.starts, begin) for reply, begin in parts]).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices
 
 
 def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
@@ -136,7 +118,7 @@ def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def slices(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> pa.BinaryArray:
+def _slices(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> pa.BinaryArray:
     """Return `data[starts[n]:ends[n]]` for each n; they follow each other in `data`, with gaps."""
     count = max(0, 2 * len(starts) - 1)  # every second element is a gap
     bounds = np.zeros(max(1, 2 * len(starts)), np.int32)

@@ -27,7 +27,7 @@ MAX_UNPACKED = 64 << 20
 """Maximum size of a body or pack after decompression, in bytes; the default of option `maxUnpackedBytes`."""
 ROWS = 10_000  # of one Arrow batch, approximately
 BYTES = 8 << 20  # of its bodies and attributes, approximately
-GATHERED = 2 << 20  # bytes of payloads that make one batch: they are still in the processor's caches then
+GATHERED = 4 << 20  # bytes of payloads that make one batch
 _MAX_ROWS, _MAX_BYTES = 2 * ROWS, 2 * BYTES  # messages that were gathered up to ROWS or BYTES make one batch
 _SHORT_HEADER = 256  # bytes; longer headers are not cached, so that producers cannot make memory grow
 _ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute as Python objects
@@ -105,16 +105,17 @@ class RowMaker:
         positions = position_column(batches)
         types = self._form.msg_types.get(partition.topic)
         if types is not None:
-            wanted = opened.of_types(types)
-            opened, positions = opened.only(wanted), positions.filter(pa.array(wanted))
+            opened, wanted = opened.only(types)
+            positions = positions.filter(wanted)
         outer = [
-            *(column.take(pa.array(opened.numbers)) for column in _attribute_columns(opened.distinct)),
-            *_outer(partition, pa.array(opened.ids), positions),
+            *_repeated_attributes(opened.distinct, opened.numbers),
+            *_outer(partition, opened.ids, positions),
         ]
         if self._form.message_format == "inlongmsg":
-            yield from self._unpacked(partition, opened.ids.tolist(), opened.bodies, opened.attributes(), outer)
+            ids, packs = opened.ids.to_pylist(), opened.bodies.to_pylist()
+            yield from self._unpacked(partition, ids, packs, opened.attributes(), outer)
         else:
-            yield self._batch([opened.values(), *outer], repeat(False, len(opened.bodies)))
+            yield self._batch([opened.bodies, *outer], repeat(False, len(opened.ids)))
 
     def plain_attributes(self, header: bytes) -> Attributes | None:
         """Return the attributes in a header, None if the body is compressed."""
@@ -265,14 +266,24 @@ def _size(attributes: Attributes) -> int:
 
 def _attribute_columns(attributes: Sequence[Attributes]) -> list[pa.Array]:
     """Return the columns `attributes`, `msg_type` and `msg_time`."""
-    count = len(attributes)
     if all(found is NO_ATTRIBUTES for found in attributes):
-        return [pa.nulls(count, kind) for kind in (ATTRIBUTES, pa.string(), TIMESTAMP)]
+        return _no_attributes(len(attributes))
     return [
         pa.array([found.own and list(found.own.items()) for found in attributes], ATTRIBUTES),
         pa.array([found.msg_type for found in attributes], pa.string()),
         pa.array([found.msg_time for found in attributes], TIMESTAMP),
     ]
+
+
+def _repeated_attributes(distinct: Sequence[Attributes], numbers: pa.Array) -> list[pa.Array]:
+    """Return the same columns for messages of which number n has the attributes `distinct[numbers[n]]`."""
+    if all(found is NO_ATTRIBUTES for found in distinct):
+        return _no_attributes(len(numbers))
+    return [column.take(numbers) for column in _attribute_columns(distinct)]
+
+
+def _no_attributes(count: int) -> list[pa.Array]:
+    return [pa.nulls(count, kind) for kind in (ATTRIBUTES, pa.string(), TIMESTAMP)]
 
 
 def _outer(partition: Partition, ids: pa.Array, positions: pa.Array) -> list[pa.Array]:
