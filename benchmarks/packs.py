@@ -20,11 +20,10 @@ from tests.real.cluster import RealTubeMQ
 
 READ, WRITE = "Spark read of packs", "Spark write of packs"
 
-# The options with which the sink writes packs of many rows. Today it writes each row as a pack of its own.
-PACKING: Mapping[str, str] = {"messageFormat": "inlongmsg"}
+PACKING: Mapping[str, str] = {"messageFormat": "inlongmsg", "inlongPackRows": "1000"}
 
 _READ_COUNTS = {100: 1_200_000, 1024: 400_000}  # rows
-_WRITE_COUNTS = {100: 300_000, 1024: 150_000}
+_WRITE_COUNTS = {100: 1_500_000, 1024: 400_000}
 _PACK_ROWS = 500
 
 
