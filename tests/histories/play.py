@@ -264,11 +264,10 @@ class Player:
         before = {partition: self._world.group_offset(partition) for partition in self._frame.partitions}
         if not self._frame.read():
             self._foreign_claims = True
-        elif not self._troubles & {"fault", "down"}:
-            now = {partition: self._world.group_offset(partition) for partition in before}
-            moved = {p: (at, now[p]) for p, at in before.items() if at not in (None, now[p])}
-            if moved:
-                raise BrokenError(f"a batch read moved the group from the first to the second position: {moved}")
+        elif self._troubles & {"fault", "down"}:
+            return
+        elif moved := self._misplaced({partition: at for partition, at in before.items() if at is not None}):
+            raise BrokenError(f"a batch read moved the group to the first position from the second: {moved}")
 
     def _check_idle(self) -> None:
         """Check that the query, which found no new messages, has moved the group to its committed position."""

@@ -34,6 +34,8 @@ def _of_a_shared_store(name: str, *events: Event, retries: int = 0, scans: int =
     return History(name, setting, (_event("send", count=150, to=0, spread=3, size=60), *events))
 
 
+_EXPIRE = {"topic": 2, "keep": 40}
+
 _SHARED = [
     # The broker ends a fetch of a killed task after the next attempt or run has claimed the partition.
     *(
@@ -47,6 +49,20 @@ _SHARED = [
     _of_a_shared_store("two scans, one is killed", _RUN, _event("kill_worker", GIVEN, late=1), retries=3, scans=2),
     # A batch DataFrame is planned, a stream moves the group, then the DataFrame is read.
     _of_a_shared_store("a frame is used later", _event("plan_batch"), _RUN, _event("stop"), _event("use_batch")),
+    # Retention deletes messages while they are read, and the broker moves the group behind them.
+    History(
+        "a frame is used while retention deletes",
+        Setting(
+            1, 1, {"a": TopicShape(3, 1)}, {"transfer_size": 512, "max_index_segment_entries": 40}, {"filters": "red"}
+        ),
+        (
+            _event("send", count=3, to=5, spread=2, size=400),
+            _event("plan_batch"),
+            _event("send", count=60, to=8, spread=1, size=8),
+            Event("during", {"method": "commit_offset", "nth": 2, "after": True, "what": "expire", "args": _EXPIRE}),
+            _event("use_batch"),
+        ),
+    ),
     # The clock was set back, so a dead run seems to have begun in the future.
     _of_a_shared_store("the clock is set back", _RUN, _event("kill"), _event("clock_step", seconds=-3600.0), _RUN),
 ]
