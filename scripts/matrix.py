@@ -46,6 +46,7 @@ class Environment:
     connect: bool = False
     python: tuple[int, int] = (3, 11)  # preferred
     needs: tuple[int, int] = (3, 10)
+    is_quick: bool = True  # part of `--quick`
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -64,11 +65,12 @@ _PANDAS = "pandas>=2.2,<3"  # Connect needs it; Spark warns of pandas 3
 # Each Spark runs once with the oldest pyarrow that it and this package allow; pyarrow before 16 needs numpy 1. Connect
 # needs a newer protobuf: the oldest and the newest version that they accept. The old protobuf stays below Python 3.12,
 # which warns of it, and warnings are errors in the tests.
+# The quick part leaves out what is proven elsewhere: `make test` runs on the newest Spark.
 ENVIRONMENTS = (
     Environment("spark-4.0", "pyspark==4.0.*", _OLD_PROTOBUF, "pyarrow==14.0.1", ("numpy<2",), python=(3, 10)),
     Environment("spark-4.1", "pyspark==4.1.*", "protobuf", "pyarrow==15.0.0", ("numpy<2",), python=(3, 12)),
     Environment("spark-4.2", "pyspark==4.2.*", _OLD_PROTOBUF, "pyarrow==18.0.0"),
-    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 13), needs=(3, 11)),
+    Environment("spark-4.3", "pyspark==4.3.*", "protobuf", "pyarrow", python=(3, 13), needs=(3, 11), is_quick=False),
     Environment(
         "connect-4.2",
         "pyspark[connect]==4.2.*",
@@ -77,6 +79,7 @@ ENVIRONMENTS = (
         (_PANDAS,),
         connect=True,
         python=(3, 10),
+        is_quick=False,
     ),
     Environment(
         "connect-4.3",
@@ -302,12 +305,14 @@ def main() -> int:
     names = [environment.name for environment in ENVIRONMENTS]
     parser = argparse.ArgumentParser(description="The wheel on every Spark that it promises to run on.")
     parser.add_argument("--only", action="append", choices=names, help="this environment; may be given more than once")
-    parser.add_argument("--quick", action="store_true", help="only the tests marked `quick`")
+    parser.add_argument("--quick", action="store_true", help="fewer environments, and only the tests marked `quick`")
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="environments at a time, here %(default)s")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, behind --")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with what it started
-    chosen = [environment for environment in ENVIRONMENTS if environment.name in (given.only or names)]
+    chosen = [
+        one for one in ENVIRONMENTS if (one.name in given.only if given.only else one.is_quick or not given.quick)
+    ]
     outcomes, seconds = timed(lambda: try_all(chosen, max(1, given.jobs), given.quick, given.pytest))
     show(outcomes)
     print(f"{seconds / 60:.1f} minutes")
