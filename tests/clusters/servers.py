@@ -25,6 +25,7 @@ from tubemq_spark.testing import ServerConfig
 
 EMBEDDED = pytest.param("embedded", id="embedded")
 REAL = pytest.param("real", id="real", marks=pytest.mark.real)
+EMBEDDED_THOROUGHLY = pytest.param("embedded", id="embedded", marks=pytest.mark.thorough)
 REAL_THOROUGHLY = pytest.param("real", id="real", marks=[pytest.mark.real, pytest.mark.thorough])
 BOTH = [EMBEDDED, REAL]
 EACH_FRAMING = [*BOTH, pytest.param("embedded-prefixed", id="embedded-prefixed")]

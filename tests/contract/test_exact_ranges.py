@@ -22,7 +22,7 @@ import pytest
 
 from tests import messages, reading
 from tests.clusters import SEGMENT, Cluster, Layout
-from tests.clusters.servers import EACH_FRAMING
+from tests.clusters.servers import BOTH, EACH_FRAMING
 from tests.messages import Sent
 from tests.reading import UNIT, Row
 from tubemq_spark.errors import FencedError
@@ -159,7 +159,7 @@ def producing(scene: Scene) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("layout", ["one", "three"])
-@each_framing
+@pytest.mark.parametrize("cluster", BOTH, indirect=True)
 def test_entries_without_a_message_shift_no_positions(
     cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:

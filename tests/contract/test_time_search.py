@@ -83,7 +83,7 @@ class Scene:
             session.close()
 
 
-@pytest.mark.parametrize("layout", ["one", "three"])
+@pytest.mark.parametrize("layout", ["one", pytest.param("three", marks=pytest.mark.thorough)])
 def test_a_search_finds_times_in_memory_in_files_and_in_both(
     cluster: Cluster, group: str, rng: random.Random, layout: Layout
 ) -> None:

@@ -53,5 +53,7 @@ def test_a_picture_is_small_and_says_what_it_shows(picture: Path) -> None:
     assert not {"image", "script", "foreignObject"} & found.keys()
 
 
-def test_the_readme_shows_all_pictures() -> None:
-    assert {ROOT / target for target in targets(README) if target.endswith(".svg")} == set(PICTURES)
+def test_pages_show_all_pictures() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {(page.parent / target).resolve() for page in pages for target in targets(page.read_text(encoding="utf-8"))}
+    assert set(PICTURES) <= shown

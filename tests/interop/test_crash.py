@@ -74,6 +74,7 @@ def value(task: int, row: int) -> bytes:
     return b"task %d row %d" % (task, row)
 
 
+@pytest.mark.thorough  # tests/spark/test_sink.py kills a broker, too
 def test_rows_that_were_written_while_a_broker_was_killed_and_came_back(
     cluster: Cluster, java_at: Callable[..., JavaClient], group: str, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_each_partition_has_one_owner_and_a_member_that_leaves_is_replaced(
     assert confirmed == [end] * PARTITIONS
 
 
+@pytest.mark.thorough
 def test_a_dead_member_is_replaced_after_its_timeout(embedded: EmbeddedTubeMQ, java_here: JavaClient) -> None:
     with java_here.member("demo", GROUP) as first, java_here.member("demo", GROUP) as second:
         dealt = wait_for_owners(embedded, first, second)

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.clusters import Cluster
+from tests.clusters.servers import EMBEDDED_THOROUGHLY, REAL
 from tests.interop.java_client import JavaClient, Outgoing, Receipt, Received
 from tests.interop.shapes import (
     SAME_HASH,
@@ -77,6 +78,7 @@ def test_offset_is_the_position_that_the_java_producer_was_told(
     )
 
 
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_java_reads_and_filters_rows_that_spark_wrote(
     cluster: Cluster, spark: SparkSession, java: JavaClient, group: str
 ) -> None:

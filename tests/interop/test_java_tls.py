@@ -33,6 +33,7 @@ def test_java_sends_and_pulls_over_two_way_tls(
         assert sorted(message.body for message in received) == sorted(bodies)
 
 
+@pytest.mark.thorough
 def test_the_server_refuses_a_java_client_with_an_untrusted_certificate(
     java_at: Callable[..., JavaClient],
     authority: Authority,

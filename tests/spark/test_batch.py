@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from chispa import assert_df_equality
 
-from tests.clusters.servers import BOTH
+from tests.clusters.servers import BOTH, EMBEDDED_THOROUGHLY, REAL
 from tests.messages import numbered, partitions, send
 from tests.reading import end_of, register, unregister
 from tests.spark.queries import Source, by_partition, ends_of, expected, to_json
@@ -15,7 +15,7 @@ from tubemq_spark.source.schema import SPARK_SCHEMA
 on_both_servers = pytest.mark.parametrize("cluster", BOTH, indirect=True)
 
 
-@on_both_servers
+@pytest.mark.parametrize("cluster", [EMBEDDED_THOROUGHLY, REAL], indirect=True)
 def test_batch_reads_everything_in_the_same_order(source: Source) -> None:
     """The default is from the earliest to the latest position. Every read gives the same rows in the same order."""
     topics = [source.cluster.new_topic(layout) for layout in ("one", "three", "stores")]
