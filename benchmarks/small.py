@@ -39,8 +39,13 @@ def measure(scale: Scale, record: Recorder) -> None:
     ):
         spark.dataSource.register(NothingSource)
         for number in range(scale.rounds):
-            group = {"tubemq.master": tubemq.master, "subscribe": TOPIC, "tubemq.group": f"small_{number}"}
-            durations[OURS] += batches(spark, "tubemq", group, partial(send_rows, producer))
+            options = {
+                "tubemq.master": tubemq.master,
+                "subscribe": TOPIC,
+                "tubemq.group": f"small_{number}",
+                "headsIntervalMs": "0",  # else `processAllAvailable` may return before the rows
+            }
+            durations[OURS] += batches(spark, "tubemq", options, partial(send_rows, producer))
             offered = Path(folder, str(number))
             offered.touch()
             durations[NOTHING] += batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
