@@ -87,8 +87,8 @@ def source_options(
         subscribe: the topics to read, with all their partitions
         assign: instead of `subscribe`: only these partitions
         claim_timeout_ms: how long to wait for a partition that another consumer of the group holds. Default: 45000
-        filters: read only messages of these types; the broker filters by a hash of the type, the reader by the type
-            itself
+        filters: read only messages of these types, which are values of column `msg_type`; the broker filters by a hash
+            of the type, the reader by the type itself
         starting_offsets: where a new query begins; `group` is the group's position, or the earliest for a new group;
             positions may be -2 (earliest) and -1 (latest). Default: stream `latest`, batch `earliest`
         starting_timestamp: begin at the first message whose `$msgTime$` is not earlier, to the minute; wins over

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone, tzinfo
 from typing import Any
@@ -54,8 +55,13 @@ def group(text: str) -> str:
 
 
 def filters(text: str) -> Filters:
+    if text.strip().startswith("["):
+        return {None: _msg_types(_json(text))}
     if not text.strip().startswith("{"):
-        return {None: _msg_types(text.split(","))}
+        types = text.split(",")
+        if any(re.fullmatch(r"\s*(['\"]).*\1\s*", one, re.DOTALL) for one in types):
+            raise ValueError("a message type is in quotes: leave them out, or write JSON")
+        return {None: _msg_types(types)}
     data = _json(text)
     if not data or not all(isinstance(types, list) for types in data.values()):
         raise ValueError('its form is not {"topic":["type",…]}')

@@ -56,7 +56,8 @@ FILTERS = Option(
     "filters",
     parsers.filters,
     'type[,type…] or {"topic":["type",…]}, at most 500 of 256 characters, without , = and #',
-    "read only messages of these types; the broker filters by a hash of the type, the reader by the type itself",
+    "read only messages of these types, which are values of column `msg_type`; the broker filters by a hash of the "
+    "type, the reader by the type itself",
 )
 STARTING_OFFSETS: Option[Bound] = Option(
     "startingOffsets",
