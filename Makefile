@@ -84,6 +84,13 @@ site-serve: $(VENV)/.docs  ## show the site on http://127.0.0.1:8000 and again w
 bench: $(VENV)/.bench java  ## measure against limits, the Java client and Spark-Kafka; BENCH="read write" for parts, BENCH=--list lists them
 	$(PY) -m benchmarks $(BENCH)
 
+.PHONY: soak cluster
+soak: $(VENV)/.bench java  ## an hour of queries on a real TubeMQ under faults; SOAK="--minutes 180" for longer
+	$(PY) -m tests.soak $(SOAK)
+
+cluster: $(STAMP) java  ## the wheel on a standalone Spark cluster with two workers, and a real TubeMQ
+	$(PY) -m tests.spark_cluster $(CLUSTER)
+
 real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a PySpark line to paste
 	$(PY) -m tests.real
 

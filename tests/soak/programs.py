@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer and the queries as processes of sessions of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.histories.spark import members
+from tests.soak.clock import SteppedClock
+from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
+from tests.spark.test_restart import ROOT, kill
+from tests.spark_home import spark_home
+
+_PATIENCE = 180.0  # seconds for a program that ends
+_LEADER = 5.0  # seconds for a driver to notice that its Java process has died
+
+
+def runs_tasks(pid: int) -> bool:
+    """Return True for the daemon of Spark's task workers and for the workers."""
+    try:
+        return b"pyspark.worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[1])
+    except OSError:
+        return 0
+
+
+class Program:
+    """One program that is started, killed and started again. Its output goes to `<name>.log`."""
+
+    def __init__(self, name: str, module: str, given: dict[str, Any], folder: Path, env: dict[str, str]) -> None:
+        self.name = name
+        self.starts = 0
+        self._command = [sys.executable, "-m", module, json.dumps(given)]
+        self._log = folder / f"{name}.log"
+        self._env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(spark_home()), **env}
+        self._process: subprocess.Popen[str] | None = None
+        self._left: list[int] = []  # sessions whose Python workers may live
+
+    def start(self) -> None:
+        with open(self._log, "a") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self.name == "producer" else log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self.starts += 1
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def ask(self, command: str) -> str:
+        """Send a line and return the program's answer."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def end(self) -> int:
+        """Close the program's input, wait for its end and return its status."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        status = self._process.wait(_PATIENCE)
+        for session in (self._process.pid, *self._left):
+            kill(session)  # what it left
+        return status
+
+    def kill(self) -> None:
+        """Send SIGKILL to all processes of the program, those that `kill_java` left included."""
+        assert self._process is not None
+        for session in (self._process.pid, *self._left):
+            kill(session)
+        self._left.clear()
+        self._process.wait()
+        self._close_pipes()
+
+    def kill_java(self) -> None:
+        """Send SIGKILL to Spark's Java process only. The Python workers may live on for a while."""
+        assert self._process is not None
+        kill(self._process.pid, "java")
+        self._left.append(self._process.pid)
+        try:
+            self._process.wait(_LEADER)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        assert self._process is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError, AttributeError):
+                pipe.close()  # type: ignore[union-attr]
+
+    def kill_a_worker(self, chance: random.Random) -> bool:
+        """Kill one process that runs Spark's tasks. Return False if there is none."""
+        daemons = {pid for pid in self.pids() if runs_tasks(pid)}
+        workers = sorted(pid for pid in daemons if parent(pid) in daemons)
+        if not workers:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(workers), signal.SIGKILL)
+        return True
+
+    def pids(self) -> list[int]:
+        return members(self.pid) if self.is_running else []
+
+
+class Query(Program):
+    """A query with its checkpoint."""
+
+    def __init__(self, name: str, tubemq: SoakTubeMQ, folder: Path, clock: SteppedClock, seconds: float) -> None:
+        self.checkpoint = folder / f"checkpoint-{name}"
+        self.local = folder / f"local-{name}"
+        self.ends = folder / f"{name}-ends.jsonl"
+        given = {
+            "source": {
+                "tubemq.master": tubemq.master,
+                "tubemq.group": f"soak_{name}",
+                "subscribe": INPUT,
+                "startingOffsets": "earliest",
+                "maxPartitionsPerTask": "2",
+            },
+            "sink": {
+                "tubemq.master": tubemq.master,
+                "topic": OUTPUTS[name],
+                "effectivelyOnce": "true",
+                "checkpointLocation": str(self.checkpoint),
+            },
+            "local": str(self.local),
+            "seconds": seconds,
+            "ends": str(self.ends),
+        }
+        super().__init__(name, "tests.soak.copy_query", given, folder, clock.environment())
+
+    def committed(self) -> int:
+        """Return how many micro-batches are committed, by the number of the last one."""
+        numbers = [int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*")]
+        return max(numbers, default=-1) + 1
+
+    def own_ends(self) -> list[str]:
+        """Return the errors with which the query ended by itself."""
+        if not self.ends.exists():
+            return []
+        return [json.loads(line)["error"] for line in self.ends.read_text().splitlines()]
+
+
+def producer(tubemq: SoakTubeMQ, folder: Path, rate: float, size: int) -> Program:
+    given = {"master": tubemq.master, "topic": INPUT, "rate": rate, "size": size, "log": str(folder / "sent.jsonl")}
+    return Program("producer", "tests.soak.producer", given, folder, {})
