@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios of `make cluster`: they notice wrong results, and some run on Spark's `local-cluster` here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.real.jars import MissingTool, tool
+from tests.spark_cluster.application import RESULT
+from tests.spark_cluster.scenarios import SCENARIOS, Scenario
+from tests.spark_home import spark_home
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+BY_NAME = {one.name: one for one in SCENARIOS}
+ROWS = Scenario("rows", "read_batch", "", times=2, count=4)
+COPIES = Scenario("copies", "write", "", times=None, copies=True, count=4)
+EXACT = {"rows": 8, "distinct": 4, "sum": 12}
+
+
+def test_exact_results_have_no_problems() -> None:
+    assert ROWS.problems(EXACT, []) == []
+    assert COPIES.problems({}, [3, 0, 2, 1]) == []
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 7}, {"distinct": 3}, {"sum": 13}])
+def test_wrong_rows_are_a_problem(wrong: dict[str, int]) -> None:
+    assert len(ROWS.problems({**EXACT, **wrong}, [])) == 1
+    assert len(ROWS.problems({}, [])) == 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"),
+    [([0, 1, 2], "3 rows: 1 are missing, 0 are copies"), ([0, 1, 2, 3, 3], "5 rows: 0 are missing, 1 are copies")],
+)
+def test_wrong_copies_are_a_problem(stored: list[int], told: str) -> None:
+    assert COPIES.problems({}, stored) == [f"the output topic has {told}"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["streamJoin", "copy", "speculation"])
+def test_local_cluster(name: str, tmp_path: Path) -> None:
+    """Executors are processes of their own here, as on a cluster."""
+    try:
+        tool("java")
+    except MissingTool as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"Spark needs Java: {error}")
+    scenario = BY_NAME[name]
+    with EmbeddedTubeMQ(dict.fromkeys(scenario.topics, 3)) as tubemq:
+        for number in range(scenario.count):
+            tubemq.send(scenario.input, b"%d" % number, number % 3)
+        given = {
+            "scenario": name,
+            "program": scenario.program,
+            "spark": "local-cluster[2,1,1024]",
+            "tubemq": tubemq.master,
+            "topic": scenario.input,
+            "output": scenario.output,
+            "folder": str(tmp_path),
+            "count": scenario.count,
+            "config": dict(scenario.config),
+        }
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.spark_cluster.application", json.dumps(given)],
+            env={**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr[-5000:]
+        stored = [int(message.body) for message in tubemq.messages(scenario.output)] if scenario.copies else []
+    (told,) = [line for line in ran.stdout.splitlines() if line.startswith(RESULT)]
+    assert scenario.problems(json.loads(told.removeprefix(RESULT)), stored) == []
