@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
+.PHONY: help demo test test-all test-release faults test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ spark-classes: $(STAMP)  # the tests' Spark starts from this archive: one core m
 test-release: $(STAMP) java  ## the contract and the differential tests, on the server jars in the folder TUBEMQ_SERVER_JARS
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
+
+faults: $(STAMP) java  ## a fault at every call: all on the embedded server, 100 on 1.2.0, and 100 on the jars in folder TUBEMQ_SERVER_JARS
+	$(PY) -m tests.every_call $(FAULTS)
+	env -u TUBEMQ_SERVER_JARS $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
+	test -z "$$TUBEMQ_SERVER_JARS" || $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
 
 test-monitoring: $(STAMP) spark  ## each query of the Grafana dashboard and each alert rule, on a real Prometheus
 	@scripts/need prometheus

@@ -91,6 +91,11 @@ class Query:
         return self._run is not None
 
     @property
+    def is_in_task(self) -> bool:
+        """True while a task runs, and so not the driver."""
+        return any(task.is_busy for task in self._running)
+
+    @property
     def batches(self) -> int:
         return self._checkpoint.committed
 

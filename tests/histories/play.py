@@ -41,6 +41,7 @@ FULL_CHECK = "_is_full_check_due"  # of `DriverClaims`
 RPC_TIMEOUT = 10.0  # seconds; the RPC timeout if no replies are dropped
 CLOCK_SPEED = 1000.0  # speed of the servers' clock while a query waits for its own earlier run
 SILENT = ("drop_reply", "drop_request", "silence")
+WITHIN_CALLS = ("during", "at_call")  # kinds of events: something happens within a request to the servers
 
 # The troubles that excuse an error of the query. Losses are checked one by one instead.
 _EXPLAINS: dict[type[TubeMQError], set[str]] = {
@@ -63,6 +64,9 @@ _TROUBLES: dict[str, set[str]] = {
     "kill": {"kill"},
     "kill_worker": {"kill"},
     "grow": {"grow"},
+    # The faults of one request, see `tests.request_faults`.
+    **{fault: {"fault"} for fault in ("lost", "unanswered", "late", "cut")},
+    "crash_peer": {"down", "master"},
 }
 _RANGE = re.compile(r"\[(\d+), (\d+)\)")
 _PARTITION = re.compile(r"\b(\d+):([a-z]\w*):(\d+)\b")
@@ -186,7 +190,7 @@ class Player:
     def _act(self, event: Event, within: str | None = None) -> None:
         self.stats[event.kind if within is None else f"{event.kind} within"] += 1
         args, query = event.args, self._query
-        what = args["what"] if event.kind == "during" else event.kind
+        what = args["what"] if event.kind in WITHIN_CALLS else event.kind
         self._troubles |= _TROUBLES.get(what, set())
         if what == "move_group":
             setattr(DriverClaims, FULL_CHECK, lambda *_: True)  # otherwise a query may notice this a minute later
@@ -247,7 +251,10 @@ class Player:
                 self.stats["micro-batches"] += 1
             if available_now:
                 self._query.stop()
-        except (KilledError, StoppedError, WorkerKilledError):
+        except KilledError:
+            self._query.stop()
+            self._foreign_claims = self._foreign_claims or not self._query.logged
+        except (StoppedError, WorkerKilledError):
             self._query.stop()
         except TubeMQError as error:
             self._query.stop()
@@ -271,7 +278,7 @@ class Player:
 
     def _check_idle(self) -> None:
         """Check that the query, which found no new messages, has moved the group to its committed position."""
-        late = any(event.kind == "during" for event in self.history.events)  # the event may hit the last request
+        late = any(event.kind in WITHIN_CALLS for event in self.history.events)  # the event may hit the last request
         follows = self._query.options.get("commitOffsets") != "false"
         if self._query.is_prompt and follows and not late and (wrong := self._misplaced(self._query.ends)):
             raise BrokenError(f"an idle query's group is at the first position, and must be at the second: {wrong}")

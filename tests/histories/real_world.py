@@ -37,8 +37,12 @@ class RealServer:
         self.cluster.close()
 
     def world(self, setting: Setting) -> RealWorld:
-        wait_until_ids_are_unambiguous(self.cluster, self._clock, 150.0)  # because the history may crash brokers
+        self.wait_until_ids_are_unambiguous()
         return RealWorld(self.cluster, setting)
+
+    def wait_until_ids_are_unambiguous(self) -> None:
+        """Wait because a history may crash brokers."""
+        wait_until_ids_are_unambiguous(self.cluster, self._clock, 150.0)
 
 
 class RealWorld:

@@ -6,5 +6,5 @@ workers write its tasks, a process of its own commits it. All of these are proce
 off at a chosen call to the servers (`hooks`), while the cluster meets with accidents (`world`, `real_world`). Whatever
 was committed must then be there (`judge`). One that fails is shrunk and printed.
 
-`python -m tests.sink_histories` plays many; with `--every-rpc` one small query is killed at each of its calls in turn.
+`python -m tests.sink_histories` plays many. `tests.every_call` lets each fault happen at each call of one small query.
 """

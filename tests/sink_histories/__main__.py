@@ -2,7 +2,6 @@
 """Play many histories of the sink.
 
 python -m tests.sink_histories --count 200 --seed X [--server embedded|real] [--only N] [--jobs N]
-python -m tests.sink_histories --every-rpc [--jobs N]     one small query, killed at each of its calls in turn
 python -m tests.sink_histories --play file.json           one that was printed
 """
 
@@ -19,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from tests.sink_histories.every_rpc import histories
 from tests.sink_histories.generate import generate
 from tests.sink_histories.run import Outcome, Stage, play_alone
 from tests.sink_histories.script import History
@@ -32,7 +30,6 @@ def main() -> int:
     parser.add_argument("--server", choices=["embedded", "real"], default="embedded")
     parser.add_argument("--jobs", type=int, default=3, help="processes side by side")
     parser.add_argument("--only", type=int, default=None, help="the number of one history of this seed")
-    parser.add_argument("--every-rpc", action="store_true")
     parser.add_argument("--play", type=Path, default=None, help="a file with a history that was printed")
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
@@ -41,18 +38,15 @@ def main() -> int:
             outcome = stage.play(History.from_json(given.play.read_text()))
         print(outcome)
         return int(outcome.problem is not None)
-    if given.every_rpc:
-        chosen = histories(given.server)
-    else:
-        seed = given.seed or f"{random.SystemRandom().getrandbits(32):x}"
-        numbers = range(given.count) if given.only is None else [given.only]
-        chosen = [generate(f"{seed}:{number}", given.server) for number in numbers]
-        print(f"seed {seed}")
+    seed = given.seed or f"{random.SystemRandom().getrandbits(32):x}"
+    numbers = range(given.count) if given.only is None else [given.only]
+    chosen = [generate(f"{seed}:{number}", given.server) for number in numbers]
+    print(f"seed {seed}")
     print(f"{len(chosen)} histories, {given.server}", flush=True)
     begun = time.monotonic()
     stats: Counter[str] = Counter()
     failed = 0
-    for outcome in outcomes(chosen, given.server, not given.no_shrink and not given.every_rpc, given.jobs):
+    for outcome in outcomes(chosen, given.server, not given.no_shrink, given.jobs):
         stats.update(outcome.stats)
         print(f"{time.monotonic() - begun:7.1f} s {outcome.history.name}", file=sys.stderr, flush=True)
         if outcome.problem is not None:

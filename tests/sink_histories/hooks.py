@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill the process, or cut its connection, at a chosen request to a server."""
+"""Let a fault happen to a chosen request of this process: see `tests.request_faults`. The acts kill this process, cut
+the connection, let the server crash, or end the rows of a task."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 import threading
-import time
-from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
 from typing import NoReturn
 
+from tests import request_faults
 from tubemq_spark.client.net.connection import Connection
 from tubemq_spark.protocol.envelope import Request
 
-# What happens to the process, and when: before the request is written, after it, or after its reply has come. A cut
-# connection loses the bytes in flight.
+# The faults of random histories. A cut connection loses the bytes in flight.
 HOWS = ("kill_before", "kill_sent", "kill_answered", "cut_before", "cut_sent", "cut_answered")
-_PATIENCE = 2.0  # seconds for a reply
 
 
 class FetchFailedError(Exception):
@@ -32,47 +29,49 @@ class Hook:
     nth: int
 
 
+@dataclass(frozen=True)
+class PeerCrash:
+    """A process asks its driver to let the server at `address` crash, and waits for an answer."""
+
+    address: str
+
+
 class Calls:
-    """The requests of this process's main thread, without heartbeats."""
+    """The requests of this process's main thread, without heartbeats: the names of their methods, in order."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.names: list[str] = []
         self.hook: Hook | None = None
 
     def begin(self, hook: Hook | None) -> None:
-        self.count = 0
+        self.names = []
         self.hook = hook
 
-    def met(self) -> str | None:
+    def met(self, request: Request) -> str | None:
         if threading.current_thread() is not threading.main_thread():
             return None
-        self.count += 1
-        return self.hook.how if self.hook is not None and self.count == self.hook.nth else None
+        self.names.append(request_faults.method_of(request))
+        return self.hook.how if self.hook is not None and len(self.names) == self.hook.nth else None
 
 
 CALLS = Calls()
 
 
-def install() -> None:
+def install(driver: Pipe) -> None:
+    """Watch the requests of this process. `driver` takes a `PeerCrash`."""
     submit = Connection.submit_request
+    acts = {
+        "kill": lambda _: die(),
+        "cut": request_faults.cut,
+        "crash": lambda connection: _ask_for_crash(driver, connection),
+        "fail": lambda _: _fail(),
+    }
 
     def hooked(connection: Connection, request: Request) -> int:
-        how = CALLS.met()
-        if how == "kill_before":
-            die()
-        serial_no = submit(connection, request)
+        how = CALLS.met(request)
         if how is None:
-            return serial_no
-        if how != "cut_before":
-            _write_all(connection)
-            if how.endswith("answered"):
-                _wait_for_answer(connection)
-        if how.startswith("kill"):
-            die()
-        if how.startswith("fail"):
-            raise FetchFailedError("by the history")
-        _cut(connection)
-        return serial_no
+            return submit(connection, request)
+        return request_faults.befall(how, connection, request, submit, acts, soon=None)
 
     Connection.submit_request = hooked  # type: ignore[method-assign, assignment]
 
@@ -82,34 +81,10 @@ def die() -> NoReturn:
     raise AssertionError("SIGKILL did not end the process")
 
 
-def _write_all(connection: Connection) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            if connection._stream.write():
-                return
-        except OSError:
-            return
-        select.select([], [connection._stream.socket], [], 0.05)
+def _fail() -> NoReturn:
+    raise FetchFailedError("by the history")
 
 
-def _wait_for_answer(connection: Connection) -> None:
-    """Wait for the replies to all requests, and drop them."""
-    deadline = time.monotonic() + _PATIENCE
-    unanswered = len(connection._deadlines)
-    replies: dict[int, object] = {}
-    while len(replies) < unanswered and time.monotonic() < deadline:
-        if not select.select([connection._stream.socket], [], [], 0.05)[0]:
-            continue
-        try:
-            data = connection._stream.socket.recv(1 << 16)
-            if not data:
-                return
-            replies.update(connection._rpc.receive(data))
-        except (OSError, ValueError):
-            return
-
-
-def _cut(connection: Connection) -> None:
-    with suppress(OSError):
-        connection._stream.socket.shutdown(socket.SHUT_RDWR)
+def _ask_for_crash(driver: Pipe, connection: Connection) -> None:
+    driver.send(PeerCrash(str(connection.address)))
+    driver.recv()

@@ -148,11 +148,11 @@ class Commit:
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a job: `calls` counts its requests to servers, `searches` the topics that it has searched for rows
-    of earlier attempts. With an `error` (class and text) there is no `value`."""
+    """The result of a job: `calls` are the methods of its requests to servers, `searches` counts the topics that it
+    has searched for rows of earlier attempts. With an `error` (class and text) there is no `value`."""
 
     value: Any = None
-    calls: int = 0
+    calls: tuple[str, ...] = ()
     error: str | None = None
     kind: str = ""
     searches: int = 0
@@ -162,9 +162,9 @@ def do(job: Job) -> Done:
     CALLS.begin(job.hook)
     _searches[0] = 0
     try:
-        return Done(job.do(), CALLS.count, searches=_searches[0])
+        return Done(job.do(), tuple(CALLS.names), searches=_searches[0])
     except Exception as error:
-        return Done(None, CALLS.count, "".join(traceback.format_exception(error)), type(error).__name__)
+        return Done(None, tuple(CALLS.names), "".join(traceback.format_exception(error)), type(error).__name__)
 
 
 def quiet() -> None:

@@ -67,7 +67,7 @@ class Player:
         self.exempt: set[int] = set()  # batches with an unknown outcome, as documented, which may have doubles
         self.changed_tasks: dict[int, int] = {}  # batches with another number of tasks, and the difference
         self.stats: Counter[str] = Counter()
-        self.calls: dict[tuple[int, str, int], int] = {}  # requests of successful jobs, by batch, role and task
+        self.calls: dict[tuple[int, str, int], tuple[str, ...]] = {}  # of successful jobs, by batch, role and task
         self._processes = Processes(zygote, pace.begin, world, folder, pace.limit)
         self._options = _options(history.setting, world, pace, self.query, self.receipts)
         self._columns = COLUMNS[WITH_TOPIC if history.setting.topic_column else history.setting.frame]
@@ -220,6 +220,7 @@ class Player:
         """Check that events of the history explain the error."""
         if done is None:
             return
+        self.stats[done.kind] += 1
         # A claim expires if the cluster's clock was advanced, or if a task was slow.
         allowed = {"TransportError", "ServerError", "PositionMovedError", "PartitionOccupiedError", "FencedError"}
         allowed.add("FetchFailedError")

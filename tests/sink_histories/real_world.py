@@ -75,6 +75,8 @@ class RealWorld:
             self._cluster.start_broker(pick(self._cluster.broker_ids, args["broker"]))
             left = {message.identity for message in self.messages()}
             self.lost |= {message: time.monotonic() for message in before if message.identity not in left}
+        elif kind == "crash_peer":
+            self._crash_peer(args["address"])
         elif kind == "restart":
             self.accidents.add("stop")
             self._cluster.stop_broker(pick(self._cluster.broker_ids, args["broker"]))
@@ -93,6 +95,16 @@ class RealWorld:
 
     def calm(self) -> None:
         pass
+
+    def _crash_peer(self, address: str) -> None:
+        """Kill the server at `address`, and start it again."""
+        brokers = [self._cluster.broker_address(broker) for broker in self._cluster.broker_ids]
+        if address in brokers:
+            self.change("crash", {"broker": brokers.index(address)})
+            return
+        assert address == self.master
+        self._cluster.kill_master()
+        self._cluster.start_master()
 
     def messages(self) -> list[Message]:
         return [message for partition in self.partitions for message in self._read(partition)]

@@ -24,18 +24,19 @@ from tubemq_spark.client.timings import DEFAULT_TIMINGS
 _SOON = replace(DEFAULT_TIMINGS, task_settling=0.15, closed_connection_settling=0.1)  # embedded servers are quick
 _PACES = {
     "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(_SOON), limit=300.0),
-    "real": Pace(retry=40.0, rpc=3.0, begin=Begin(), limit=600.0),
+    "real": Pace(retry=40.0, rpc=6.0, begin=Begin(), limit=600.0),
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a history, correct without `problem`. `calls` counts requests, by batch, role and task."""
+    """The outcome of a history, correct without `problem`. `calls` are the methods of requests, by batch, role and
+    task."""
 
     history: History
     problem: str | None = None
     stats: dict[str, int] = field(default_factory=dict)
-    calls: dict[tuple[int, str, int], int] = field(default_factory=dict)
+    calls: dict[tuple[int, str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.history}\n{self.problem or 'correct'}"
@@ -55,6 +56,11 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def release(self) -> str | None:
+        """The release of the real server that has been started."""
+        return None if self._real is None else self._real.cluster.release
 
     def prepare(self) -> None:
         """Start what all histories share. Raise `MissingTool` if Java or Maven is missing."""

@@ -21,6 +21,7 @@ from tubemq_spark.testing.config import Release
 
 DEAD = "dead_letters"
 FOREIGN = b"foreign "  # begins the messages of another writer
+PEER_BACK = 0.3  # seconds after which a server starts again that a request has met with a crash
 
 CODES = {
     "fail": ErrCode.SERVICE_UNAVAILABLE,
@@ -101,6 +102,7 @@ class EmbeddedWorld:
         self.accidents: set[str] = set()
         self._keeps_positions = setting.mode == "once"
         self._back: dict[int, float] = {}  # brokers that are down, and when they start again
+        self._master_back: float | None = None
         self._numbers = itertools.count()
         self._shapes = dict(setting.topics)
         self._homes = {name: pick(self.tubemq.broker_ids, home) for name, home in setting.homes.items()}
@@ -139,6 +141,8 @@ class EmbeddedWorld:
             self._send(pick(self.topics, args["topic"]), args["count"])
         elif kind == "switch_master":
             self.tubemq.switch_master()
+        elif kind == "crash_peer":
+            self._crash_peer(args["address"])
         else:
             raise AssertionError(f"unknown change {kind}")
 
@@ -160,9 +164,12 @@ class EmbeddedWorld:
         for broker in [broker for broker, back in self._back.items() if back <= now]:
             del self._back[broker]
             self.tubemq.start_broker(broker)
+        if self._master_back is not None and self._master_back <= now:
+            self._start_master()
 
     def calm(self) -> None:
         self.tubemq.clear_faults()
+        self._start_master()
         for broker in list(self._back):
             del self._back[broker]
             self.tubemq.start_broker(broker)
@@ -200,6 +207,22 @@ class EmbeddedWorld:
         if self._keeps_positions:  # a group without a position on disk begins anew, as documented
             self.tubemq.clock.advance(7.0)
         self._gone(self.lost, lambda: self.tubemq.crash_broker(broker))
+
+    def _crash_peer(self, address: str) -> None:
+        """Let the server at `address` crash. A broker has flushed everything before."""
+        brokers = {self.tubemq.broker_address(broker): broker for broker in self.tubemq.broker_ids}
+        if address in brokers:
+            for topic in [*self.topics, *self._dead]:
+                self.tubemq.flush(topic, broker_id=brokers[address])
+            self._take_down("crash", brokers[address], PEER_BACK)
+            return
+        assert address == self.master
+        self._master_back = time.monotonic() + PEER_BACK
+        self.tubemq.stop_master()
+
+    def _start_master(self) -> None:
+        self._master_back = None
+        self.tubemq.start_master()
 
     def _gone(self, where: dict[Message, float], change: Callable[[], None]) -> None:
         before = self.messages()

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.sink_histories import hooks, jobs
+from tests.sink_histories.hooks import PeerCrash
 from tests.sink_histories.jobs import Begin, Done, Job
 
 
@@ -63,21 +64,38 @@ class Child:
     def __init__(self, connection: Connection, begin: Begin) -> None:
         self.connection = connection
         self._handle = os.pidfd_open(connection.recv())  # the number may be another's by the time it is killed
+        self._done: Done | None = None
+        self._has_ended = False  # the job, or the process
         connection.send(begin)
         connection.recv()
 
     def start(self, job: Job) -> None:
+        self._has_ended = False
         with suppress(OSError):  # it died meanwhile, which `outcome` tells
             self.connection.send(job)
 
-    def outcome(self) -> Done | None:
-        """Wait for the result, and return it; None if the process died."""
+    def receive(self) -> PeerCrash | None:
+        """Wait for the next message. Return a server that shall crash, or None if the job or the process has ended."""
+        self._done = None
         try:
-            done = self.connection.recv()
+            message = self.connection.recv()
         except (EOFError, OSError):
-            return None
-        assert isinstance(done, Done)
-        return done
+            message = None
+        if isinstance(message, PeerCrash):
+            return message
+        assert message is None or isinstance(message, Done)
+        self._done, self._has_ended = message, True
+        return None
+
+    def go_on(self) -> None:
+        """Tell the process that the server has crashed."""
+        with suppress(OSError):
+            self.connection.send(None)
+
+    def outcome(self) -> Done | None:
+        """Return the result of the job that has ended, None if the process died."""
+        assert self._has_ended
+        return self._done
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -94,7 +112,6 @@ def main(path: str) -> None:
     for name in ("pandas", "pyarrow.acero", "pyarrow.fs", "encodings.idna"):  # what each child would import anew
         importlib.import_module(name)
     jobs.quiet()
-    hooks.install()
     with suppress(FileNotFoundError), Listener(path, family="AF_UNIX") as listener:  # it may be cleared away before
         sockets = [sys.stdin.fileno(), listener._listener._socket.fileno()]  # type: ignore[attr-defined]
         print("ready", flush=True)
@@ -112,6 +129,7 @@ def main(path: str) -> None:
 
 
 def serve(connection: Connection) -> None:
+    hooks.install(connection)
     connection.send(os.getpid())
     with suppress(EOFError, OSError):
         while True:
