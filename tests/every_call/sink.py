@@ -4,6 +4,8 @@ each in a process of its own."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.every_call.hook import DRIVER, TASK
@@ -24,6 +26,7 @@ SETTINGS = {
     )
     for server, partitions in (("embedded", 1), ("real", 3))
 }
+Process = tuple[int, str, int]  # batch, role and task
 _ENDS = ("runs that failed",)
 _REPEATS = ("tasks that died", "tasks that failed")
 
@@ -46,7 +49,7 @@ class SinkStage:
     def close(self) -> None:
         self._stage.close()
 
-    def calls(self) -> dict[tuple[int, str, int], tuple[str, ...]]:
+    def calls(self) -> dict[Process, tuple[str, ...]]:
         """Return the methods of the requests of each process if nothing happens, by batch, role and task."""
         outcome = self._stage.play(History("no fault", SETTINGS[self.server]))
         assert outcome.problem is None, outcome
@@ -56,7 +59,7 @@ class SinkStage:
         """Return a trial for each request of each process and each fault. After a killed task, once the same driver
         attempts the task again, and once another run does."""
         setting, calls = SETTINGS[self.server], self.calls()
-        total = sum(map(len, calls.values()))
+        expected = _counted(calls)
         made = []
         for (batch, process, task), methods in sorted(calls.items()):
             role = TASK if process == "task" else DRIVER
@@ -65,7 +68,7 @@ class SinkStage:
                     args = {"role": process, "task": task, "attempt": 0, "how": how, "nth": nth}
                     name = f"{how} at call {nth} of the {process} {task} of batch {batch}"
                     history = History(name, setting, (Event("hook", batch, 0, args),))
-                    trial = Trial(SINK, role, method, column, how, total, history)
+                    trial = Trial(SINK, role, method, column, how, expected, history)
                     made.append(trial)
                     if column == "worker killed":
                         alone = replace(history, name=f"{name}, no retry", setting=replace(setting, tries=1))
@@ -82,13 +85,17 @@ class SinkStage:
         return Result(
             trial,
             outcome_of(
-                calls=sum(map(len, outcome.calls.values())),
-                expected=trial.calls,
+                _counted(outcome.calls),
+                trial.expected,
                 is_ended=any(stats.get(name) for name in _ENDS),
                 is_repeated=any(stats.get(name) for name in _REPEATS),
             ),
             [name for name in stats if name.endswith("Error")],
         )
+
+
+def _counted(calls: Mapping[Process, tuple[str, ...]]) -> Counter[tuple[Process, str]]:
+    return Counter((process, method) for process, methods in calls.items() for method in methods)
 
 
 def _has_met(trial: Trial, outcome: Outcome) -> bool:

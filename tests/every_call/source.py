@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tests.every_call.hook import Call, CallHook, NumberedQuery
+from tests.every_call.hook import DRIVER, Call, CallHook, NumberedQuery
 from tests.every_call.trials import BROKEN, MISSED, SOURCE, Result, Trial, faults_of, outcome_of
 from tests.histories import world as embedded
 from tests.histories.ledger import CRASH
@@ -19,15 +20,19 @@ from tests.histories.world import EmbeddedWorld
 
 SOON = 0.05  # seconds after which a client of the embedded server gives up a missing reply
 
-# Without a full list of partitions each 100 ms, so that the number of requests does not depend on the machine.
-SETTING = Setting(
-    brokers=2,
-    masters=1,
-    topics={"a": TopicShape(1, 1), "b": TopicShape(3, 1)},
-    config={"transfer_size": 512},
-    options={"startingOffsets": "earliest", "metadataIntervalMs": "600000"},
-    retries=1,
-)
+# The partitions are listed only when a run begins, so that the number of requests does not depend on the machine.
+# Real servers have only topics of certain shapes.
+SETTINGS = {
+    server: Setting(
+        brokers=2,
+        masters=1,
+        topics={"a": TopicShape(1, 1), "b": TopicShape(partitions, 1)},
+        config={"transfer_size": 512},
+        options={"startingOffsets": "earliest", "metadataIntervalMs": "600000"},
+        retries=1,
+    )
+    for server, partitions in (("embedded", 2), ("real", 3))
+}
 _PACES = {
     "embedded": Pace(retry_for=20.0, rpc_timeout=10.0, claim_timeout=0.3, limit=120.0),
     "real": Pace(retry_for=20.0, rpc_timeout=10.0, claim_timeout=20.0, limit=300.0),
@@ -35,8 +40,8 @@ _PACES = {
 
 
 def _send(count: int, to: int, spread: int) -> Event:
-    """Return an event that sends to `spread` partitions from number `to`: 0 and 1 are those of topic a on each broker,
-    2 to 4 share a store on the first broker, and 5 to 7 on the second one."""
+    """Return an event that sends to `spread` partitions from number `to`. Numbers 0 and 1 are those of topic a, one on
+    each broker. Those of topic b follow, which share a store on each broker."""
     return Event("send", {"count": count, "to": to, "spread": spread, "size": 60})
 
 
@@ -44,28 +49,29 @@ def _run(batches: int) -> Event:
     return Event("run", {"batches": batches, "available_now": False})
 
 
-CANONICAL = History(
-    "no fault",
-    SETTING,
-    (
-        *(_send(6, 0, 2), _run(1)),
-        *(_send(9, 2, 3), _run(1)),
-        *(_send(3, 0, 1), _run(1)),
-        *(_send(6, 1, 5), _run(1)),
-        *(_send(4, 6, 2), _run(1)),
-        Event("stop"),
-        *(_send(6, 0, 6), _run(50)),
-        Event("stop"),
-    ),
+EVENTS = (
+    *(_send(6, 0, 2), _run(1)),
+    *(_send(6, 2, 2), _run(1)),
+    *(_send(3, 0, 1), _run(1)),
+    *(_send(4, 1, 2), _run(1)),
+    *(_send(4, 4, 2), _run(1)),
+    Event("stop"),
+    *(_send(4, 0, 2), _run(50)),
+    Event("stop"),
 )
 
 
-def with_fault(nth: int, how: str, role: str) -> History:
+def history(server: str = "embedded") -> History:
+    """Return the history without a fault."""
+    return History("no fault", SETTINGS[server], EVENTS)
+
+
+def with_fault(nth: int, how: str, role: str, server: str = "embedded") -> History:
     """Return the history with a fault at request number `nth`."""
     what = how.partition("_")[0]
-    what = {"crash": "crash_peer", "kill": "kill" if role == "driver" else "kill_worker"}.get(what, what)
+    what = {"crash": "crash_peer", "kill": "kill" if role == DRIVER else "kill_worker"}.get(what, what)
     event = Event("at_call", {"nth": nth, "how": how, "what": what})
-    return History(f"{how} at call {nth}", SETTING, (event, *CANONICAL.events))
+    return History(f"{how} at call {nth}", SETTINGS[server], (event, *EVENTS))
 
 
 class World(embedded.World, Protocol):
@@ -118,7 +124,7 @@ class RealCalls(RealWorld):
 
     def __init__(self, server: RealServer) -> None:
         server.wait_until_ids_are_unambiguous()
-        super().__init__(server.cluster, SETTING)
+        super().__init__(server.cluster, SETTINGS["real"])
         self.hook = CallHook(self._crash_peer, lambda address: None, None)
 
     def change(self, kind: str, args: dict[str, Any], types: Sequence[str]) -> None:
@@ -165,14 +171,15 @@ class SourceStage:
 
     def calls(self) -> list[Call]:
         """Return the requests of the query if nothing happens. Raise the error of a broken promise."""
-        calls, _, _ = self.play_history(CANONICAL)
+        calls, _, _ = self.play_history(history(self.server))
         return calls
 
     def trials(self) -> list[Trial]:
         """Return a trial for each request and each fault."""
         calls = self.calls()
+        expected = Counter(calls)
         return [
-            Trial(SOURCE, call.role, call.method, column, how, len(calls), with_fault(nth, how, call.role))
+            Trial(SOURCE, call.role, call.method, column, how, expected, with_fault(nth, how, call.role, self.server))
             for nth, call in enumerate(calls, 1)
             for column, how in faults_of(call.role)
         ]
@@ -189,7 +196,7 @@ class SourceStage:
         is_repeated = trial.column == "worker killed"
         return Result(
             trial,
-            outcome_of(calls=len(calls), expected=trial.calls, is_ended=is_ended, is_repeated=is_repeated),
+            outcome_of(Counter(calls), trial.expected, is_ended=is_ended, is_repeated=is_repeated),
             errors,
         )
 
@@ -197,11 +204,11 @@ class SourceStage:
         """Return the requests of a history, the one with the fault, and counts of events and errors. Raise the error
         of a broken promise."""
         with self._world() as world, world.hook.installed():
-            hook = world.hook
+            hook, setting = world.hook, history.setting
             player = Player(
                 history,
                 world,
-                lambda options, _: NumberedQuery(options, hook, retries=SETTING.retries, width=SETTING.width),
+                lambda options, _: NumberedQuery(options, hook, retries=setting.retries, width=setting.width),
                 _PACES[self.server],
                 lambda: (),
             )
@@ -211,7 +218,7 @@ class SourceStage:
     @contextmanager
     def _world(self) -> Iterator[World]:
         self.prepare()
-        world: World = EmbeddedCalls(SETTING) if self._real is None else RealCalls(self._real)
+        world: World = EmbeddedCalls(SETTINGS[self.server]) if self._real is None else RealCalls(self._real)
         try:
             yield world
         finally:

@@ -11,7 +11,7 @@ import pytest
 from tests.every_call.hook import DRIVER, TASK
 from tests.every_call.run import play_embedded, sample
 from tests.every_call.sink import SinkStage
-from tests.every_call.source import CANONICAL, SourceStage, with_fault
+from tests.every_call.source import SourceStage, history, with_fault
 from tests.every_call.table import markdown, summary, write
 from tests.every_call.trials import (
     BROKEN,
@@ -99,8 +99,8 @@ def test_the_stream_sends_requests_of_many_kinds(source: SourceStage) -> None:
 
 def test_a_killed_process_sends_nothing_more(source: SourceStage) -> None:
     """A stream is killed at its second request and never started again."""
-    history = with_fault(2, "kill_sent", DRIVER)
-    first_run = history.with_events(history.events[:3])
+    killed = with_fault(2, "kill_sent", DRIVER)
+    first_run = killed.with_events(killed.events[:3])
     calls, met, _ = source.play_history(first_run)
     assert met == calls[1]
     assert len(calls) == 2
@@ -110,21 +110,23 @@ def test_a_killed_process_sends_nothing_more(source: SourceStage) -> None:
 
 
 def trial(method: str = "get_message", column: str = "reply lost", how: str = "unanswered") -> Trial:
-    return Trial("source", TASK, method, column, how, 10, CANONICAL)
+    return Trial("source", TASK, method, column, how, {}, history())
 
 
 @pytest.mark.parametrize(
     ("calls", "is_ended", "is_repeated", "outcome"),
     [
-        (10, False, False, UNNOTICED),
-        (9, False, False, UNNOTICED),
-        (11, False, False, RETRIED),
-        (10, False, True, RETRIED),
-        (11, True, True, NEXT_RUN),
+        ({"get": 2, "close": 1}, False, False, UNNOTICED),
+        ({"get": 2}, False, False, UNNOTICED),
+        ({"get": 3}, False, False, RETRIED),
+        ({"get": 2, "register": 1}, False, False, RETRIED),
+        ({"get": 2, "close": 1}, False, True, RETRIED),
+        ({"get": 3}, True, True, NEXT_RUN),
     ],
 )
-def test_the_outcome_of_a_trial(calls: int, is_ended: bool, is_repeated: bool, outcome: str) -> None:
-    assert outcome_of(calls=calls, expected=10, is_ended=is_ended, is_repeated=is_repeated) == outcome
+def test_the_outcome_of_a_trial(calls: dict[str, int], is_ended: bool, is_repeated: bool, outcome: str) -> None:
+    expected = {"get": 2, "close": 1}
+    assert outcome_of(calls, expected, is_ended=is_ended, is_repeated=is_repeated) == outcome
 
 
 def test_only_tasks_lose_their_worker_and_only_drivers_die() -> None:

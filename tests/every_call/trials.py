@@ -36,15 +36,15 @@ MISSED = "missed"  # the query sent fewer requests than before, so the fault did
 
 @dataclass(frozen=True)
 class Trial:
-    """One fault at one request. `history` is what the engine of `job` plays, with `calls` requests if nothing
-    happens."""
+    """One fault at one request. `history` is what the engine of `job` plays. If nothing happens, it sends the requests
+    of `expected`, counted by process and method."""
 
     job: str
     role: str
     method: str
     column: str
     how: str
-    calls: int
+    expected: Mapping[Any, int]
     history: Any
 
     def __str__(self) -> str:
@@ -73,8 +73,10 @@ def faults_of(role: str) -> Iterator[tuple[str, str]]:
                 yield column, how
 
 
-def outcome_of(*, calls: int, expected: int, is_ended: bool, is_repeated: bool) -> str:
-    """Return the outcome if no promise was broken: of `calls` requests, `expected` without a fault."""
+def outcome_of(calls: Mapping[Any, int], expected: Mapping[Any, int], *, is_ended: bool, is_repeated: bool) -> str:
+    """Return the outcome if no promise was broken. `calls` are the requests of the trial, `expected` those without a
+    fault, both counted by process and method."""
     if is_ended:
         return NEXT_RUN
-    return RETRIED if is_repeated or calls > expected else UNNOTICED
+    has_more = any(count > expected.get(kind, 0) for kind, count in calls.items())
+    return RETRIED if is_repeated or has_more else UNNOTICED
