@@ -13,7 +13,7 @@ CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-release faults test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
+.PHONY: help demo test test-all test-release faults fuzz test-monitoring matrix check bench real-tubemq proto docs format dist sbom notebooks java spark
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ faults: $(STAMP) java  ## a fault at every call: all on the embedded server, 100
 	$(PY) -m tests.every_call $(FAULTS)
 	env -u TUBEMQ_SERVER_JARS $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
 	test -z "$$TUBEMQ_SERVER_JARS" || $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
+
+fuzz: $(STAMP)  ## a million random and damaged inputs for all decoders; FUZZ='--count 10000 --seed 2 --only frames' for others
+	$(PY) -m tests.fuzz $(or $(FUZZ),--count 1000000)
 
 test-monitoring: $(STAMP) spark  ## each query of the Grafana dashboard and each alert rule, on a real Prometheus
 	@scripts/need prometheus

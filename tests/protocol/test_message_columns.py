@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replies of the usual shape become columns with the values that the parser finds; all others are left to the parser.
 
-`tests/reply_fuzz.py` compares both on random and damaged replies, `tests/golden/test_bytes.py` on replies of brokers.
+`tests/fuzz/replies.py` compares both on random and damaged replies, `tests/golden/test_bytes.py` on replies of brokers.
 """
 
 from __future__ import annotations

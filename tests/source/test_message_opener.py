@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.reply_fuzz import differences
+from tests.fuzz.replies import differences
 from tests.source.test_row_maker import HERE, compressed, corrupt_pair, message
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import NO_ATTRIBUTES, decode_attributes
@@ -50,7 +50,7 @@ def batches(replies: Sequence[Sequence[Any]], begin: int | None = 0) -> list[Fet
 
 @pytest.mark.parametrize("seed", range(3))
 def test_columns_and_single_messages_give_the_same(seed: int) -> None:
-    """`python -m tests.reply_fuzz` compares many more."""
+    """`make fuzz` compares many more."""
     assert list(differences(seed, 300)) == []
 
 
