@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -216,9 +217,22 @@ def test_files_of_other_batches_and_ids_do_not_change(tmp_path: Path) -> None:
     assert read(one) == [*expected(1, 0, [landed(0)])]
 
 
+def parquet_with(name: bytes) -> bytes:
+    """Return a file of receipts in which a column has another name; each has eleven bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Path(write_receipts(folder, ID, 1, [])).read_bytes().replace(b"append_time", name)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "cannot be read"), (b"PAR1 half of a file", "cannot be read"), (None, "has other columns")],
+    [
+        (b"", "cannot be read"),
+        (b"PAR1 half of a file", "cannot be read"),
+        (parquet_with(b"appen\x80_time"), "cannot be read"),
+        (parquet_with(b"append_team"), "has other columns"),
+        (None, "has other columns"),
+    ],
+    ids=["empty", "half", "name that is no text", "another name", "another table"],
 )
 def test_a_file_without_receipts_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, problem: str

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.protocol.log_fingerprint import Fingerprint
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import StreamOffset, positions_from_json
 
+PARTITION = Partition(1, "t", 0)
 GOLDEN = Path(__file__).parents[1] / "golden" / "checkpoints"
 
 topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -82,11 +83,31 @@ def test_fingerprints_are_sorted_by_topic_broker_and_store() -> None:
 
 @pytest.mark.parametrize(
     "marks",
-    [[], {"t": []}, {"t": {"1:0": [[0, 0, 1]]}}, {"t": {"1:0": [[0, 0, 1, -1]]}}, {"t": {"1": []}}, {"t": {"1:0": 5}}],
+    [
+        [],
+        {"t": []},
+        {"t": {"1:0": [[0, 0, 1]]}},
+        {"t": {"1:0": [[0, 0, 1, -1]]}},
+        {"t": {"1": []}},
+        {"t": {"1:0": 5}},
+        {"t": {"1:0": ""}},
+        {"t": {"1:0": {}}},
+    ],
 )
 def test_bad_fingerprints_are_refused(marks: Any) -> None:
     with pytest.raises(ConfigError, match="an offset that cannot be read"):
         StreamOffset.from_json({"v": 1, "query": "q", "offsets": {}, "marks": marks})
+
+
+@pytest.mark.parametrize("position", [-28, 29, 2**63 // 28 * 28 + 28])
+def test_a_position_that_could_not_be_read_again_is_not_written(position: int) -> None:
+    for offset in (StreamOffset("q", {PARTITION: position}), StreamOffset("q", {}, {PARTITION: position})):
+        with pytest.raises(ProtocolError, match=f"at {position} of 1:t:0, where its broker says .*Check the broker"):
+            offset.to_json()
+
+
+def test_stores_without_fingerprints_leave_no_trace() -> None:
+    assert StreamOffset("q", {}, fingerprints={(1, "t", 0): ()}).to_json() == StreamOffset("q", {}).to_json()
 
 
 def deep(levels: int) -> str:
@@ -105,6 +126,7 @@ STRANGE = {
     "nested too deeply, as JSON": {"v": nested(100_000)},
     "nested in its place": {"v": 1, "query": "q", "offsets": {"t": {"1:0": nested(100_000)}}},
     "nested marks": {"v": 1, "query": "q", "offsets": {}, "marks": {"t": {"1:0": [nested(100_000)]}}},
+    "nested brokers": {"v": 1, "query": "q", "offsets": {}, "counted": {"t": nested(100_000)}},
     "a nested query": {"v": 1, "query": nested(100_000), "offsets": {}},
     "long": "x" * 1_000_000,
     "a long topic": {"v": 1, "query": "q", "offsets": {"t" * 1_000_000: {"1": 28}}},

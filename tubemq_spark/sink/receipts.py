@@ -150,14 +150,16 @@ def _tasks_of(file: pa.Buffer, name: str) -> dict[int, pa.Table]:
     """Return the rows of an earlier commit by task partition; none if the file is not one of receipts."""
     try:
         table = pq.ParquetFile(pa.BufferReader(file)).read()
-    except (pa.ArrowException, OSError) as problem:
+        is_one_of_receipts = table.schema.equals(SCHEMA)
+        columns = ", ".join(table.schema.names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         _log.warning("[receipts-unreadable] replacing %s, which cannot be read: %s", name, problem)
         return {}
-    if not table.schema.equals(SCHEMA):
+    if not is_one_of_receipts:
         _log.warning(
             "[receipts-other-columns] replacing %s, which has other columns than receipts: %s",
             name,
-            ", ".join(table.schema.names),
+            columns,
         )
         return {}
     rows = table.select(_ROWS.names)

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, ProtocolError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
 from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints
@@ -53,12 +53,20 @@ class StreamOffset:
     counted: Counted | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON that is always in the same order, because Spark compares offsets as text."""
+        """Return JSON that is always in the same order, because Spark compares offsets as text.
+
+        Raise `ProtocolError` for a position that `from_json` would refuse: it would spoil the checkpoint for ever.
+        """
+        for partition, position in [*self.positions.items(), *(self.initial or {}).items()]:
+            if not _is_position(position):
+                raise ProtocolError(
+                    f"the query cannot begin or end at {position} of {partition}, where its broker says it stands: "
+                    f"positions are multiples of {INDEX_MSG_UNIT_SIZE}. Check the broker and the group's position"
+                )
         data: dict[str, Any] = {"v": VERSION, "query": self.query, "offsets": _to_json(self.positions)}
         if self.initial is not None:
             data["initial"] = _to_json(self.initial)
-        if self.fingerprints:
-            found = {store: [list(one) for one in several] for store, several in self.fingerprints.items() if several}
+        if found := {store: [list(one) for one in several] for store, several in self.fingerprints.items() if several}:
             data["marks"] = _to_json(found)
         if self.counted is not None:
             data["counted"] = {topic: sorted(self.counted[topic]) for topic in sorted(self.counted)}
@@ -125,7 +133,7 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
             partition = partition_from_text(topic, key)
             if type(position) is not int:
                 raise ValueError(f"{_quoted(position)} of {partition} is not a whole number")
-            if position not in special and (position < 0 or position % INDEX_MSG_UNIT_SIZE or position > _MAX_LONG):
+            if position not in special and not _is_position(position):
                 raise ValueError(
                     f"{shown(position)} of {partition} is not a position: positions are multiples of "
                     f"{INDEX_MSG_UNIT_SIZE}"
@@ -134,6 +142,10 @@ def positions_from_json(data: Any, special: frozenset[int] = frozenset()) -> dic
                 raise ValueError(f"it names partition {partition} twice")
             positions[partition] = position
     return positions
+
+
+def _is_position(number: int) -> bool:
+    return 0 <= number <= _MAX_LONG and number % INDEX_MSG_UNIT_SIZE == 0
 
 
 def partition_from_text(topic: str, key: Any) -> Partition:
@@ -155,7 +167,9 @@ def _fingerprints_from_json(data: Any) -> Fingerprints:
             for key, listed in keys.items():
                 store = partition_from_text(topic, key)  # a store is written like a partition
                 found = tuple(Fingerprint(*mark) for mark in listed)
-                if any(type(number) is not int or number < 0 for mark in found for number in mark):
+                if not isinstance(listed, list) or any(
+                    type(number) is not int or number < 0 for mark in found for number in mark
+                ):
                     raise ValueError(f"{_quoted(listed)} is not a list of marks")
                 fingerprints[store.broker_id, topic, store.partition_id] = found
     except (AttributeError, TypeError) as cause:
@@ -168,7 +182,7 @@ def _counted_from_json(data: Any) -> Counted | None:
     if data is None:
         return None
     if not isinstance(data, dict) or not all(isinstance(brokers, list) for brokers in data.values()):
-        raise ValueError(f"{data!r} does not name brokers by topic")
+        raise ValueError(f"{_quoted(data)} does not name brokers by topic")
     if any(type(broker) is not int or broker < 0 for brokers in data.values() for broker in brokers):
-        raise ValueError(f"{data!r} does not name brokers by their ids")
+        raise ValueError(f"{_quoted(data)} does not name brokers by their ids")
     return {topic: frozenset(brokers) for topic, brokers in data.items()}

@@ -12,6 +12,7 @@ from tubemq_spark.client.net.rpc import Outcome, ServerRequest, unwrap_reply
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.visit_token import NO_TOKEN, VisitToken, authorization
 from tubemq_spark.errors import ProtocolError, TransportError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.constants import READ_EVERYTHING, Method, OpType, ReadStatus, ServiceType
 from tubemq_spark.protocol.envelope import Response
 from tubemq_spark.protocol.errcode import ErrCode
@@ -21,6 +22,9 @@ from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
 Exchange = tuple[ServerRequest, Outcome]
+
+MAX_POSITION = 1 << 56
+"""Bytes of an index: those of 80 years with a million messages a second."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,26 @@ class GroupRequests:
         return ServerRequest(broker.address, ServiceType.BROKER_READ, method, message, f"{what} at {broker}", token)
 
 
+def check_positions(what: str, cursor: int, end: int) -> None:
+    """Raise `ProtocolError` if no store can have these positions: they must not come into a checkpoint.
+
+    Only the broker decides about `end`. Administrators may have set a group's position to any number.
+    """
+    if not (0 <= cursor <= MAX_POSITION and 0 <= end <= MAX_POSITION and end % UNIT == 0):
+        raise ProtocolError(
+            f"{what}: the broker reports position {cursor} and the end {end} of the store. Positions are multiples of "
+            f"{UNIT} from 0 to {MAX_POSITION}: check that this is a broker of TubeMQ, and its log"
+        )
+
+
 def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
     """Return the reply to a register of a held partition. A refusal is temporary, or the claim was lost: raise
-    `TransportError`."""
+    `TransportError`. Raise `ProtocolError` as `check_positions`."""
     request, outcome = exchange
     reply = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, request.what)
     if reply.errCode != ErrCode.SUCCESS:
         raise TransportError(f"{request.what}: {reply.errCode} {reply.errMsg}")
+    check_positions(request.what, reply.currOffset, reply.maxOffset)
     return reply
 
 

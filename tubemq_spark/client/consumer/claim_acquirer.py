@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.broker_requests import GroupRequests
+from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions
 from tubemq_spark.client.counters import COUNTERS, Count
 from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import FencedError, PartitionOccupiedError, TransportError, TubeMQError
+from tubemq_spark.errors import FencedError, PartitionOccupiedError, ProtocolError, TransportError, TubeMQError
 from tubemq_spark.protocol.claim_id import ClaimId, Relation, holder_in
 from tubemq_spark.protocol.constants import ReadStatus
 from tubemq_spark.protocol.errcode import ErrCode, Reaction, error_for_code, is_unknown_topic, reaction_to
@@ -121,6 +121,10 @@ def _answer(target: ClaimTarget, outcomes: Iterator[tuple[ServerRequest, Outcome
     except TubeMQError as error:
         return ClaimAnswer(error=error, is_answered=False)
     if reply.errCode == ErrCode.SUCCESS:
+        try:
+            check_positions(request.what, reply.currOffset, reply.maxOffset)
+        except ProtocolError as error:
+            return ClaimAnswer(error=error, is_answered=False)
         was_released = release is not None and release_error(*release, accepted=()) is None
         return ClaimAnswer(GroupPosition(reply.currOffset, reply.maxOffset), first_was_released=was_released)
     if reply.errCode == ErrCode.PARTITION_OCCUPIED:

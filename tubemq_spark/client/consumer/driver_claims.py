@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
-from tubemq_spark.client.consumer.broker_requests import GroupRequests, unwrap_seek
+from tubemq_spark.client.consumer.broker_requests import GroupRequests, check_positions, unwrap_seek
 from tubemq_spark.client.consumer.claim_acquirer import ClaimAcquirer, ClaimTarget, GroupPosition
 from tubemq_spark.client.heartbeat import HEARTBEAT
 from tubemq_spark.client.net.rpc import send_requests, unwrap_reply
@@ -286,6 +286,7 @@ class DriverClaims:
                 reply = unwrap_reply(outcome, broker_pb.CommitOffsetResponseB2C, request.what)
                 if reply.errCode != ErrCode.SUCCESS:
                     raise TransportError(f"{partition}: the broker forgot the claim ({reply.errCode} {reply.errMsg})")
+                check_positions(request.what, reply.currOffset, reply.maxOffset)
                 if reply.currOffset == claim.position.group:
                     ends[partition.store] = reply.maxOffset
                     continue

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tubemq_spark.client.consumer.broker_requests import unwrap_fetch
+from tubemq_spark.client.consumer.broker_requests import check_positions, unwrap_fetch
 from tubemq_spark.client.consumer.claim_acquirer import GroupPosition
 from tubemq_spark.client.consumer.fetch_throttle import FetchThrottle
 from tubemq_spark.client.consumer.task_claim import BrokerLocator, ClaimRefusedError, TaskClaim
@@ -255,6 +255,7 @@ class FetchLoop:
             return None
         sought = unwrap_reply(outcome, broker_pb.RegisterResponseB2C, what)
         self._claim.check_seek(sought.errCode, sought.errMsg, what)
+        check_positions(what, sought.currOffset, sought.maxOffset)
         if action is Action.SEEK:
             self._empty_at = None
             exact.on_seek(sought.currOffset, sought.maxOffset)
