@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from tests.clusters import LAYOUTS, SEGMENT, Layout, Members
 from tests.real.cluster import RealTubeMQ, TopicSpec
@@ -25,8 +26,10 @@ class RealCluster(RealTubeMQ):
         *,
         topics: Mapping[str, TopicSpec] | None = None,
         brokers: int = 2,
+        masters: int = 1,
         framing: Framing = "standard",
         claim_timeout: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         if topics is None:
             counts = _TOPICS_OF_A_LAYOUT
@@ -34,7 +37,9 @@ class RealCluster(RealTubeMQ):
         options = {"maxIndexSegmentSize": str(28 * SEGMENT)}
         if claim_timeout is not None:
             options["consumerRegTimeoutMs"] = str(1000 * claim_timeout)
-        super().__init__(topics=topics, brokers=brokers, framing=framing, broker_options=options)
+        super().__init__(
+            topics=topics, brokers=brokers, masters=masters, framing=framing, broker_options=options, folder=folder
+        )
 
     def new_topic(self, layout: Layout) -> str:
         for name in (name for name in self.topics if name.startswith(f"{layout}_")):

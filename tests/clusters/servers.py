@@ -51,7 +51,7 @@ def running(
         with embedded_cluster(topics=topics, brokers=brokers, framing=framing, config=config) as embedded:
             yield embedded
         return
-    with _needs_tools():
+    with needs_tools():
         cluster = RealCluster(topics=topics, brokers=brokers, framing=framing, claim_timeout=claim_timeout)
     with cluster:
         yield cluster
@@ -71,7 +71,7 @@ def shared(server: str, folder: Path) -> Iterator[Cluster]:
             yield embedded
         return
     with ExitStack() as stack:
-        with _needs_tools():
+        with needs_tools():
             cluster = stack.enter_context(shared_real_cluster(folder / server, framing, brokers))
         yield cluster
         forget_servers()
@@ -83,7 +83,7 @@ def _parsed(server: str) -> tuple[str, Framing]:
 
 
 @contextmanager
-def _needs_tools() -> Iterator[None]:
+def needs_tools() -> Iterator[None]:
     """Skip the test without Java or Maven; on CI it fails."""
     try:
         yield

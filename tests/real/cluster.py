@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RealTubeMQ: ZooKeeper, one master and brokers as processes of this machine."""
+"""RealTubeMQ: ZooKeeper, masters and brokers as processes of this machine."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -40,11 +41,12 @@ class RealTubeMQ:
 
     A pickled copy in another process can use the servers, and cannot start or stop them.
 
-    Brokers are numbered from 1. Broker n listens on 127.0.0.n, because a master refuses two brokers with one address.
+    Masters and brokers are numbered from 1. Broker n listens on 127.0.0.n, because a master refuses two brokers with
+    one address. So does master n, because two masters with one address redirect clients in a loop.
 
     Args:
         topics: shapes by name. They are declared before the brokers start, which is many times faster than afterwards.
-        brokers: how many.
+        brokers, masters: how many. The first master that starts is the active one, the others are standbys.
         framing: of the published release 1.2.0: as published (``prefixed``) or as 1.3.0 and later.
         server_jars: a folder with the jars of another release, by default TUBEMQ_SERVER_JARS. That release has its own
             framing, so only ``standard`` is allowed.
@@ -60,7 +62,7 @@ class RealTubeMQ:
     release: str
     """The server's release, from the name of its jar, without ``-incubating``."""
     master: str
-    """The master's ``host:port``."""
+    """The ``host:port`` of each master, in the form of option ``tubemq.master``."""
     broker_ids: tuple[int, ...]
 
     def __init__(
@@ -68,6 +70,7 @@ class RealTubeMQ:
         *,
         topics: Mapping[str, TopicSpec],
         brokers: int = 1,
+        masters: int = 1,
         framing: jars.Framing = "standard",
         server_jars: Path | None = None,
         broker_options: Mapping[str, str] | None = None,
@@ -86,9 +89,9 @@ class RealTubeMQ:
         self._broker_options = dict(broker_options or {})
         self._ports = ports = Ports()
         self._zookeeper = ("127.0.0.1", ports.free())
-        self._master = ini.Node("127.0.0.1", ports.free(), ports.free())
+        self._masters = {n: ini.Node(f"127.0.0.{n}", ports.free(), ports.free()) for n in range(1, masters + 1)}
         self._brokers = {id_: ini.Node(f"127.0.0.{id_}", ports.free(), ports.free()) for id_ in self.broker_ids}
-        self.master = self._master.address
+        self.master = ",".join(node.address for node in self._masters.values())
         self._last_registration: dict[int, object] = {}
         self._kept_folder = folder
         self._folder = Path()
@@ -111,7 +114,8 @@ class RealTubeMQ:
         atexit.register(self.close)
         try:
             self._start_zookeeper()
-            self._start_master()
+            for number in self._masters:
+                self._start_master(number)
             self._declare()
             for broker_id in self.broker_ids:
                 self._start_broker(broker_id)
@@ -133,13 +137,13 @@ class RealTubeMQ:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name: ``zookeeper``, ``master``, ``broker-1`` and so on."""
+        """Process ids by name: ``zookeeper``, ``master``, ``master-2``, ``broker-1`` and so on."""
         return self._running.pids()
 
     @property
     def web_master(self) -> str:
-        """The ``host:port`` of the master's HTTP API."""
-        return self._master.web_address
+        """The ``host:port`` of the first master's HTTP API."""
+        return self._masters[1].web_address
 
     @property
     def admin_token(self) -> str:
@@ -164,6 +168,10 @@ class RealTubeMQ:
         self._start_broker(broker_id)
         self.wait_ready()
 
+    def remove_data(self, broker_id: int) -> None:
+        """Remove the files of a stopped broker, as if its disk were lost."""
+        shutil.rmtree(self._data(broker_id))
+
     def pause_broker(self, broker_id: int) -> None:
         """Send SIGSTOP: connections stay open, and the broker does not answer."""
         self._running.send(_name(broker_id), signal.SIGSTOP)
@@ -171,24 +179,41 @@ class RealTubeMQ:
     def resume_broker(self, broker_id: int) -> None:
         self._running.send(_name(broker_id), signal.SIGCONT)
 
-    def kill_master(self) -> None:
-        """Send SIGKILL. Brokers still serve the clients that they have."""
-        self._running.end("master", signal.SIGKILL)
+    @property
+    def active_master(self) -> int:
+        """The number of the master that answers calls; raises `OSError` if none does."""
+        number, _ = self._first_answer(method="admin_query_broker_run_status")
+        return number
 
-    def start_master(self) -> None:
-        """Start a stopped master, and wait until brokers and topics are registered there again."""
-        self._start_master()
-        self._last_registration.clear()
+    def kill_master(self, number: int = 1) -> None:
+        """Send SIGKILL. Brokers still serve the clients that they have."""
+        self._running.end(_master_name(number), signal.SIGKILL)
+
+    def start_master(self, number: int = 1) -> None:
+        """Start a stopped master, and wait until brokers and topics are registered at the active one."""
+        is_alone = not self._running_masters
+        self._start_master(number)
+        if is_alone:  # then the brokers register again
+            self._last_registration.clear()
         self.wait_ready()
 
     def admin(self, **params: object) -> dict[str, Any]:
-        """Call the master's HTTP API, as in ``admin(method="admin_query_topic_info", topicName="demo")``.
+        """Call the active master's HTTP API, as in ``admin(method="admin_query_topic_info", topicName="demo")``.
 
         Raises:
             AdminError: the master refused it.
-            OSError: the master was not reached.
+            OSError: no master was reached that is active.
         """
-        return admin.call(f"http://{self._master.web_address}/webapi.htm", params)
+        return self._first_answer(**params)[1]
+
+    def _first_answer(self, **params: object) -> tuple[int, dict[str, Any]]:
+        problem = OSError("there is no master")
+        for number, node in self._masters.items():
+            try:
+                return number, admin.call(f"http://{node.web_address}/webapi.htm", params)
+            except OSError as error:  # it is down, or a standby, which redirects
+                problem = error
+        raise problem
 
     def broker_admin(self, broker_id: int, **params: object) -> dict[str, Any]:
         """Call a broker's HTTP API; raises as ``admin`` does."""
@@ -220,7 +245,7 @@ class RealTubeMQ:
         def is_ready() -> bool:
             return all(map(self._is_registered, brokers)) and topics.are_open(self.admin, self.topics, brokers)
 
-        self._wait(["master", *map(_name, brokers)], is_ready, timeout)
+        self._wait([*self._running_masters, *map(_name, brokers)], is_ready, timeout)
 
     def wait_flushed(self, topic: str, timeout: float = 60.0) -> None:
         """Wait until all messages of ``topic`` are in the brokers' files, where a SIGKILL does not lose them.
@@ -252,14 +277,20 @@ class RealTubeMQ:
         self._java_start("zookeeper", "192m", "org.apache.zookeeper.server.ZooKeeperServerMain", config)
         self._wait(["zookeeper"], lambda: is_listening(*self._zookeeper), START_TIMEOUT)
 
-    def _start_master(self) -> None:
-        config = ini.write_master(self._folder, self._master, self._zookeeper_address(), self._master_options)
-        self._java_start("master", "768m", "org.apache.inlong.tubemq.server.tools.MasterStartup", "-f", config)
+    @property
+    def _running_masters(self) -> list[str]:
+        return [name for name in map(_master_name, self._masters) if self._running.is_running(name)]
+
+    def _start_master(self, number: int) -> None:
+        name, node = _master_name(number), self._masters[number]
+        config = ini.write_master(self._folder, name, node, self._zookeeper_address(), self._master_options)
+        self._java_start(name, "768m", "org.apache.inlong.tubemq.server.tools.MasterStartup", "-f", config)
 
         def answers() -> bool:
-            return bool(self.admin(method="admin_query_broker_run_status"))
+            # A standby listens, too.
+            return is_listening(node.host, node.web_port) and bool(self.admin(method="admin_query_broker_run_status"))
 
-        self._wait(["zookeeper", "master"], answers, START_TIMEOUT)
+        self._wait(["zookeeper", name], answers, START_TIMEOUT)
 
     def _start_broker(self, broker_id: int) -> None:
         self._last_registration[broker_id] = self._registration(broker_id).get("createId")
@@ -325,6 +356,10 @@ class RealTubeMQ:
                 logs = "\n".join(map(processes.tail, names)) if processes else ""
                 raise TimeoutError(f"{', '.join(names)}: not done after {timeout:.0f} s; last error: {problem}\n{logs}")
             time.sleep(0.1)
+
+
+def _master_name(number: int) -> str:
+    return "master" if number == 1 else f"master-{number}"
 
 
 def _name(broker_id: int) -> str:

@@ -50,8 +50,8 @@ def write_zookeeper(folder: Path, host: str, port: int) -> str:
     return "./zoo.cfg"
 
 
-def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str, str]) -> str:
-    """Write the file and the resources of the master's HTTP server; return the file's name.
+def write_master(folder: Path, name: str, node: Node, zookeeper: str, options: Mapping[str, str]) -> str:
+    """Write the file of master ``name`` and the resources of its HTTP server; return the file's name.
 
     ``options`` are lines of ``[master]`` that override the defaults here.
     """
@@ -73,7 +73,7 @@ def write_master(folder: Path, node: Node, zookeeper: str, options: Mapping[str,
         path = folder / "resources" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    return _write(folder / "master.ini", master=master, meta_zookeeper=meta)
+    return _write(folder / f"{name}.ini", master=master, meta_zookeeper=meta)
 
 
 def write_broker(

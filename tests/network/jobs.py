@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sink that writes a topic and a stream that reads it, both without Spark, while a test disturbs servers or network.
+
+At the end, the ledger compares what the sink reports, what the brokers store, and what the stream has read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from tests import messages
+from tests.clusters import Cluster
+from tests.reading import group_position, read
+from tests.waiting import wait_until
+from tests.without_spark.sink import commit_stream, plan_stream, run_task, schema
+from tests.without_spark.sink import options as sink_options
+from tests.without_spark.source import Checkpoint, Run
+from tubemq_spark.errors import DataLossError, TubeMQError
+
+MessageKey = tuple[int, int, int, bytes]
+"""Broker, partition, id and body: what tells a message from all others of its topic."""
+
+_ROWS = 40  # of a micro-batch of the sink
+_SIZE = 1000  # bytes of a row
+_PAUSE = 0.2  # seconds between two micro-batches
+_ATTEMPTS = 4  # of a task, as Spark's default; then the query fails and is started again
+
+
+class Jobs:
+    """A sink and a stream on `topic`, each in a thread, that reach the cluster at `master`; a context manager.
+
+    A query that fails is started again from its checkpoint, as an operator would do. `failures` are the errors.
+    """
+
+    def __init__(self, cluster: Cluster, master: str, topic: str, **options: object) -> None:
+        self.failures: list[TubeMQError] = []
+        self.losses: list[DataLossError] = []
+        self.written: set[bytes] = set()
+        self.read: list[MessageKey] = []
+        self.longest_pause = 0.0  # seconds between two committed batches of the stream
+        self._cluster = cluster
+        self._topic = topic
+        self._group = f"g_{uuid.uuid4().hex[:12]}"
+        common = {"tubemq.master": master, "tubemq.rpc.framing": cluster.framing, **options}
+        self._sink = {**sink_options(cluster, topic, tubemq_retry_maxElapsedMs=None), **_texts(common)}
+        self._source = _texts({
+            **common, "tubemq.group": self._group, "subscribe": topic, "startingOffsets": "earliest",
+            "headsIntervalMs": 0,
+        })  # fmt: skip
+        self._checkpoint = Checkpoint()
+        self._numbers = itertools.count()
+        self._no_more_rows = threading.Event()
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._guarded, args=(work,)) for work in (self._write, self._stream)]
+        self._problem: BaseException | None = None
+
+    def __enter__(self) -> Jobs:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._no_more_rows.set()
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self, count: int, patience: float = 240.0) -> None:
+        """Wait until the stream has read `count` more rows."""
+        enough = len(self.read) + count
+        wait_until(lambda: self._has_failed() or len(self.read) >= enough, f"{count} more rows", patience)
+        self._raise()
+
+    def finish(self, patience: float = 240.0) -> None:
+        """Write no more rows, and wait until the stream has read all that the brokers store."""
+        self._no_more_rows.set()
+        self._threads[0].join(patience)
+        assert not self._threads[0].is_alive(), "the sink does not end"
+        stored = self.stored()
+        wait_until(lambda: self._has_failed() or set(self.read) >= stored, "that all messages are read", patience)
+        self._raise()
+
+    def stored(self) -> set[MessageKey]:
+        """Return what the brokers store, read past the proxies."""
+        found = set()
+        observers = f"o_{uuid.uuid4().hex[:12]}"
+        for partition in messages.partitions(self._cluster, self._topic):
+            end = group_position(self._cluster, observers, partition).end
+            if end > 0:
+                for row in read(self._cluster, observers, partition, 0, end):
+                    found.add((partition.broker_id, partition.partition_id, row.message_id, row.body))
+        return found
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the queries run for a time. Raise the error of one that cannot continue."""
+        self._end.wait(seconds)
+        self._raise()
+
+    def check(self, crashed: int | None = None) -> int:
+        """Each row that the sink reported is stored, and the stream has read each stored message once.
+
+        Only the broker `crashed` may have lost messages. Return how many of those that were read it has lost.
+        """
+        stored = self.stored()
+        twice = [key for key, count in Counter(self.read).items() if count > 1]
+        assert twice[:3] == [], f"{len(twice)} messages were read twice"
+        lost = set(self.read) - stored
+        assert sorted(key for key in lost if key[0] != crashed)[:3] == [], "read, and not stored"
+        assert sorted(stored - set(self.read))[:3] == [], "stored, and not read"
+        if crashed is None:
+            missing = self.written - {body for *_, body in stored}
+            assert sorted(missing)[:3] == [], "reported as written, and not stored"
+        return len(lost)
+
+    def summary(self) -> str:
+        """Return the figures of this run, for the log of the test."""
+        copies = len(self.read) - len({body for *_, body in self.read})
+        return (
+            f"{len(self.written)} rows written, {len(self.read)} messages read ({copies} rows stored twice), "
+            f"{len(self.failures)} failures of a query, longest pause {self.longest_pause:.1f} s"
+        )
+
+    def _has_failed(self) -> bool:
+        return self._problem is not None
+
+    def _raise(self) -> None:
+        if self._problem is not None:
+            raise self._problem
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as problem:
+            self._problem = problem
+
+    def _write(self) -> None:
+        columns = schema()
+        for batch in itertools.count():
+            if self._no_more_rows.wait(_PAUSE):
+                return
+            rows = [{"value": f"{next(self._numbers)} ".encode().ljust(_SIZE, b".")} for _ in range(_ROWS)]
+            while not self._try(lambda: self._write_batch(rows, columns, batch)):  # noqa: B023
+                pass
+            self.written.update(row["value"] for row in rows)
+
+    def _write_batch(self, rows: list[Any], columns: Any, batch: int) -> None:
+        writer = plan_stream(self._sink, columns)
+        for attempt in range(_ATTEMPTS):
+            try:
+                written = run_task(writer, rows, columns, None, size=_ROWS)
+                break
+            except TubeMQError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        commit_stream(self._sink, columns, [written], batch)
+
+    def _stream(self) -> None:
+        while not self._end.is_set():
+            self._try(self._run_query)
+
+    def _run_query(self) -> None:
+        run = Run(self._checkpoint, self._source)
+        last = time.monotonic()
+        try:
+            while not self._end.is_set():
+                if not run.find_next():
+                    self._end.wait(0.05)
+                    continue
+                [tasks] = run.plan()
+                rows = [row for batch in run.read(tasks) for row in batch.to_pylist()]
+                self._checkpoint.committed += 1
+                self.read += [(row["broker_id"], row["partition"], row["message_id"], row["value"]) for row in rows]
+                now = time.monotonic()
+                self.longest_pause, last = max(self.longest_pause, now - last), now
+        finally:
+            run.stop()
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        """Return False if `work` failed as a query may fail."""
+        try:
+            work()
+        except DataLossError as loss:
+            self.losses.append(loss)
+            raise
+        except TubeMQError as error:
+            self.failures.append(error)
+            self._end.wait(1.0)
+            return self._end.is_set()
+        return True
+
+
+def _texts(options: dict[str, object]) -> dict[str, str]:
+    return {name.lower(): str(value) for name, value in options.items()}

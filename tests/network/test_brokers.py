@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real broker dies, hangs, stops, loses its disk or fills it, while a stream and a sink run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clusters.real import RealCluster
+from tests.clusters.servers import needs_tools
+from tests.network.jobs import Jobs
+from tests.network.scenarios import seconds
+from tests.real.topics import FLUSH_SOON, TopicSpec
+from tubemq_spark.client import forget_servers
+from tubemq_spark.errors import DataLossError
+
+pytestmark = [pytest.mark.real, pytest.mark.thorough]
+
+USES = ("killed", "hangs", "stops", "loses")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    topics = {f"brokers_{use}": TopicSpec(partitions=2, settings=FLUSH_SOON) for use in USES}
+    with needs_tools():
+        cluster = RealCluster(topics=topics, brokers=2)
+    with cluster:
+        yield cluster
+        forget_servers()
+
+
+def test_one_of_two_brokers_is_killed(cluster: RealCluster) -> None:
+    """It loses what it had not flushed. The stream reports that; all else is there once."""
+    with Jobs(cluster, cluster.master, "brokers_killed", failOnDataLoss="false") as jobs:
+        jobs.wait_for_more(200)
+        cluster.kill_broker(1)
+        jobs.pass_time(seconds(10, 60))
+        jobs.wait_for_more(40)  # of the other broker
+        cluster.start_broker(1)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        lost = jobs.check(crashed=1)
+    print(f"broker killed: {jobs.summary()}, {lost} messages lost by the broker")
+
+
+def test_a_broker_hangs(cluster: RealCluster) -> None:
+    pause = seconds(15, 40)
+    with Jobs(cluster, cluster.master, "brokers_hangs") as jobs:
+        jobs.wait_for_more(200)
+        cluster.pause_broker(1)
+        jobs.pass_time(pause)
+        cluster.resume_broker(1)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        jobs.check()
+    print(f"broker hangs for {pause:g} s: {jobs.summary()}")
+    assert jobs.failures == []
+
+
+def test_a_broker_stops_in_order(cluster: RealCluster) -> None:
+    """It confirms for the group what is in flight, and the next run of the stream still begins at its checkpoint."""
+    with Jobs(cluster, cluster.master, "brokers_stops") as jobs:
+        for _ in range(2):
+            jobs.wait_for_more(200)
+            cluster.stop_broker(1)
+            cluster.start_broker(1)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        jobs.check()
+    print(f"broker stopped twice: {jobs.summary()}")
+
+
+def test_a_broker_loses_its_data_folder(cluster: RealCluster) -> None:
+    with Jobs(cluster, cluster.master, "brokers_loses") as jobs:
+        jobs.wait_for_more(200)
+        cluster.kill_broker(1)
+        cluster.remove_data(1)
+        cluster.start_broker(1)
+        with pytest.raises(DataLossError, match=r"brokers_loses.*failOnDataLoss") as told:
+            jobs.wait_for_more(100_000)
+    print(f"data folder lost: {told.value}")
+    assert told.value.broker_id == 1
+    assert told.value.offered < told.value.asked

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream and a sink on a real TubeMQ behind a bad network: nothing is lost, and no message is read twice.
+
+Outages are shorter than on the page docs/reliability.md, unless TUBEMQ_FULL_TIMES is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.clusters.servers import REAL_THOROUGHLY, running
+from tests.network.jobs import Jobs
+from tests.network.proxied import Proxied
+from tests.network.proxy import Network
+from tests.network.scenarios import SCENARIOS, Scenario
+from tests.real.topics import FLUSH_SOON, TopicSpec
+
+RETRY_FOR = 60.0  # seconds, the default of tubemq.retry.maxElapsedMs: a shorter outage makes no query fail
+TOPICS = {f"network_{number}": TopicSpec(partitions=2, settings=FLUSH_SOON) for number in range(len(SCENARIOS))}
+
+
+@pytest.fixture(scope="module", params=[REAL_THOROUGHLY])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with running(request.param, topics=TOPICS) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def proxied(cluster: Cluster) -> Iterator[Proxied]:
+    with Network() as network:
+        yield Proxied(network, cluster.master, {one: cluster.broker_address(one) for one in cluster.broker_ids})
+
+
+@pytest.mark.parametrize("number", range(len(SCENARIOS)), ids=map(str, SCENARIOS))
+def test_a_bad_network_loses_nothing_and_repeats_no_message(cluster: Cluster, proxied: Proxied, number: int) -> None:
+    scenario: Scenario = SCENARIOS[number]
+    with Jobs(cluster, proxied.master, f"network_{number}", **{"tubemq.rpc.timeoutMs": 3000}) as jobs:
+        jobs.wait_for_more(200)
+        scenario.run(proxied)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        jobs.check()
+    print(f"{scenario.name}, {scenario.seconds:g} s: {jobs.summary()}")
+    assert scenario.seconds >= RETRY_FOR / 2 or jobs.failures == []
+    assert all(proxy.connections for proxy in proxied.all)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query from TubeMQ into TubeMQ whose servers send what no server may send: it fails soon, in little memory, with an
+error that says what to do, and continues exactly when the server is sane again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.network import hostile
+from tests.network.hostile import Spoiled
+from tests.network.memory import PeakMemory
+from tests.network.proxied import Proxied
+from tests.network.proxy import Network
+from tests.spark.queries import Queries, run_to_the_end
+from tubemq_spark.client import forget_servers
+from tubemq_spark.protocol.constants import Method
+from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
+
+MAX_MEMORY = 300.0  # MB of each Python process
+ROWS = [b"row %d" % number for number in range(300)]
+
+Mischief = Callable[[Proxied], Spoiled | None]
+
+
+@pytest.fixture
+def tubemq() -> Iterator[EmbeddedTubeMQ]:
+    """Topic `input` is read from broker 1, `output` is written to broker 2; about 20 rows come with one fetch."""
+    with EmbeddedTubeMQ(brokers=2, config=ServerConfig(transfer_size=2048)) as cluster:
+        cluster.create_topic("input", 1, brokers=(1,))
+        cluster.create_topic("output", 1, brokers=(2,))
+        for row in ROWS:
+            cluster.send("input", row)
+        yield cluster
+        forget_servers()
+
+
+@pytest.fixture
+def proxied(tubemq: EmbeddedTubeMQ) -> Iterator[Proxied]:
+    with Network() as network:
+        yield Proxied(network, tubemq.master, {number: tubemq.broker_address(number) for number in tubemq.broker_ids})
+
+
+def broker(number: int, method: Method, by: hostile.Bytes, spared: int = 0) -> Mischief:
+    def befall(proxied: Proxied) -> Spoiled:
+        spoiled = Spoiled(method, by, spared)
+        proxied.brokers[number].edit = spoiled
+        return spoiled
+
+    return befall
+
+
+def master(method: Method, by: hostile.Bytes) -> Mischief:
+    def befall(proxied: Proxied) -> Spoiled:
+        spoiled = Spoiled(method, by)
+        proxied.masters[0].edit = proxied.announcing(spoiled)
+        return spoiled
+
+    return befall
+
+
+def slow(choose: Callable[[Proxied], Any]) -> Mischief:
+    """One byte a second."""
+
+    def befall(proxied: Proxied) -> None:
+        choose(proxied).down.rate = 1.0
+
+    return befall
+
+
+def case(name: str, befall: Mischief, words: str | None, *, fast: bool = False) -> Any:
+    return pytest.param(befall, words, id=name, marks=() if fast else pytest.mark.thorough)
+
+
+FETCH, CLAIM, END, SEND = Method.GET_MESSAGE, Method.PARTITION_REGISTER, Method.COMMIT_OFFSET, Method.SEND_MESSAGE
+LISTS = Method.GET_PARTITION_META
+NO_TUBEMQ = "ProtocolError: .*does not speak TubeMQ's protocol"
+SLOW = "TransportError: .*did not answer in time. Check its port and option 'tubemq.rpc.framing'"
+NO_POSITION = "ProtocolError: .*the broker reports position .*check that this is a broker of TubeMQ"
+HUGE = 2**62 // 28 * 28
+
+CASES = [
+    case("slow master", slow(lambda proxied: proxied.masters[0]), SLOW),
+    case("slow broker of the source", slow(lambda proxied: proxied.brokers[1]), SLOW),
+    case("slow broker of the sink", slow(lambda proxied: proxied.brokers[2]), "TransportError: "),
+    case(
+        "largest frame", broker(1, FETCH, hostile.largest_frame), "ProtocolError: .*more than 100000 fields", fast=True
+    ),
+    case("too many blocks", broker(1, FETCH, hostile.too_many_blocks), f"{NO_TUBEMQ}.* blocks"),
+    case("endless blocks", broker(1, FETCH, hostile.endless_blocks), NO_TUBEMQ),
+    case("endless replies of a broker", broker(1, FETCH, hostile.endless_replies), NO_TUBEMQ),
+    # The one reply that was asked for suffices; then the connection is not used again.
+    case("endless replies of a master", master(LISTS, hostile.endless_replies), None),
+    case("endless replies to sends", broker(2, SEND, hostile.endless_replies), None),
+    case("wrong serial number of a fetch", broker(1, FETCH, hostile.wrong_serial_number), f"{NO_TUBEMQ}.*serial"),
+    case("wrong serial number of a claim", broker(1, CLAIM, hostile.wrong_serial_number), f"{NO_TUBEMQ}.*serial"),
+    case("wrong serial number of a list", master(LISTS, hostile.wrong_serial_number), f"{NO_TUBEMQ}.*serial"),
+    case(
+        "wrong serial number of a send",
+        broker(2, SEND, hostile.wrong_serial_number),
+        "(ProtocolError|TransportError): .*serial",
+    ),
+    case(
+        "a million brokers",
+        master(LISTS, hostile.saying(brokerConfigList=[f"{number}:h:1" for number in range(1_000_000)])),
+        "ProtocolError: .*fields",
+    ),
+    case(
+        "a million partitions",
+        master(LISTS, hostile.saying(topicMetaInfoList=[f"input#{n}:100:100:1" for n in range(100)])),
+        "ProtocolError: .*lists that cannot be used: it lists 1000000 partitions.*Check that option 'tubemq.master'",
+    ),
+    case("a claim at a negative position", broker(1, CLAIM, hostile.saying(currOffset=-28)), NO_POSITION),
+    case("a store of 2^62 bytes", broker(1, CLAIM, hostile.saying(maxOffset=HUGE)), NO_POSITION),
+    case("a fetch from a negative position", broker(1, FETCH, hostile.saying(currOffset=-28)), "Error: "),
+    case(
+        "a fetch that goes back",
+        broker(1, FETCH, hostile.saying(currOffset=0), spared=2),
+        "PositionMovedError: .*a fetch began at 0, but the one before it ended at",
+    ),
+]
+
+
+def start(spark: SparkSession, proxied: Proxied, checkpoint: Path, queries: Queries) -> Any:
+    common = {
+        "tubemq.master": proxied.master,
+        "tubemq.rpc.framing": "standard",
+        "tubemq.rpc.timeoutMs": "2000",
+        "tubemq.retry.maxElapsedMs": "4000",
+    }
+    source = {**common, "tubemq.group": "copy", "subscribe": "input", "startingOffsets": "earliest"}
+    rows = spark.readStream.format("tubemq").options(**source).load().select("value")
+    sink = {**common, "topic": "output", "effectivelyOnce": "true", "checkpointLocation": str(checkpoint)}
+    writer = rows.writeStream.format("tubemq").options(**sink).trigger(availableNow=True)
+    return queries.add(writer.start())
+
+
+@pytest.mark.parametrize(("befall", "words"), CASES)
+def test_a_hostile_server_ends_a_query_soon_and_does_no_harm(
+    spark: SparkSession,
+    tubemq: EmbeddedTubeMQ,
+    proxied: Proxied,
+    queries: Queries,
+    tmp_path: Path,
+    befall: Mischief,
+    words: str | None,
+) -> None:
+    with PeakMemory() as memory:
+        spoiled = befall(proxied)
+        query = start(spark, proxied, tmp_path, queries)
+        if words is None:
+            run_to_the_end(query, 60)
+        else:
+            with pytest.raises(StreamingQueryException) as told:
+                run_to_the_end(query, 60)
+            errors = re.findall(r"^tubemq_spark\.errors\.(\w+: .*)", str(told.value), re.MULTILINE)
+            assert re.search(words, errors[0]), errors
+        assert spoiled is None or spoiled.fired
+        proxied.calm()
+        run_to_the_end(start(spark, proxied, tmp_path, queries))
+    assert Counter(message.body for message in tubemq.messages("output")) == Counter(ROWS)
+    assert 0 < memory.highest < MAX_MEMORY
