@@ -21,7 +21,8 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 
 HERE = Partition(1, "fuzz", 0)
 FORMATS = [

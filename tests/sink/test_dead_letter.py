@@ -21,7 +21,8 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
 from tubemq_spark.sink.dead_letter import DeadLetter
 from tubemq_spark.sink.schema import Cells
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NOON = 1_795_262_400.25  # 2026-11-21T12:00:00.250Z

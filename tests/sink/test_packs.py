@@ -56,7 +56,7 @@ class Sent:
     @property
     def values(self) -> list[list[bytes]]:
         """The rows' values in each message."""
-        return [[body for _, part in unpack(pack) for body in part] for pack in self.messages.values()]
+        return [[body for _, part in unpack(pack) for body in part.to_pylist()] for pack in self.messages.values()]
 
 
 ENCODER = RowEncoder("demo", BodyCodec("inlongmsg"), stamped=False)
@@ -239,7 +239,7 @@ def write(rows: int, failed_rows: str = "fail", **columns: pa.Array) -> list[lis
         written = write_batches(WritePlan(given), [batch])
         stored = [message.body for message in cluster.tubemq.messages("demo")]
     assert sum(written.rows.values()) == len(stored)
-    return [[body for _, part in unpack(pack) for body in part] for pack in stored]
+    return [[body for _, part in unpack(pack) for body in part.to_pylist()] for pack in stored]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from tubemq_spark.errors import ConfigError
 from tubemq_spark.sink.row_encoder import BodyCodec
 from tubemq_spark.sink.schema import BadRowError, Cells
 from tubemq_spark.source.inlong import Head, unpack
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "inlong"
 PACKS = BodyCodec("inlongmsg")
@@ -26,7 +27,7 @@ ROW = Cells(b"single", inlong_group="g_one", inlong_stream="s_one", inlong_time=
 
 def read_back(cells: Cells) -> tuple[Head, bytes]:
     ((head, (body,)),) = unpack(PACKS.encode(cells.value or b"", cells))
-    return head, body
+    return head, body.as_py()
 
 
 def test_raw_bodies_are_unchanged() -> None:

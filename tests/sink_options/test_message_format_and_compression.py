@@ -124,7 +124,7 @@ def test_raw_values_are_not_packed(cluster: Cluster, topic: str) -> None:
 
 def packs_of(cluster: Cluster, topic: str) -> list[list[bytes]]:
     """Return the values of the rows in each message."""
-    return [[body for _, part in unpack(pack.body) for body in part] for pack in stored_in(cluster, topic)]
+    return [[body for _, part in unpack(pack.body) for body in part.to_pylist()] for pack in stored_in(cluster, topic)]
 
 
 ROWS = [{"value": b"%03d" % n, "inlong_group": "g", "inlong_stream": "s"} for n in range(100)]

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.inlong_packs import frame, group, header, pack_3, pack_4, pack_grouped, sized
 from tests.source.test_row_maker import HERE, MINUTE, batch_of, message
 from tubemq_spark.errors import ProtocolError
-from tubemq_spark.source.row_maker import BYTES, ROWS, RowFormat, RowMaker
+from tubemq_spark.source.row_format import BYTES, ROWS, RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 from tubemq_spark.source.schema import SPARK_SCHEMA, arrow_schema, spark_schema
 
 ONE, OTHER = "groupId=g&streamId=s&dt=1709251140123", "bid=b&t=202402292359"

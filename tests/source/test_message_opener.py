@@ -18,7 +18,8 @@ from tubemq_spark.protocol.message import NO_ATTRIBUTES, decode_attributes
 from tubemq_spark.protocol.message_columns import MessageColumns, split_reply
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C
 from tubemq_spark.source.message_opener import Opened, open_messages
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 
 ROOM = 1 << 20
 HEADERS = [b"", b"k=v", b"$msgType$=a,k=v", b"$msgType$=b,$msgTime$=202402292359", b"\xff=\xff", b",,"]
@@ -124,7 +125,8 @@ from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import GetMessageResponseB2C, TransferedMessage
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 messages = [TransferedMessage(messageId=5, checkSum=1537739698, payLoadData=b"body", flag=0)]
 print(split_reply(GetMessageResponseB2C(messages=messages).SerializePartialToString()))
 (batch,) = RowMaker(RowFormat()).fetched(Partition(1, "t", 0), [FetchedBatch(messages, range(0, 28, 28), 0, 28)])

@@ -23,7 +23,8 @@ from tubemq_spark.protocol.message import encode_payload
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb.BrokerService_pb2 import TransferedMessage
 from tubemq_spark.source import row_maker as source_rows
-from tubemq_spark.source.row_maker import RowFormat, RowMaker
+from tubemq_spark.source.row_format import RowFormat
+from tubemq_spark.source.row_maker import RowMaker
 from tubemq_spark.source.schema import (
     ARROW_SCHEMA,
     SPARK_SCHEMA,

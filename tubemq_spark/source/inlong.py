@@ -15,20 +15,24 @@ A pack begins and ends with the same two bytes, 0x0F and its version. Numbers ar
             (size(4) (size(4) body size(4) attributes)…)…      version 3
 
 Attributes are text, `key=value` joined by `&`; those of a group are in the modified UTF-8 of Java's `writeUTF`. `data`
-may be compressed with raw snappy, which begins with the length of the plain data.
+may be compressed with raw snappy, which begins with the length of the plain data. Bodies become Arrow arrays at once,
+without a Python object for each.
 wire: InLongMsg, CodecBinMsg, InLongMsgUtils.
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from itertools import groupby
-from operator import itemgetter
 from sys import getsizeof
 from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
@@ -37,7 +41,6 @@ from tubemq_spark.protocol.message import MAX_ATTRIBUTES, parse_msg_time
 MESSAGE_BYTES = 64  # memory that a message counts besides its body and attributes
 ATTRIBUTE_BYTES = 16  # memory that an attribute counts besides its text
 _GROUP_BYTES = 192  # memory that a group counts besides its attributes
-_BODIES_TOGETHER = 10_000
 _CACHED_HEADS = 1000
 _SHORT_HEAD = 1000  # characters; longer heads are not cached
 
@@ -64,8 +67,8 @@ class Head:
     text: int = field(default=0, compare=False)  # characters of all attributes
 
 
-Inside = Iterator[tuple[Head, list[bytes]]]
-"""The messages' bodies in their order; neighbours with the same head come together, `_BODIES_TOGETHER` at most."""
+Inside = Iterator[tuple[Head, pa.BinaryArray]]
+"""The messages' bodies in their order; neighbours with the same head come together."""
 
 _Join = Callable[[str, str], dict[str, str]]  # joins the attributes of a group and a message's own
 
@@ -90,11 +93,11 @@ def unpack(pack: bytes, zone: tzinfo = timezone.utc, most: int = MAX_PLAIN, each
 
 
 class _Block(NamedTuple):
-    """Messages that share the attributes `common`. `parts` are bodies, or pairs of a body and its own attributes."""
+    """Messages that share the attributes `common`. `own` are those of each message, if they have some."""
 
     common: str
-    parts: list[bytes]
-    is_paired: bool
+    bodies: pa.BinaryArray
+    own: list[bytes] | None
     join: _Join
 
 
@@ -109,13 +112,15 @@ def _messages(blocks: Sequence[_Block], zone: tzinfo) -> Inside:
                 cached[common, own] = head
         return head
 
-    for common, parts, is_paired, join in blocks:
-        if is_paired:
-            for own, pairs in groupby(zip(parts[1::2], parts[::2], strict=True), key=itemgetter(0)):
-                yield head_of(common, own, join), [body for _, body in pairs]
-        else:
-            head = head_of(common, b"", join)
-            yield from ((head, parts[at : at + _BODIES_TOGETHER]) for at in range(0, len(parts), _BODIES_TOGETHER))
+    for common, bodies, own, join in blocks:
+        if own is None:
+            yield head_of(common, b"", join), bodies
+            continue
+        at = 0
+        for attributes, same in groupby(own):
+            count = sum(1 for _ in same)
+            yield head_of(common, attributes, join), bodies[at : at + count]
+            at += count
 
 
 class _Unpacking:
@@ -138,7 +143,7 @@ class _Unpacking:
             if not data or data[0] > _SNAPPY:
                 raise ProtocolError("its InLongMsg has a group with an unknown compression")
             data = self._plain(data[1:], data[0])
-            for block in [data] if version < 3 else self._parts(data):
+            for block in [data] if version < 3 else self._parts(data).to_pylist():
                 yield self._block(block, common, _joined, is_paired=version == 3)
         pack.ends()
 
@@ -161,15 +166,15 @@ class _Unpacking:
 
     def _block(self, data: bytes, common: str, join: _Join, *, is_paired: bool) -> _Block:
         self._take(_GROUP_BYTES + getsizeof(common))  # also of a group without messages
-        parts = self._parts(data)
-        count = len(parts)
+        bodies, own = self._parts(data), None
         if is_paired:
-            if count % 2:
+            if len(bodies) % 2:
                 raise ProtocolError("its InLongMsg has a message without its attributes")
-            count //= 2
-            self._take(sum(map(self._cost_of_own, parts[1::2])))
-        self._take(count * (len(common) + ATTRIBUTE_BYTES * common.count("&") + self._each))
-        return _Block(common, parts, is_paired, join)
+            own = bodies.take(pa.array(range(1, len(bodies), 2), pa.int32())).to_pylist()
+            bodies = bodies.take(pa.array(range(0, len(bodies), 2), pa.int32()))
+            self._take(sum(map(self._cost_of_own, own)))
+        self._take(len(bodies) * (len(common) + ATTRIBUTE_BYTES * common.count("&") + self._each))
+        return _Block(common, bodies, own, join)
 
     def _cost_of_own(self, own: bytes) -> int:
         entries = own.count(b"&")
@@ -185,25 +190,27 @@ class _Unpacking:
         self._take(snappy_size(data))
         return decompress("snappy", data, self._most)
 
-    def _parts(self, data: bytes) -> list[bytes]:
+    def _parts(self, data: bytes) -> pa.BinaryArray:
         """Return the parts of `data`, each of which has its size before it."""
-        most = self._room // MESSAGE_BYTES
-        parts: list[bytes] = []
+        ends = [0]
         at, end = 0, len(data)
-        while at < end:
-            start = at + _INT.size
-            if start > end:
-                raise ProtocolError("its InLongMsg ends within the size of a message")
-            at = start + _INT.unpack_from(data, at)[0]
-            if at > end:
-                raise ProtocolError(
-                    f"its InLongMsg announces {at - start} bytes of a message, but {end - start} are left"
-                )
-            if len(parts) == most:
-                self._take(self._room + 1)
-            parts.append(data[start:at])
-        self._take(MESSAGE_BYTES * len(parts))
-        return parts
+        append, unpack_from = ends.append, _INT.unpack_from
+        try:
+            for _ in range(self._room // MESSAGE_BYTES + 1):
+                if at >= end:
+                    break
+                at += _INT.size + unpack_from(data, at)[0]
+                append(at)
+        except struct.error:
+            raise ProtocolError("its InLongMsg ends within the size of a message") from None
+        if at > end:
+            start = ends[-2] + _INT.size
+            raise ProtocolError(f"its InLongMsg announces {at - start} bytes of a message, but {end - start} are left")
+        count = len(ends) - 1
+        self._take(MESSAGE_BYTES * count)
+        buffers = [None, pa.py_buffer(array("i", ends)), pa.py_buffer(data)]
+        with_sizes = pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+        return pc.binary_slice(with_sizes, _INT.size, end)
 
     def _take(self, size: int) -> None:
         self._room -= size

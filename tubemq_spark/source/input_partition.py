@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,7 +30,10 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Counted
 from tubemq_spark.source.options import SourceOptions
 from tubemq_spark.source.range_planner import Ranges, tasks
-from tubemq_spark.source.row_maker import GATHERED, ROWS, RowFormat, RowMaker
+from tubemq_spark.source.row_format import GATHERED, ROWS, RowFormat
+
+if TYPE_CHECKING:
+    from tubemq_spark.source.row_maker import RowMaker
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +60,8 @@ class TubeMQInputPartition(InputPartition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the ranges as Arrow batches. Raise as `PartitionReader.batches` and `RowMaker.batches`."""
+        from tubemq_spark.source.row_maker import RowMaker  # the driver does without it
+
         maker = RowMaker(self.rows)
         claim = self._claim_of_this_attempt()
         for wanted, snapshot in self.ranges:

@@ -19,7 +19,7 @@ from tubemq_spark.option_definition import SINK_ONLY, Option, boolean, check_nam
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source import option_parsers as parsers
 from tubemq_spark.source.option_parsers import EARLIEST, GROUP, LATEST, Bound, Filters
-from tubemq_spark.source.row_maker import MAX_UNPACKED
+from tubemq_spark.source.row_format import MAX_UNPACKED
 
 _log = logging.getLogger(__name__)
 

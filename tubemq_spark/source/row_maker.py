@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timezone, tzinfo
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
 from functools import lru_cache
-from itertools import accumulate, compress, repeat
+from itertools import compress
 from typing import Any
 from zlib import crc32
 
@@ -19,18 +18,12 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
 from tubemq_spark.source.message_opener import open_messages, position_column
+from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
 
-MAX_UNPACKED = 64 << 20
-"""Maximum size of a body or pack after decompression, in bytes; the default of option `maxUnpackedBytes`."""
-ROWS = 10_000  # of one Arrow batch, approximately
-BYTES = 8 << 20  # of its bodies and attributes, approximately
-GATHERED = 4 << 20  # bytes of payloads that make one batch
 _MAX_ROWS, _MAX_BYTES = 2 * ROWS, 2 * BYTES  # messages that were gathered up to ROWS or BYTES make one batch
 _SHORT_HEADER = 256  # bytes; longer headers are not cached, so that producers cannot make memory grow
-_ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute as Python objects
 
 
 @dataclass(frozen=True)
@@ -50,21 +43,7 @@ def _decode(header: bytes, zone: tzinfo) -> Attributes:
 
 
 _decode_short = lru_cache(maxsize=1024)(_decode)  # msgType and msgTime often make the same bytes
-
-
-# These replace the attributes of a message that cannot be decoded; they are compared by identity.
-_KEPT, _SKIPPED = Attributes(), Attributes()
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """How messages become rows: plain values."""
-
-    zone: tzinfo = timezone.utc  # of the producers' `$msgTime$`
-    corrupt: str = "fail"  # the value of option `corruptMessages`
-    msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)  # wanted ones by topic; all without an entry
-    message_format: str = "raw"
-    max_unpacked: int = MAX_UNPACKED
+_SKIPPED = Attributes()  # as `KEPT`, of a message that is skipped
 
 
 class RowMaker:
@@ -115,7 +94,7 @@ class RowMaker:
             ids, packs = opened.ids.to_pylist(), opened.bodies.to_pylist()
             yield from self._unpacked(partition, ids, packs, opened.attributes(), outer)
         else:
-            yield self._batch([opened.bodies, *outer], repeat(False, len(opened.ids)))
+            yield self._batch([opened.bodies, *outer], pa.repeat(False, len(opened.ids)))
 
     def plain_attributes(self, header: bytes) -> Attributes | None:
         """Return the attributes in a header, None if the body is compressed."""
@@ -146,7 +125,8 @@ class RowMaker:
         if self._form.message_format == "inlongmsg":
             yield from self._unpacked(partition, ids, bodies, attributes, outer)
         else:
-            yield self._batch([pa.array(bodies, pa.binary()), *outer], (found is _KEPT for found in attributes))
+            is_corrupt = pa.array([found is KEPT for found in attributes], pa.bool_())
+            yield self._batch([pa.array(bodies, pa.binary()), *outer], is_corrupt)
 
     def _unpacked(
         self,
@@ -156,12 +136,17 @@ class RowMaker:
         attributes: Sequence[Attributes],
         outer: Sequence[pa.Array],
     ) -> Iterator[pa.RecordBatch]:
-        for inside in self._unpack(partition, ids, packs, attributes):
-            yield self._batch(inside.columns(outer), inside.corrupt)
+        from tubemq_spark.source.pack_rows import PackOpener  # takes a while, and only this format needs it
 
-    def _batch(self, columns: list[pa.Array], corrupt: Iterable[bool]) -> pa.RecordBatch:
+        def is_kept(message_id: int, reason: str) -> bool:
+            return self._bad(partition, message_id, reason) is KEPT
+
+        for rows in PackOpener(self._form, is_kept).rows(ids, packs, attributes):
+            yield self._batch(*rows.columns(outer))
+
+    def _batch(self, columns: list[pa.Array], is_corrupt: pa.BooleanArray) -> pa.RecordBatch:
         if self._form.corrupt == "keep":
-            columns.append(pa.array(list(corrupt), pa.bool_()))
+            columns.append(is_corrupt)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def corrupt(self) -> Iterator[str]:
@@ -196,7 +181,7 @@ class RowMaker:
                         body = decompress(found.codec, body, self._form.max_unpacked)
                         size += len(body)
                     if found.own is not None:
-                        size += _ATTRIBUTE_OBJECT_BYTES * len(found.own)
+                        size += ATTRIBUTE_OBJECT_BYTES * len(found.own)
                 except ProtocolError as error:
                     body = payload
                     found = self._bad(partition, message.messageId, str(error))
@@ -205,63 +190,22 @@ class RowMaker:
             attributes.append(found)
         return bodies, attributes
 
-    def _unpack(
-        self,
-        partition: Partition,
-        ids: Sequence[int],
-        packs: Iterable[bytes],
-        attributes: Sequence[Attributes],
-    ) -> Iterator[InlongColumns]:
-        """Yield the rows of `packs` in at least one batch, which may be empty."""
-        rows = InlongColumns(ROWS, BYTES)
-        has_yielded = False
-        for number, (message_id, pack, found) in enumerate(zip(ids, packs, attributes, strict=True)):
-            each = _size(found)
-            index = 0
-            for head, bodies in self._open(partition, message_id, pack, found, each):
-                taken = 0
-                while taken < len(bodies):
-                    if rows.is_full:
-                        yield rows
-                        rows, has_yielded = InlongColumns(ROWS, BYTES), True
-                    count = rows.add(number, index, head, bodies[taken:] if taken else bodies, each)
-                    taken, index = taken + count, index + count
-        if rows.corrupt or not has_yielded:
-            yield rows
-
-    def _open(
-        self, partition: Partition, message_id: int, pack: bytes, found: Attributes, each: int
-    ) -> Iterable[tuple[Head | None, list[bytes]]]:
-        """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
-        if found is _KEPT:
-            return [(None, [pack])]
-        try:
-            return unpack(pack, self._form.zone, self._form.max_unpacked, each)
-        except ProtocolError as error:
-            return [(None, [pack])] if self._bad(partition, message_id, str(error)) is _KEPT else ()
-
     def _bad(self, partition: Partition, message_id: int, reason: str) -> Attributes:
         what = f"message {message_id}: {reason}"
         if self._form.corrupt == "fail":
             raise ProtocolError(f"{partition}: {what}. Set option 'corruptMessages' to 'skip' or 'keep' to read on")
         self._counts[partition] = self._counts.get(partition, 0) + 1
         self._examples.setdefault(partition, what)
-        return _KEPT if self._form.corrupt == "keep" else _SKIPPED
+        return KEPT if self._form.corrupt == "keep" else _SKIPPED
 
     def _is_wanted(self, topic: str, attributes: list[Attributes]) -> list[bool] | None:
         """Return which messages are wanted, None for all. One that is kept is wanted, because its type is unknown."""
         types = self._form.msg_types.get(topic)
         if types is not None:
-            return [found is _KEPT or (found is not _SKIPPED and found.msg_type in types) for found in attributes]
+            return [found is KEPT or (found is not _SKIPPED and found.msg_type in types) for found in attributes]
         if self._form.corrupt == "skip" and any(found is _SKIPPED for found in attributes):
             return [found is not _SKIPPED for found in attributes]
         return None
-
-
-def _size(attributes: Attributes) -> int:
-    """Return about how many bytes of a row the attributes take."""
-    own = sum(len(key) + len(value) + ATTRIBUTE_BYTES for key, value in (attributes.own or {}).items())
-    return own + len(attributes.msg_type or "")
 
 
 def _attribute_columns(attributes: Sequence[Attributes]) -> list[pa.Array]:
@@ -310,67 +254,3 @@ def _positions(batches: Sequence[FetchedBatch]) -> list[int | None] | None:
 
 def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind) if values else pa.nulls(count, kind)
-
-
-class InlongColumns:
-    """The rows of one batch, `most_rows` or about `most_bytes` with their repeated values. Each message of a pack is a
-    row, and so is a corrupt pack that is kept."""
-
-    def __init__(self, most_rows: int, most_bytes: int) -> None:
-        self.corrupt: list[bool] = []
-        self._rows_left = most_rows
-        self._bytes_left = most_bytes
-        self._bodies: list[bytes] = []
-        self._packs: list[int] = []
-        self._indexes: list[int | None] = []
-        self._heads: list[Head] = []
-        self._head_of: list[int | None] = []
-
-    @property
-    def is_full(self) -> bool:
-        return self._rows_left <= 0 or self._bytes_left <= 0
-
-    def add(self, pack: int, index: int, head: Head | None, bodies: Sequence[bytes], each: int) -> int:
-        """Add messages of pack number `pack`, the first at `index` in it, until the batch is full. Return how many.
-
-        A row repeats `each` bytes of the outer columns. Without a head the pack is corrupt.
-        """
-        cost = MESSAGE_BYTES + each
-        if head is not None:
-            if not self._heads or self._heads[-1] is not head:
-                self._heads.append(head)
-                self._bytes_left -= head.text + _ATTRIBUTE_OBJECT_BYTES * len(head.attributes)
-            cost += head.text + ATTRIBUTE_BYTES * len(head.attributes)
-        count = len(bodies)
-        size = cost * count + sum(map(len, bodies))
-        if count > self._rows_left or size > self._bytes_left:
-            bodies = bodies[: max(1, self._rows_left)]
-            sizes = list(accumulate(cost + len(body) for body in bodies))
-            count = min(len(bodies), bisect_left(sizes, self._bytes_left) + 1)  # with the row that reaches the limit
-            bodies, size = bodies[:count], sizes[count - 1]
-        self._bodies += bodies
-        self._packs += [pack] * count
-        self.corrupt += [head is None] * count
-        self._head_of += [None if head is None else len(self._heads) - 1] * count
-        self._indexes += range(index, index + count) if head is not None else [None] * count
-        self._rows_left -= count
-        self._bytes_left -= size
-        return count
-
-    def columns(self, outer: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return all columns but `corrupt`. `outer` are the packs' own columns; a row repeats its pack's values."""
-        packs = pa.array(self._packs, pa.int64())
-        heads = pa.array(self._head_of, pa.int64())
-
-        def of_heads(values: list[Any], kind: pa.DataType) -> pa.Array:
-            return pa.array(values, kind).take(heads)
-
-        return [
-            pa.array(self._bodies, pa.binary()),
-            *(column.take(packs) for column in outer),
-            of_heads([head.group for head in self._heads], pa.string()),
-            of_heads([head.stream for head in self._heads], pa.string()),
-            of_heads([head.time for head in self._heads], TIMESTAMP),
-            of_heads([list(head.attributes.items()) for head in self._heads], ATTRIBUTES),
-            pa.array(self._indexes, pa.int32()),
-        ]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of InLongMsg packs, without a Python object for each."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tubemq_spark.errors import ProtocolError
+from tubemq_spark.protocol.message import Attributes
+from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
+from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
+from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
+
+
+class PackOpener:
+    """Opens packs as a row format says. `is_kept` gets the message id of a corrupt pack and the reason; it returns
+    whether the pack itself becomes a row, or raises."""
+
+    def __init__(self, form: RowFormat, is_kept: Callable[[int, str], bool]) -> None:
+        self._form = form
+        self._is_kept = is_kept
+
+    def rows(self, ids: Sequence[int], packs: Iterable[bytes], attributes: Sequence[Attributes]) -> Iterator[PackRows]:
+        """Yield the rows of `packs` in at least one batch, which may be empty."""
+        rows = PackRows(ROWS, BYTES)
+        has_yielded = False
+        for number, (message_id, pack, found) in enumerate(zip(ids, packs, attributes, strict=True)):
+            each = _size(found)
+            index = 0
+            for head, bodies in self._messages(message_id, pack, found, each):
+                taken = 0
+                while taken < len(bodies):
+                    if rows.is_full:
+                        yield rows
+                        rows, has_yielded = PackRows(ROWS, BYTES), True
+                    count = rows.add(number, index, head, bodies[taken:] if taken else bodies, each)
+                    taken, index = taken + count, index + count
+        if len(rows) or not has_yielded:
+            yield rows
+
+    def _messages(
+        self, message_id: int, pack: bytes, found: Attributes, each: int
+    ) -> Iterable[tuple[Head | None, pa.BinaryArray]]:
+        """Return the messages of a pack. A corrupt pack that is kept is returned itself, without a head."""
+        if found is not KEPT:
+            try:
+                return unpack(pack, self._form.zone, self._form.max_unpacked, each)
+            except ProtocolError as error:
+                if not self._is_kept(message_id, str(error)):
+                    return ()
+        return [(None, pa.array([pack], pa.binary()))]
+
+
+def _size(attributes: Attributes) -> int:
+    """Return about how many bytes of a row the attributes take."""
+    own = sum(len(key) + len(value) + ATTRIBUTE_BYTES for key, value in (attributes.own or {}).items())
+    return own + len(attributes.msg_type or "")
+
+
+class PackRows:
+    """The rows of one batch, `most_rows` or about `most_bytes` with their repeated values. Each message of a pack is a
+    row, and so is a corrupt pack that is kept."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._rows_left = most_rows
+        self._bytes_left = most_bytes
+        self._heads: list[Head] = []
+        self._indexes = array("i")
+        # Runs of rows with the same pack and head
+        self._bodies: list[pa.BinaryArray] = []
+        self._packs: list[int] = []
+        self._head_of: list[int | None] = []
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows_left <= 0 or self._bytes_left <= 0
+
+    def add(self, pack: int, index: int, head: Head | None, bodies: pa.BinaryArray, each: int) -> int:
+        """Add messages of pack number `pack`, the first at `index` in it, until the batch is full. Return how many.
+
+        A row repeats `each` bytes of the outer columns. Without a head the pack is corrupt.
+        """
+        cost = MESSAGE_BYTES + each
+        if head is not None:
+            if not self._heads or self._heads[-1] is not head:
+                self._heads.append(head)
+                self._bytes_left -= head.text + ATTRIBUTE_OBJECT_BYTES * len(head.attributes)
+            cost += head.text + ATTRIBUTE_BYTES * len(head.attributes)
+        count = len(bodies)
+        size = cost * count + bodies.nbytes
+        if count > self._rows_left or size > self._bytes_left:
+            bodies = bodies[: max(1, self._rows_left)]
+            sizes = list(accumulate(cost + length for length in pc.binary_length(bodies).to_pylist()))
+            count = min(len(bodies), bisect_left(sizes, self._bytes_left) + 1)  # with the row that reaches the limit
+            bodies, size = bodies[:count], sizes[count - 1]
+        self._bodies.append(bodies)
+        self._packs.append(pack)
+        self._head_of.append(None if head is None else len(self._heads) - 1)
+        self._indexes.extend(range(index, index + count))
+        self._rows_left -= count
+        self._bytes_left -= size
+        return count
+
+    def columns(self, outer: Sequence[pa.Array]) -> tuple[list[pa.Array], pa.BooleanArray]:
+        """Return all columns but `corrupt`, and that one. `outer` are the packs' own columns; a row repeats its pack's
+        values."""
+        packs, heads = self._repeated(self._packs), self._repeated(self._head_of)
+        is_corrupt = heads.is_null()
+        indexes = pa.Array.from_buffers(pa.int32(), len(self), [None, pa.py_buffer(self._indexes)])
+
+        def of_heads(values: list[Any], kind: pa.DataType) -> pa.Array:
+            return pa.array(values, kind).take(heads)
+
+        columns = [
+            pa.concat_arrays(self._bodies) if self._bodies else pa.array([], pa.binary()),
+            *(column.take(packs) for column in outer),
+            of_heads([head.group for head in self._heads], pa.string()),
+            of_heads([head.stream for head in self._heads], pa.string()),
+            of_heads([head.time for head in self._heads], TIMESTAMP),
+            of_heads([list(head.attributes.items()) for head in self._heads], ATTRIBUTES),
+            pc.if_else(is_corrupt, pa.scalar(None, pa.int32()), indexes),
+        ]
+        return columns, is_corrupt
+
+    def _repeated(self, values: Sequence[int | None]) -> pa.Array:
+        """Return the run's value for each row."""
+        ends = pa.array(accumulate(map(len, self._bodies)), pa.int32())
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, pa.int32())))
