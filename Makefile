@@ -9,6 +9,9 @@ PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 CODE := $(wildcard tubemq_spark pyspark_tubemq tests benchmarks scripts)
 
+# Spark starts many Python processes. Without the stored bytecode, each would compile this package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Spark starts its workers with this interpreter, not with the one the driver runs on.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 

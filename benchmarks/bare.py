@@ -9,8 +9,10 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from benchmarks.filling import fill
 from benchmarks.rounds import Sample, timed
@@ -30,6 +32,7 @@ _READ_SIZE = 1 << 20
 _FETCHES_IN_FLIGHT = 3
 _SENDS_IN_FLIGHT = 1000
 _SENDS_TOGETHER = 100
+_OVERFLOW, _OVERFLOW_PAUSE = b"receive message overflow", 0.01  # seconds
 _FIRST = 300  # messages
 _CLIENT = "bare"
 _AT_END = 404  # wire: TErrCodeConstants.NOT_FOUND
@@ -215,10 +218,10 @@ class BareSender:
 
     def _send(self, count: int) -> None:
         together = b"".join(self._requests[n % len(self._requests)] for n in range(_SENDS_TOGETHER))
-        bunches = iter(range(-(-count // _SENDS_TOGETHER)))
+        work = _Work(count)
         with ExitStack() as opened, selectors.DefaultSelector() as selector:
             for _ in range(self._connections):
-                connection = _SendConnection(opened.enter_context(_connected(self._broker)), together, bunches)
+                connection = _SendConnection(opened.enter_context(_connected(self._broker)), together, work)
                 selector.register(connection.socket, selectors.EVENT_READ, connection)
                 connection.fill()
             while selector.get_map():
@@ -227,23 +230,33 @@ class BareSender:
                         selector.unregister(key.fileobj)
 
 
+@dataclass
+class _Work:
+    left: int  # sends
+
+
 class _SendConnection:
-    def __init__(self, opened: socket.socket, together: bytes, bunches: Iterator[int]) -> None:
+    def __init__(self, opened: socket.socket, together: bytes, work: _Work) -> None:
         self.socket = opened
         self._together = together
-        self._bunches = bunches  # shared with the other connections
+        self._work = work  # shared with the other connections
         self._decoder = FrameDecoder(Framing.STANDARD)
         self._in_flight = 0
 
     def fill(self) -> None:
-        while self._in_flight <= _SENDS_IN_FLIGHT - _SENDS_TOGETHER and next(self._bunches, None) is not None:
+        while self._work.left > 0 and self._in_flight <= _SENDS_IN_FLIGHT - _SENDS_TOGETHER:
             self.socket.sendall(self._together)
             self._in_flight += _SENDS_TOGETHER
+            self._work.left -= _SENDS_TOGETHER
 
     def receive(self) -> int:
         """Read acknowledgements and send more. Return how many are still awaited."""
         frames = self._decoder.feed(self.socket.recv(_READ_SIZE))
-        if frames:
+        refused = [frame for frame in frames if _OVERFLOW in frame.body]
+        if refused:  # the broker's memory is full: as real clients do, wait and send these again
+            self._work.left += len(refused)
+            time.sleep(_OVERFLOW_PAUSE)
+        elif frames:
             reply = pb.SendMessageResponseB2P.FromString(_data(frames[-1].body))
             if not reply.success:
                 raise RuntimeError(f"a send was refused: {reply.errCode} {reply.errMsg}")

@@ -36,8 +36,11 @@ def tree(root: int) -> list[int]:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and of its descendants that live."""
-    return sum(map(cpu_seconds, tree(root)))
+    """Return the CPU time of a process and of its descendants, those that have ended included.
+
+    The CPU time of a process that has ended counts for its parent.
+    """
+    return sum(sum(map(int, fields[11:15])) / _TICK for fields in map(_stat, tree(root)) if fields)
 
 
 def task_workers(root: int) -> Iterator[int]:

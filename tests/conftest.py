@@ -23,11 +23,15 @@ from tests.real.jars import MissingTool
 from tests.spark_home import spark_home
 from tests.spark_jvm import quick_start
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.consumer import broker_requests
 from tubemq_spark.client.timings import Timings
 
 # Spark's workers must run on this interpreter, whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_HOME"] = str(spark_home())
+
+# The replies of tests are small. This process decodes them as columns, too; Spark's workers do as users' do.
+broker_requests.COLUMNS_FROM = 0
 
 # Hypothesis tries the same examples every time in CI, random ones elsewhere. A slow machine is no failure.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
+from zlib import crc32
 
 from tests.histories import calls
 from tests.histories.generate import generate
@@ -19,6 +21,7 @@ from tests.histories.shrink import shrink
 from tests.histories.spark import Driver, SparkQuery
 from tests.histories.world import EmbeddedWorld, World
 from tests.real.jars import tool
+from tubemq_spark.client.consumer import broker_requests
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 
 _PACES = {
@@ -91,8 +94,14 @@ class Stage:
 
     def play(self, history: History) -> Outcome:
         stats: dict[str, int] = {}
+        # Replies are small here. In every second history they are decoded as columns.
+        columns_from = broker_requests.COLUMNS_FROM * (crc32(history.name.encode()) & 1)
         try:
-            with self._world(history) as world, tempfile.TemporaryDirectory() as folder:
+            with (
+                mock.patch.object(broker_requests, "COLUMNS_FROM", columns_from),
+                self._world(history) as world,
+                tempfile.TemporaryDirectory() as folder,
+            ):
                 player = Player(
                     history,
                     world,

@@ -7,16 +7,30 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from tubemq_spark.client.process_caches import empty_after_fork
+from tubemq_spark.client.process_caches import close_with_servers, empty_after_fork
 from tubemq_spark.errors import TubeMQError
 
 _log = logging.getLogger(__name__)
+
+_STARTED = float("inf")
+_LONGEST_WAIT = 10.0  # seconds after which a thread that waits for heartbeats ends if there are none
+
+
+@dataclass
+class _Beat:
+    call: Callable[[], None]
+    period: float
+    due: float  # the time of its first call; infinite when its own thread has started
 
 
 class Heartbeat:
     """Calls functions periodically, each from a thread of its own: one call may wait for a silent server, and the
     others must not be late because of it. Heartbeats use real time, because servers expire clients by theirs.
+
+    That thread starts when the first call is due. Most tasks are shorter than a period, and need none: one thread waits
+    for the first calls of all.
     """
 
     def __init__(self) -> None:
@@ -24,8 +38,9 @@ class Heartbeat:
         self._reset()
 
     def _reset(self) -> None:
-        self._beats: dict[int, Callable[[], None]] = {}
+        self._beats: dict[int, _Beat] = {}
         self._changed = threading.Condition()
+        self._looks_at: float | None = None  # when the waiting thread looks for calls that are due; None without it
 
     def keep(self, beat: Callable[[], None], period: float) -> Callable[[], None]:
         """Call `beat` every `period` seconds from now on, never twice at once. Return a function that ends that; it
@@ -34,21 +49,55 @@ class Heartbeat:
         A call that fails is repeated after the period. Only the first of several failures in a row is a warning.
         """
         with self._changed:
+            due = time.monotonic() + period
+            if self._looks_at is None:
+                self._looks_at = due
+                try:
+                    _thread(self._start_those_due).start()  # it waits for the lock that we hold
+                except BaseException:
+                    self._looks_at = None
+                    raise
+            elif due < self._looks_at:
+                self._changed.notify_all()
             self._last_key += 1
             key = self._last_key
-            threading.Thread(target=self._run, args=(key, beat, period), name="tubemq-heartbeat", daemon=True).start()
-            self._beats[key] = beat  # after the start, which may fail; the thread waits for the lock that we hold
+            self._beats[key] = _Beat(beat, period, due)
 
         def end() -> None:
             with self._changed:
-                self._beats.pop(key, None)
-                self._changed.notify_all()
+                ended = self._beats.pop(key, None)
+                if ended is not None and ended.due == _STARTED:
+                    self._changed.notify_all()
 
         return end
 
+    def wake(self) -> None:
+        """Let threads that wait for nothing end now."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _start_those_due(self) -> None:
+        with self._changed:
+            while waiting := [(key, beat) for key, beat in self._beats.items() if beat.due != _STARTED]:
+                now = time.monotonic()
+                for key, beat in waiting:
+                    if beat.due <= now:
+                        self._start(key, beat)
+                self._looks_at = min(min(beat.due for _, beat in waiting), now + _LONGEST_WAIT)
+                self._changed.wait(max(0.0, self._looks_at - now))
+            self._looks_at = None
+
+    def _start(self, key: int, beat: _Beat) -> None:
+        try:
+            _thread(self._run, key, beat.call, beat.period).start()
+            beat.due = _STARTED
+        except RuntimeError:  # no more threads now
+            _log.exception("[heartbeat-crashed] a heartbeat failed")
+            beat.due += beat.period
+
     def _run(self, key: int, beat: Callable[[], None], period: float) -> None:
         succeeded = True
-        while self._is_kept_for(period, key):
+        while True:
             try:
                 beat()
                 succeeded = True
@@ -61,6 +110,8 @@ class Heartbeat:
             except Exception:
                 _log.exception("[heartbeat-crashed] a heartbeat failed")
                 succeeded = False
+            if not self._is_kept_for(period, key):
+                return
 
     def _is_kept_for(self, period: float, key: int) -> bool:
         """Wait for `period` seconds. Return True if nobody has ended the heartbeat meanwhile."""
@@ -71,5 +122,10 @@ class Heartbeat:
             return key in self._beats
 
 
+def _thread(target: Callable[..., None], *args: object) -> threading.Thread:
+    return threading.Thread(target=target, args=args, name="tubemq-heartbeat", daemon=True)
+
+
 HEARTBEAT = Heartbeat()  # of this process
+close_with_servers(HEARTBEAT.wake)
 empty_after_fork(HEARTBEAT._reset)  # threads do not survive a fork, and the child does not own the parent's clients

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, groupby
 from typing import Any
 from zlib import crc32
 
@@ -17,6 +17,7 @@ from tubemq_spark.compression import decompress
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
+from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.message_opener import open_messages, position_column
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
@@ -76,6 +77,10 @@ class RowMaker:
 
     def fetched(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of fetched batches of one partition, as `batches` does for their messages."""
+        for _, alike in groupby(batches, lambda batch: isinstance(batch.messages, MessageColumns)):
+            yield from self._alike(partition, list(alike))
+
+    def _alike(self, partition: Partition, batches: Sequence[FetchedBatch]) -> Iterator[pa.RecordBatch]:
         replies: list[Sequence[Any]] = [batch.messages for batch in batches]  # its type declares only the keys
         opened = open_messages(replies, self.plain_attributes, _MAX_BYTES)
         if opened is None:

@@ -21,6 +21,9 @@ from tubemq_spark.protocol.message_columns import split_reply
 from tubemq_spark.protocol.metadata import Broker, Partition, partition_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
 
+COLUMNS_FROM = 1 << 15
+"""Bytes of a reply whose messages are decoded as columns; for less the parser is faster."""
+
 Exchange = tuple[ServerRequest, Outcome]
 
 MAX_POSITION = 1 << 56
@@ -138,19 +141,20 @@ def unwrap_seek(exchange: Exchange) -> broker_pb.RegisterResponseB2C:
 
 
 def unwrap_fetch(outcome: Outcome, what: str) -> tuple[broker_pb.GetMessageResponseB2C, Sequence[StoredMessage]]:
-    """Return the reply to a fetch, whose own `messages` do not count, and its messages, as columns if possible.
+    """Return the reply to a fetch, whose own `messages` do not count, and its messages, as columns if that pays.
 
     Raises as `unwrap_reply`.
     """
-    split = split_reply(outcome.data) if isinstance(outcome, Response) else None
-    if split is not None and isinstance(outcome, Response):
-        rest, messages = split
-        try:
-            reply = unwrap_reply(outcome._replace(data=rest), broker_pb.GetMessageResponseB2C, what)
-        except ProtocolError:
-            pass  # the error has to show the whole reply
-        else:
-            if not reply.messages:  # all were found
-                return reply, messages
+    if isinstance(outcome, Response) and len(outcome.data) >= COLUMNS_FROM:
+        split = split_reply(outcome.data)
+        if split is not None:
+            rest, messages = split
+            try:
+                reply = unwrap_reply(outcome._replace(data=rest), broker_pb.GetMessageResponseB2C, what)
+            except ProtocolError:
+                pass  # the error has to show the whole reply
+            else:
+                if not reply.messages:  # all were found
+                    return reply, messages
     reply = unwrap_reply(outcome, broker_pb.GetMessageResponseB2C, what)
     return reply, reply.messages
