@@ -21,7 +21,7 @@ from tubemq_spark.protocol.envelope import Response, parse
 from tubemq_spark.protocol.errcode import error_for_code, not_found_kind
 from tubemq_spark.protocol.metadata import parse_failure_info
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
-from tubemq_spark.source.row_maker import RowFormat
+from tubemq_spark.source.row_format import RowFormat
 
 KINDS: dict[Method, type[Message]] = {
     Method.PARTITION_REGISTER: pb.RegisterResponseB2C,

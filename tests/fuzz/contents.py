@@ -188,7 +188,9 @@ def accepts_pack(given: bytes) -> bool:
     found: list[tuple[dict[str, str], bytes]] | None
     is_too_large = False
     try:
-        found = [(dict(head.attributes), body) for head, bodies in unpack(given, most=_MOST) for body in bodies]
+        found = [
+            (dict(head.attributes), body) for head, bodies in unpack(given, most=_MOST) for body in bodies.to_pylist()
+        ]
     except ProtocolError as error:
         found = None
         is_too_large = "maxUnpackedBytes" in str(error)

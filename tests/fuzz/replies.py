@@ -23,6 +23,7 @@ from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.protocol.pb import BrokerService_pb2 as pb
 from tubemq_spark.source.row_format import RowFormat
 from tubemq_spark.source.row_maker import RowMaker
+from tubemq_spark.source.schema import arrow_schema
 
 HERE = Partition(1, "fuzz", 0)
 FORMATS = [
@@ -178,7 +179,8 @@ def _rows(form: RowFormat, batches: Sequence[FetchedBatch]) -> Any:
     maker = RowMaker(form)
 
     def rows() -> pa.Table:
-        return pa.Table.from_batches(maker.fetched(HERE, batches)).combine_chunks()
+        schema = arrow_schema(form.corrupt, form.message_format)
+        return pa.Table.from_batches(maker.fetched(HERE, batches), schema).combine_chunks()
 
     found = outcome_of(rows)
     if isinstance(found, pa.Table):
