@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from tubemq_spark.client.net.connection import Connection
+from tubemq_spark.client.producer.sender import BrokerChannel
 from tubemq_spark.protocol.envelope import Request
 from tubemq_spark.testing.faults import _read
 
@@ -26,6 +28,8 @@ _CHUNK = 1 << 16
 
 Submit = Callable[[Connection, Request], int]
 Act = Callable[[Connection], object]
+
+_give_up_at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()  # on the monotonic clock
 
 
 def befall(
@@ -43,6 +47,7 @@ def befall(
             waiting = [*connection._deadlines] if how == LATE else [serial_no]
             connection._deadlines |= dict.fromkeys(waiting, connection._clock.monotonic() + soon)
             connection._grace = 0.0
+            _give_up_at[connection] = connection._clock.monotonic() + soon
         return serial_no
     act, _, moment = how.partition("_")
     if moment == BEFORE:
@@ -54,6 +59,17 @@ def befall(
         _drop_reply(connection, serial_no)
     acts[act](connection)
     return serial_no
+
+
+def make_senders_impatient() -> None:
+    """Let the senders of this process give up a missing reply as early as its other clients, from now on."""
+    usual = BrokerChannel.gives_up_at
+
+    def gives_up_at(channel: BrokerChannel) -> float:
+        soon = _give_up_at.get(channel.connection, float("inf")) if channel.in_flight else float("inf")
+        return min(usual(channel), soon)
+
+    BrokerChannel.gives_up_at = gives_up_at  # type: ignore[method-assign]
 
 
 def method_of(request: Request) -> str:

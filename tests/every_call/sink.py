@@ -23,9 +23,13 @@ SETTINGS = {
         mode=ONCE,
         frame=AS_READ,
         receipts=True,
+        width=1,  # so that the number of requests does not depend on the time that tasks take
     )
     for server, partitions in (("embedded", 1), ("real", 3))
 }
+SOON = 0.2  # seconds after which a client of the embedded server gives up a missing reply
+_RPC_TIMEOUT = 10.0  # seconds, more than a late reply takes on a real server
+_RETRY = 40.0  # seconds
 Process = tuple[int, str, int]  # batch, role and task
 _ENDS = ("runs that failed",)
 _REPEATS = ("tasks that died", "tasks that failed")
@@ -36,7 +40,8 @@ class SinkStage:
 
     def __init__(self, server: str = "embedded") -> None:
         self.server = server
-        self._stage = Stage(server)
+        self._stage = Stage(server, rpc=_RPC_TIMEOUT, retry=_RETRY)
+        self._soon = SOON if server == "embedded" else None
 
     @property
     def release(self) -> str | None:
@@ -65,7 +70,7 @@ class SinkStage:
             role = TASK if process == "task" else DRIVER
             for nth, method in enumerate(methods, 1):
                 for column, how in faults_of(role):
-                    args = {"role": process, "task": task, "attempt": 0, "how": how, "nth": nth}
+                    args = {"role": process, "task": task, "attempt": 0, "how": how, "nth": nth, "soon": self._soon}
                     name = f"{how} at call {nth} of the {process} {task} of batch {batch}"
                     history = History(name, setting, (Event("hook", batch, 0, args),))
                     trial = Trial(SINK, role, method, column, how, expected, history)

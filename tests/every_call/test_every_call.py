@@ -97,6 +97,13 @@ def test_the_stream_sends_requests_of_many_kinds(source: SourceStage) -> None:
     assert calls == source.calls()  # so that a number names the same request each time
 
 
+def test_the_write_sends_requests_of_many_kinds(sink: SinkStage) -> None:
+    calls = sink.calls()
+    assert {"plan", "task", "commit"} == {process for _, process, _ in calls}
+    assert len({method for methods in calls.values() for method in methods}) > 8
+    assert calls == sink.calls()
+
+
 def test_a_killed_process_sends_nothing_more(source: SourceStage) -> None:
     """A stream is killed at its second request and never started again."""
     killed = with_fault(2, "kill_sent", DRIVER)

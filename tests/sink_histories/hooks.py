@@ -25,8 +25,11 @@ class FetchFailedError(Exception):
 
 @dataclass(frozen=True)
 class Hook:
+    """The fault `how` at request number `nth`, from 1. `soon` is as in `request_faults.befall`."""
+
     how: str
     nth: int
+    soon: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,11 @@ class Calls:
         self.names = []
         self.hook = hook
 
-    def met(self, request: Request) -> str | None:
+    def met(self, request: Request) -> Hook | None:
         if threading.current_thread() is not threading.main_thread():
             return None
         self.names.append(request_faults.method_of(request))
-        return self.hook.how if self.hook is not None and len(self.names) == self.hook.nth else None
+        return self.hook if self.hook is not None and len(self.names) == self.hook.nth else None
 
 
 CALLS = Calls()
@@ -68,12 +71,13 @@ def install(driver: Pipe) -> None:
     }
 
     def hooked(connection: Connection, request: Request) -> int:
-        how = CALLS.met(request)
-        if how is None:
+        hook = CALLS.met(request)
+        if hook is None:
             return submit(connection, request)
-        return request_faults.befall(how, connection, request, submit, acts, soon=None)
+        return request_faults.befall(hook.how, connection, request, submit, acts, hook.soon)
 
     Connection.submit_request = hooked  # type: ignore[method-assign, assignment]
+    request_faults.make_senders_impatient()
 
 
 def die() -> NoReturn:

@@ -265,7 +265,7 @@ class Player:
             args = event.args
             if args["role"] == role and (role != "task" or (args["task"] % tasks, args["attempt"]) == (task, attempt)):
                 self.stats[f"hook {args['how']}"] += 1
-                return Hook(args["how"], args["nth"])
+                return Hook(args["how"], args["nth"], args.get("soon"))
         return None
 
 

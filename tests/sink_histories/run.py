@@ -24,7 +24,7 @@ from tubemq_spark.client.timings import DEFAULT_TIMINGS
 _SOON = replace(DEFAULT_TIMINGS, task_settling=0.15, closed_connection_settling=0.1)  # embedded servers are quick
 _PACES = {
     "embedded": Pace(retry=2.0, rpc=0.4, begin=Begin(_SOON), limit=300.0),
-    "real": Pace(retry=40.0, rpc=6.0, begin=Begin(), limit=600.0),
+    "real": Pace(retry=40.0, rpc=3.0, begin=Begin(), limit=600.0),
 }
 
 
@@ -45,9 +45,15 @@ class Outcome:
 class Stage:
     """Plays histories, one at a time. A `blind` sink finds no stored rows, to test that histories detect that."""
 
-    def __init__(self, server: str = "embedded", *, blind: bool = False) -> None:
+    def __init__(
+        self, server: str = "embedded", *, blind: bool = False, rpc: float | None = None, retry: float | None = None
+    ) -> None:
+        """`rpc` and `retry` replace the usual seconds of `Pace`."""
         self.server = server
-        self._pace = replace(_PACES[server], begin=replace(_PACES[server].begin, blind=blind))
+        pace = _PACES[server]
+        self._pace = replace(
+            pace, begin=replace(pace.begin, blind=blind), rpc=rpc or pace.rpc, retry=retry or pace.retry
+        )
         self._zygote: Zygote | None = None
         self._real: RealServer | None = None
 
