@@ -47,7 +47,8 @@ def main() -> int:
         for result, release in _results(given.server, job, share, seed, given.jobs):
             results.append(result)
             releases.add(release)
-            print(f"{time.monotonic() - begun:7.1f} s {result.trial}: {result.outcome}", file=sys.stderr, flush=True)
+            shown = ", ".join([result.outcome, *result.errors])
+            print(f"{time.monotonic() - begun:7.1f} s {result.trial}: {shown}", file=sys.stderr, flush=True)
             if result.outcome == BROKEN:
                 print(f"\n{result}\n{result.trial.history.to_json()}\n", flush=True)
     name = " ".join([given.server, *(release.split("-")[0] for release in releases if release is not None)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streaming query that copies rows of one topic into another one with `effectivelyOnce`: two batches of two tasks,
-each in a process of its own."""
+"""A streaming query that copies rows of one topic into another one with `effectivelyOnce`, in two batches. The task of
+the second batch is killed once, so its next attempt searches for stored rows. Each task is a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
     server: Setting(
         brokers=2,
         topics={"a": TopicShape(partitions, 1), "b": TopicShape(1, 1)},
-        tasks=[[4, 3], [3, 4]],
+        tasks=[[4, 3], [4]],
         mode=ONCE,
         frame=AS_READ,
         receipts=True,
@@ -31,8 +31,8 @@ SOON = 0.2  # seconds after which a client of the embedded server gives up a mis
 _RPC_TIMEOUT = 10.0  # seconds, more than a late reply takes on a real server
 _RETRY = 40.0  # seconds
 Process = tuple[int, str, int]  # batch, role and task
-_ENDS = ("runs that failed",)
-_REPEATS = ("tasks that died", "tasks that failed")
+_SEARCHING: Process = (1, "task", 0)  # its first attempt is killed when its second row is stored
+_ROW = 2
 
 
 class SinkStage:
@@ -55,28 +55,30 @@ class SinkStage:
         self._stage.close()
 
     def calls(self) -> dict[Process, tuple[str, ...]]:
-        """Return the methods of the requests of each process if nothing happens, by batch, role and task."""
-        outcome = self._stage.play(History("no fault", SETTINGS[self.server]))
-        assert outcome.problem is None, outcome
-        return outcome.calls
+        """Return the methods of the requests of each process if no further fault happens, by batch, role and task."""
+        return self._calls(self._history())
 
     def trials(self) -> list[Trial]:
         """Return a trial for each request of each process and each fault. After a killed task, once the same driver
         attempts the task again, and once another run does."""
-        setting, calls = SETTINGS[self.server], self.calls()
+        base = self._history()
+        calls = self._calls(base)
         expected = _counted(calls)
         made = []
-        for (batch, process, task), methods in sorted(calls.items()):
-            role = TASK if process == "task" else DRIVER
+        for process, methods in sorted(calls.items()):
+            batch, kind, task = process
+            role = TASK if kind == "task" else DRIVER
+            attempt = int(process == _SEARCHING)
             for nth, method in enumerate(methods, 1):
                 for column, how in faults_of(role):
-                    args = {"role": process, "task": task, "attempt": 0, "how": how, "nth": nth, "soon": self._soon}
-                    name = f"{how} at call {nth} of the {process} {task} of batch {batch}"
-                    history = History(name, setting, (Event("hook", batch, 0, args),))
+                    hook = self._hook(process, attempt, how, nth)
+                    name = f"{how} at call {nth} of the {kind} {task} of batch {batch}"
+                    history = History(name, base.setting, (*base.events, hook))
                     trial = Trial(SINK, role, method, column, how, expected, history)
                     made.append(trial)
                     if column == "worker killed":
-                        alone = replace(history, name=f"{name}, no retry", setting=replace(setting, tries=1))
+                        last = replace(base.setting, tries=attempt + 1)
+                        alone = replace(history, name=f"{name}, no retry", setting=last)
                         made.append(replace(trial, history=alone))
         return made
 
@@ -84,28 +86,39 @@ class SinkStage:
         outcome = self._stage.play(trial.history)
         if outcome.problem is not None:
             return Result(trial, BROKEN, (), outcome.problem)
-        if not _has_met(trial, outcome):
+        is_ended, is_repeated = outcome.stats.get("runs that failed", 0) > 0, _failed_tasks(outcome) > 1
+        hook = trial.history.events[-1]
+        methods = outcome.calls[hook.batch, hook.args["role"], hook.args["task"]]
+        if not (is_ended or is_repeated or len(methods) >= hook.args["nth"]):
             return Result(trial, MISSED)
-        stats = outcome.stats
         return Result(
             trial,
-            outcome_of(
-                _counted(outcome.calls),
-                trial.expected,
-                is_ended=any(stats.get(name) for name in _ENDS),
-                is_repeated=any(stats.get(name) for name in _REPEATS),
-            ),
-            [name for name in stats if name.endswith("Error")],
+            outcome_of(_counted(outcome.calls), trial.expected, is_ended=is_ended, is_repeated=is_repeated),
+            [name for name in outcome.stats if name.endswith("Error")],
         )
+
+    def _history(self) -> History:
+        """Return the history without the fault of a trial."""
+        plain = History("no fault", SETTINGS[self.server])
+        methods = self._calls(plain)[_SEARCHING]
+        nth = [number for number, method in enumerate(methods, 1) if method == "send_message"][_ROW - 1]
+        return plain.with_events([self._hook(_SEARCHING, 0, "kill_answered", nth)])
+
+    def _hook(self, process: Process, attempt: int, how: str, nth: int) -> Event:
+        batch, role, task = process
+        args = {"role": role, "task": task, "attempt": attempt, "how": how, "nth": nth, "soon": self._soon}
+        return Event("hook", batch, 0, args)
+
+    def _calls(self, history: History) -> dict[Process, tuple[str, ...]]:
+        outcome = self._stage.play(history)
+        assert outcome.problem is None, outcome
+        assert _failed_tasks(outcome) == len(history.events), outcome
+        return outcome.calls
+
+
+def _failed_tasks(outcome: Outcome) -> int:
+    return outcome.stats.get("tasks that died", 0) + outcome.stats.get("tasks that failed", 0)
 
 
 def _counted(calls: Mapping[Process, tuple[str, ...]]) -> Counter[tuple[Process, str]]:
     return Counter((process, method) for process, methods in calls.items() for method in methods)
-
-
-def _has_met(trial: Trial, outcome: Outcome) -> bool:
-    """Return True if the process sent the request with the fault. One that failed or died did."""
-    (event,) = trial.history.events
-    args = event.args
-    methods = outcome.calls[event.batch, args["role"], args["task"]]
-    return len(methods) >= args["nth"] or any(outcome.stats.get(name) for name in (*_ENDS, *_REPEATS))
