@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,9 @@ from tests.histories.play import Pace, Player
 from tests.histories.real_world import RealServer, RealWorld
 from tests.histories.script import Event, History, Setting, TopicShape
 from tests.histories.world import EmbeddedWorld
+from tubemq_spark.protocol.metadata import Partition
 
+_SHOWN_AFTER = 30.0  # seconds; 7 are usual
 SOON = 0.05  # seconds after which a client of the embedded server gives up a missing reply
 
 # The partitions are listed only when a run begins, so that the number of requests does not depend on the machine.
@@ -136,6 +139,13 @@ class RealCalls(RealWorld):
     def end_troubles(self) -> None:
         self.hook.disarm()
         super().end_troubles()
+
+    def group_offset(self, partition: Partition) -> int | None:
+        """Return the group's position. A broker of release 2.5 shows a new group only after some seconds."""
+        deadline = time.monotonic() + _SHOWN_AFTER
+        while (position := super().group_offset(partition)) is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return position
 
     def _crash_peer(self, address: str) -> None:
         for broker in self.broker_ids:
