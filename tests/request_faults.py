@@ -69,7 +69,7 @@ def make_senders_impatient() -> None:
         soon = _give_up_at.get(channel.connection, float("inf")) if channel.in_flight else float("inf")
         return min(usual(channel), soon)
 
-    BrokerChannel.gives_up_at = gives_up_at  # type: ignore[method-assign]
+    BrokerChannel.gives_up_at = gives_up_at  # type: ignore[method-assign, assignment]
 
 
 def method_of(request: Request) -> str:
