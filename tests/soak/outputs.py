@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from tests.soak.ledger import Ledger
+from tests.soak.programs import RETRY_MS
 from tests.soak.servers import OUTPUTS, SoakTubeMQ
 from tubemq_spark.datasource import TubeMQDataSource
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE
@@ -69,6 +70,7 @@ class OutputReader:
                 "tubemq.master": self._tubemq.master,
                 "tubemq.group": "soak_ledger",
                 "subscribe": topic,
+                "tubemq.retry.maxElapsedMs": RETRY_MS,
                 "startingOffsets": json.dumps({topic: starts}),
             }
         )

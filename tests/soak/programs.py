@@ -19,6 +19,7 @@ from tests.soak.servers import INPUT, OUTPUTS, SoakTubeMQ
 from tests.spark.test_restart import ROOT, kill
 from tests.spark_home import spark_home
 
+RETRY_MS = "180000"  # on a busy machine a broker may need more than the default of a minute to start
 _PATIENCE = 180.0  # seconds for a program that ends
 _LEADER = 5.0  # seconds for a driver to notice that its Java process has died
 
@@ -147,12 +148,14 @@ class Query(Program):
                 "subscribe": INPUT,
                 "startingOffsets": "earliest",
                 "maxPartitionsPerTask": "2",
+                "tubemq.retry.maxElapsedMs": RETRY_MS,
             },
             "sink": {
                 "tubemq.master": tubemq.master,
                 "topic": OUTPUTS[name],
                 "effectivelyOnce": "true",
                 "checkpointLocation": str(self.checkpoint),
+                "tubemq.retry.maxElapsedMs": RETRY_MS,
             },
             "local": str(self.local),
             "seconds": seconds,

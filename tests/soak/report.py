@@ -1,23 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table and the plot of a run: `python -m tests.soak.report FOLDER [PNG]` makes them from its files again."""
+"""The table and the plot of a run.
+
+python -m tests.soak.report build/soak            makes them from the files of a run again
+python -m tests.soak.report build/soak --publish  also puts them into docs/reliability.md and docs/images
+"""
 
 from __future__ import annotations
 
-import io
+import argparse
 import json
-import sys
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.png import save
 from tests.soak.flatness import Comparison, Sample, compare
 from tests.soak.ledger import Finding
 from tests.soak.samples import QUANTITIES
-from tests.soak.timetable import Window
+from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window
 
+PAGE = Path(__file__).parents[2] / "docs/reliability.md"
+IMAGE = PAGE.parent / "images/soak.png"
 SAMPLES, FAULTS, VERDICT, PLOT, TABLE = "samples.jsonl", "faults.jsonl", "verdict.json", "soak.png", "soak.md"
 
+_FAULTS = {
+    DRIVER: "driver killed",
+    WORKER: "Python worker killed",
+    CLOCK: "clock stepped",
+    RESTART: "broker restarted",
+    CRASH: "broker killed when all was flushed",
+}
 _CURVES = (
     ("resident memory, MB", ("steady.java.memory", "steady.driver.memory", "steady.workers.memory", "steady.heap")),
     ("the same of the killed query", ("killed.java.memory", "killed.driver.memory", "killed.workers.memory")),
@@ -99,16 +113,6 @@ def draw(samples: Sequence[Sample], faults: Sequence[Mapping[str, Any]], windows
     pyplot.close(figure)
 
 
-def save(figure: Any, file: Path) -> None:
-    """Write a figure of matplotlib as a PNG with a palette, which takes a third of the space."""
-    from PIL import Image
-
-    data = io.BytesIO()
-    figure.savefig(data, dpi=80, format="png")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.open(data).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(file, optimize=True)
-
-
 def _short(name: str) -> str:
     head, *parts = name.split(".")
     if not parts:
@@ -124,12 +128,52 @@ def windows_of(verdict: Mapping[str, Any]) -> tuple[Window, Window]:
     return Window(*verdict["first"]), Window(*verdict["last"])
 
 
+def summary(verdict: Mapping[str, Any]) -> str:
+    """Return what a verdict says about messages and faults, as a paragraph in Markdown."""
+    faults = verdict["faults"]
+    lines = [
+        f"TubeMQ {verdict['release']}, {verdict['minutes']:g} minutes, {verdict['rate']:g} messages a second. Faults: "
+        + ", ".join(f"{_FAULTS[kind]} {count} times" for kind, count in sorted(faults.items()))
+        + f". The visit token changed {verdict['tokens'] - 1} times; retention removed {verdict['removed']} messages "
+        "of the input."
+    ]
+    for name, found in verdict["findings"].items():
+        ends = len(verdict["query_ends"][name])
+        lines.append(
+            f"Of {found['acknowledged']} acknowledged messages the output of `{name}` misses {found['missing']} and "
+            f"has {found['twice']} more than once and {found['invented']} that were never sent; the query ended by "
+            f"itself {ends} times. Of {found['unknown']} sends without an answer it has {found['unknown_found']}."
+        )
+    if verdict["problems"]:
+        lines.append(f"The run has failed: {'; '.join(problem.splitlines()[-1] for problem in verdict['problems'])}.")
+    return "\n".join(lines)
+
+
+def publish(folder: Path, text: str, page: Path = PAGE, image: Path = IMAGE) -> None:
+    """Put the text between the markers of the page, and copy the plot. Raise `ValueError` without the markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- soak: begin -->\n")
+    _, end, after = rest.partition("<!-- soak: end -->")
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines '<!-- soak: begin -->' and '<!-- soak: end -->'")
+    shutil.copyfile(folder / PLOT, image)
+    shown = f"![What the processes use during the run](images/{image.name})"
+    page.write_text(f"{before}{begin}\n{text}\n\n{shown}\n\n{end}{after}", encoding="utf-8")
+
+
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the output of a run")
+    parser.add_argument("--publish", action="store_true", help="put the figures into the documentation")
+    given = parser.parse_args()
+    folder: Path = given.folder
     samples, faults = read_lines(folder / SAMPLES), read_lines(folder / FAULTS)
-    first, last = windows_of(json.loads((folder / VERDICT).read_text()))
-    draw(samples, faults, (first, last), Path(sys.argv[2]) if len(sys.argv) > 2 else folder / PLOT)
-    print(table(compare(samples, QUANTITIES, first, last)))
+    verdict = json.loads((folder / VERDICT).read_text())
+    first, last = windows_of(verdict)
+    draw(samples, faults, (first, last), folder / PLOT)
+    text = f"{summary(verdict)}\n\n{table(compare(samples, QUANTITIES, first, last))}"
+    print(text)
+    if given.publish:
+        publish(folder, text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,7 @@ from tests.soak.servers import SoakTubeMQ
 
 PERIOD = 5.0  # seconds
 _HEAP_PERIOD = 30.0  # seconds between two garbage collections of a Java process
+_JCMD = 60.0  # seconds
 _MB = 1e6
 _ESTABLISHED = "01"
 _USED = re.compile(r"(?:generation|heap|region\w*).*?used (\d+)K")
@@ -99,7 +101,7 @@ class Sampler:
         for query in self._queries:
             found |= self._of_query(query)
         # A server that restarts answers nothing, and the sample has no values of it.
-        with suppress(OSError, AdminError):
+        with suppress(OSError, HTTPException, AdminError):
             found["claims"] = self._tubemq.claims()
             found["registrations"] = self._tubemq.registrations()
             found["connections"] = connections(self._tubemq.ports())
@@ -144,6 +146,8 @@ def _used(pid: int) -> dict[str, float]:
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         if ":" in line
     )
+    if "VmRSS" not in fields:  # it is ending
+        raise ProcessLookupError(pid)
     return {
         "memory": int(fields["VmRSS"].split()[0]) * 1024 / _MB,
         "threads": int(fields["Threads"]),
@@ -156,7 +160,10 @@ def heap_in_use(pid: int) -> float | None:
     """Collect a Java process's garbage and return what is left in its heap in MB; None if the process has ended."""
     jcmd = str(Path(tool("java")).resolve().with_name("jcmd"))
     for command in ("GC.run", "GC.heap_info"):
-        done = subprocess.run([jcmd, str(pid), command], capture_output=True, text=True)
+        try:
+            done = subprocess.run([jcmd, str(pid), command], capture_output=True, text=True, timeout=_JCMD)
+        except subprocess.TimeoutExpired:
+            return None
         if done.returncode:
             return None
     return heap_in(done.stdout)

@@ -16,7 +16,7 @@ import pytest
 from tests.soak.clock import SteppedClock
 from tests.soak.flatness import FEWEST, Comparison, Quantity, Sample, compare
 from tests.soak.ledger import Ledger, body, number_in
-from tests.soak.report import table
+from tests.soak.report import PLOT, publish, table
 from tests.soak.samples import heap_in
 from tests.soak.timetable import CLOCK, CRASH, DRIVER, RESTART, WORKER, Window, timetable
 
@@ -111,6 +111,19 @@ def test_the_median_of_a_window_decides() -> None:
 @pytest.mark.parametrize("found", [[], samples("memory", 1, 1, FEWEST - 1), samples("memory", 1, 1)[:FEWEST]])
 def test_windows_with_few_samples_are_not_flat(found: list[Sample]) -> None:
     assert not compared(MEMORY, found).is_flat
+
+
+def test_figures_are_published_between_the_markers(tmp_path: Path) -> None:
+    page, image = tmp_path / "page.md", tmp_path / "image.png"
+    (tmp_path / PLOT).write_bytes(b"plot")
+    page.write_text("A\n<!-- soak: begin -->\nold\n<!-- soak: end -->\nB\n")
+    for _ in range(2):
+        publish(tmp_path, "new", page, image)
+    told = page.read_text()
+    assert told.startswith("A\n<!-- soak: begin -->\n\nnew\n")
+    assert told.endswith("(images/image.png)\n\n<!-- soak: end -->\nB\n")
+    assert "old" not in told
+    assert image.read_bytes() == b"plot"
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import BinaryType
 
 RESULT = "RESULT "
 IDLE = "no executor is left"
@@ -38,6 +39,7 @@ class Application:
             .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.executor.memory", "600m")
             .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20")  # so rows reach a sink one after the other
         )
         for name, value in given["config"].items():
             builder = builder.config(name, value)
@@ -70,7 +72,7 @@ class Application:
         return {**self._run(self._to_files(frame)), **counts(self.files())}
 
     def files(self) -> DataFrame:
-        return self.spark.read.parquet(str(self._folder / "rows"))
+        return self.spark.read.schema("value BINARY").parquet(str(self._folder / "rows"))
 
     def _to_files(self, frame: DataFrame) -> DataStreamWriter:
         return frame.select("value").writeStream.format("parquet").option("path", str(self._folder / "rows"))
@@ -86,7 +88,7 @@ class Application:
         return counts(self.batch())
 
     def read_batch_slowly(self) -> Found:
-        return counts(self.batch().select("value").mapInArrow(slowly, "value binary"))
+        return counts(self.batch().select(slow("value").alias("value")))
 
     def union(self) -> Found:
         frame = self.batch()
@@ -104,8 +106,10 @@ class Application:
         return self.rows_of(frame.union(frame))
 
     def stream_join(self) -> Found:
-        frame = self.stream(maxOffsetsPerTrigger="1000").select("value")
-        return self.rows_of(frame.alias("a").join(frame.alias("b"), "value"))
+        """Spark reads the two sides as two streams, so each has a group of its own."""
+        sides = (self.stream(**{"tubemq.group": f"side_{side}"}).select("value").alias(side) for side in "ab")
+        one, other = sides
+        return self.rows_of(one.join(other, "value"))
 
     def write(self) -> Found:
         numbers = self.spark.range(0, self._given["count"], 1, 4).selectExpr("CAST(id AS STRING) AS value")
@@ -117,17 +121,27 @@ class Application:
         return self.copy(self.stream(maxOffsetsPerTrigger="1000"))
 
     def copy_slowly(self) -> Found:
-        return self.copy(self.stream().select("value").mapInArrow(slowly, "value binary"))
+        return self.copy(self.stream().select(slow("value").alias("value")))
 
     def read_and_copy(self) -> Found:
         return {**counts(self.batch()), **self.copy(self.stream())}
 
     def speculate(self) -> Found:
         """The first attempt of one task hangs; Spark starts a second one, which ends first."""
-        frame = self.batch().select("value").mapInArrow(hanging, "value binary")
-        found = counts(frame)
-        stream = self.stream().select("value").mapInArrow(hanging, "value binary")
-        return {**found, "stream": self.rows_of(stream)["rows"]}
+        found = {}
+        for name, read in (("batch", self._batch_that_hangs), ("stream", self._stream_that_hangs)):
+            (self._folder / name).mkdir()
+            found[name] = read(hanging(self._folder / name))
+            found[name]["again"] = len(list((self._folder / name).glob("again-*")))
+        batch, stream = found.values()
+        is_same = all(batch[name] == stream[name] for name in ("rows", "distinct", "sum"))
+        return {**batch, "same": is_same, "speculated": batch["again"] > 0 and stream["again"] > 0}
+
+    def _batch_that_hangs(self, hang: Any) -> Found:
+        return counts(self.batch().select(hang("value").alias("value")))
+
+    def _stream_that_hangs(self, hang: Any) -> Found:
+        return self.rows_of(self.stream().select(hang("value").alias("value")))
 
     def scale(self) -> Found:
         """Wait until the idle query has no executor; then rows arrive, and Spark starts executors again."""
@@ -142,13 +156,12 @@ class Application:
         def has(rows: int) -> bool:
             if (problem := query.exception()) is not None:
                 raise problem
-            return (self._folder / "rows" / "_spark_metadata").exists() and self.files().count() >= rows
+            return bool(sum(progress["numInputRows"] for progress in query.recentProgress) >= rows)
 
         wait_for(lambda: has(half), "the first half")
         most = self._executors()
         wait_for(lambda: self._executors() == 0, IDLE)
         print(IDLE, flush=True)
-        # `has` would itself start executors, so the query's progress tells when it has read more.
         wait_for(lambda: self._executors() > 0, "executors for the second half")
         wait_for(lambda: has(count), "the second half")
         query.stop()
@@ -167,22 +180,32 @@ def counts(frame: DataFrame) -> Found:
     return {"rows": row["rows"], "distinct": row["distinct"], "sum": row["sum"]}
 
 
-def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows so slowly that a process can be killed meanwhile."""
-    for batch in batches:
-        for start in range(0, batch.num_rows, 20):
-            time.sleep(0.2)
-            yield batch.slice(start, 20)
+@udf(BinaryType(), useArrow=False)
+def slow(value: bytes) -> bytes:
+    """Return the value so late that a process can be killed meanwhile."""
+    time.sleep(0.02)
+    return value
 
 
-def hanging(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    assert context is not None
-    hangs = context.partitionId() == 0 and context.attemptNumber() == 0
-    for batch in batches:
-        if hangs:
-            time.sleep(20)
-        yield batch
+def hanging(folder: Path) -> Any:
+    """Return a function of a column that returns its values. The first attempt of task 0 hangs once; a later attempt
+    leaves a file in `folder`."""
+
+    @udf(BinaryType(), useArrow=False)
+    def hang(value: bytes) -> bytes:
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.taskAttemptId()
+        if context.partitionId() == 0 and attempt not in seen:
+            seen.append(attempt)
+            if context.attemptNumber() == 0:
+                time.sleep(20)
+            else:
+                (folder / f"again-{attempt}").touch()
+        return value
+
+    seen: list[int] = []
+    return hang
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:

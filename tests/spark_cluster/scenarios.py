@@ -35,7 +35,8 @@ _DYNAMIC = {
 class Scenario:
     """`times` is how often each row must be in what the program returns, None if it returns no rows. `copies` says
     whether the output topic must have each row once. `kills` tells when an executor is killed: while the program
-    "reads", or when the output topic has rows ("writes")."""
+    "reads", or when the output topic has rows ("writes"). `needs` names other results of the program that must be
+    true."""
 
     name: str
     program: str
@@ -45,6 +46,7 @@ class Scenario:
     sends: bool = True
     count: int = 3000
     kills: str | None = None
+    needs: tuple[str, ...] = ()
     topic: TopicSpec = _USUAL
     config: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,6 +74,7 @@ class Scenario:
             got = {name: found.get(name) for name in each}
             if got != each:
                 wrong.append(f"{got} instead of {each}")
+        wrong += [f"it is not true that {need}" for need in self.needs if found.get(need) is not True]
         if self.copies and sorted(stored) != list(range(self.count)):
             missing, extra = set(range(self.count)) - set(stored), len(stored) - len(set(stored))
             wrong.append(f"the output topic has {len(stored)} rows: {len(missing)} are missing, {extra} are copies")
@@ -98,6 +101,15 @@ SCENARIOS = (
         kills="writes",
     ),
     Scenario("wide", "read_and_copy", "200 partitions: batch read, and a copy", copies=True, topic=_WIDE),
-    Scenario("speculation", "speculate", "speculation: batch read and stream", config=_SPECULATION, count=900),
-    Scenario("dynamic", "scale", "dynamic allocation to zero executors and up again", config=_DYNAMIC),
+    Scenario(
+        "speculation",
+        "speculate",
+        "speculation: batch read and stream",
+        config=_SPECULATION,
+        count=900,
+        needs=("same", "speculated"),
+    ),
+    Scenario(
+        "dynamic", "scale", "dynamic allocation to zero executors and up again", config=_DYNAMIC, needs=("started",)
+    ),
 )

@@ -32,7 +32,6 @@ class StandaloneSpark:
         self._launcher = [
             "env",
             f"SPARK_HOME={home}",
-            f"SPARK_LOCAL_IP={_HOST}",
             f"PYSPARK_PYTHON={python}",
             "SPARK_DAEMON_MEMORY=512m",
             str(home / "bin" / "spark-class"),
@@ -44,7 +43,8 @@ class StandaloneSpark:
             self._start("master", "master.Master", "--host", _HOST, "--port", str(self._port), "--webui-port", "0")
             _wait(lambda: is_listening(_HOST, self._port), "Spark's master")
             for number in range(_WORKERS):
-                arguments = ["--host", _HOST, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+                # Hosts of their own, because Spark starts no second attempt of a task on the host of the first one.
+                arguments = ["--host", f"127.0.0.{number + 2}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
                 arguments += ["--work-dir", str(self._folder / f"work-{number}"), self.url]
                 self._start(_worker(number), "worker.Worker", *arguments)
             log = self._processes.log("master")

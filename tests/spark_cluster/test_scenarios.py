@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def test_wrong_rows_are_a_problem(wrong: dict[str, int]) -> None:
     assert len(ROWS.problems({}, [])) == 1
 
 
+def test_other_results_must_be_true() -> None:
+    needy = replace(ROWS, needs=("fast",))
+    assert needy.problems({**EXACT, "fast": True}, []) == []
+    assert needy.problems({**EXACT, "fast": False}, []) == needy.problems(EXACT, []) == ["it is not true that fast"]
+
+
 @pytest.mark.parametrize(
     ("stored", "told"),
     [([0, 1, 2], "3 rows: 1 are missing, 0 are copies"), ([0, 1, 2, 3, 3], "5 rows: 0 are missing, 1 are copies")],
@@ -43,7 +50,7 @@ def test_wrong_copies_are_a_problem(stored: list[int], told: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["streamJoin", "copy", "speculation"])
+@pytest.mark.parametrize("name", ["streamJoin", "copy"])
 def test_local_cluster(name: str, tmp_path: Path) -> None:
     """Executors are processes of their own here, as on a cluster."""
     try:
