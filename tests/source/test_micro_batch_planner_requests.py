@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.counting import TOPIC, cluster, counted, send_to_all, streaming
+from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.batch import plan_batch
 from tubemq_spark.source.options import SourceOptions
 
@@ -40,6 +42,35 @@ def steps_to_find_the_end(stores: int) -> int:
 
 def test_work_to_find_the_end_grows_linearly_with_the_stores() -> None:
     assert steps_to_find_the_end(200) < 5 * steps_to_find_the_end(50)
+
+
+class Compared(Partition):
+    """Counts how often a partition is compared with another one."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = Partition.__hash__
+
+
+def comparisons_of_a_commit(stores: int) -> int:
+    """The driver commits a batch whose tasks still had all partitions."""
+    with cluster(1, stores) as tubemq, streaming(tubemq) as stream:
+        send_to_all(tubemq, 1, stores)
+        stream.read()
+        positions: dict[Partition, int] = {
+            Compared(*partition): end for partition, end in stream.start.positions.items()
+        }
+        Compared.comparisons = 0
+        stream.driver.commit(replace(stream.start, positions=positions))
+        return Compared.comparisons
+
+
+def test_work_to_commit_grows_linearly_with_the_partitions() -> None:
+    assert 0 < comparisons_of_a_commit(200) < 5 * comparisons_of_a_commit(50)
 
 
 @pytest.mark.parametrize(("partitions", "stores"), [(40, 1), (2, 10), (1, 20)])

@@ -116,14 +116,14 @@ class MicroBatchPlanner:
         """
         claims = self._claims_of(offset.query)
         positions = self._partitions.committed(offset.positions)
-        free = [partition for partition in positions if not claims.holds(partition)]
+        free = dict.fromkeys(partition for partition in positions if not claims.holds(partition))
         if not self._options.commit_offsets:
-            claims.take(dict.fromkeys(free))
+            claims.take(free)
             return
         # A task left the group at the start of its last batch. Where this run has read nothing yet, ask for the
         # group's position first: it may be anywhere.
-        untouched = [partition for partition in free if self._partitions[partition].committed is None]
-        claims.take(dict.fromkeys(untouched))
+        untouched = dict.fromkeys(partition for partition in free if self._partitions[partition].committed is None)
+        claims.take(untouched)
         moves: dict[Partition, int | None] = {}
         for partition, position in positions.items():
             if partition in untouched:
