@@ -68,8 +68,8 @@ def counted(tubemq: EmbeddedTubeMQ) -> Iterator[Cost]:
 class Stream:
     """One run of a streaming query, with the calls of Spark's engine."""
 
-    def __init__(self, tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> None:
-        raw = {"tubemq.master": tubemq.master, "tubemq.group": "readers", "subscribe": TOPIC}
+    def __init__(self, master: str, *, asks_always: bool = True) -> None:
+        raw = {"tubemq.master": master, "tubemq.group": "readers", "subscribe": TOPIC}
         options = replace(SourceOptions.read(raw, streaming=True), starting="earliest")
         if asks_always:
             options = replace(options, poll_interval=0.0)
@@ -90,7 +90,7 @@ class Stream:
 
 @contextmanager
 def streaming(tubemq: EmbeddedTubeMQ, *, asks_always: bool = True) -> Iterator[Stream]:
-    stream = Stream(tubemq, asks_always=asks_always)
+    stream = Stream(tubemq.master, asks_always=asks_always)
     try:
         yield stream
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import goals, page, parts, results
+from benchmarks import goals, page, parts, results, scaling
 from benchmarks.__main__ import main
 from benchmarks.results import CPU, RATE, Key, PartResult, Results, Row
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
@@ -93,3 +93,13 @@ def test_small_runs_do_not_replace_the_stored_results(capsys: pytest.CaptureFixt
 def test_lists_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(parts.NAMES)
+
+
+def linear(factor: float = 1.0, power: float = 1.0) -> dict[int, dict[str, float]]:
+    return {count: {one.name: factor * count**power for one in scaling.FIGURES} for count in (10, 100, 1000, 10_000)}
+
+
+@pytest.mark.parametrize(("power", "count"), [(0.0, 0), (0.9, 0), (1.0, 0), (1.3, len(scaling.FIGURES))])
+def test_figures_that_grow_faster_than_the_partitions_are_named(power: float, count: int) -> None:
+    assert len(scaling.too_fast(linear(power=power))) == count
+    assert f"n^{power:.2f}" in scaling.table(linear(power=power))

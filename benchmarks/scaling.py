@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the cost of a streaming query grows with its partitions: `python -m benchmarks.scaling`.
+
+10 to 10 000 partitions, each with a store of its own, on 1 to 100 embedded brokers in another process. The client is in
+a process of its own too, so its CPU time and memory are those of a query's driver and tasks, without Spark. With
+`--store` (needs the extra `bench`) the figures are stored in benchmarks/results/scaling, drawn in
+docs/images/scaling.png and listed in docs/scaling.md.
+
+An exponent is the slope between two neighbours in the plot: 1 is linear growth. The program ends with status 1 if a
+figure grows faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks import proc, results
+from benchmarks.png import save
+from benchmarks.results import Key, PartResult, Row
+from tests.counting import METHODS, TOPIC, Stream, send_to_all
+from tubemq_spark.client import forget_servers
+from tubemq_spark.source.input_partition import TubeMQInputPartition
+from tubemq_spark.testing import EmbeddedTubeMQ
+
+PAGE = Path(__file__).parents[1] / "docs/scaling.md"
+FOLDER = results.FOLDER / "scaling"
+PLOT = PAGE.parent / "images/scaling.png"
+POINTS = (10, 30, 100, 300, 1000, 3000, 10_000)
+LIMIT = 1.2  # of an exponent; above 1, because Python's full garbage collections begin between 1000 and 3000 partitions
+_PER_BROKER = 100  # partitions
+_IDLE = 20.0  # seconds
+_SETTLE = 12.0  # seconds until an idle query polls once a second
+_SPARK_ASKS_EVERY = 0.012  # seconds
+_BATCHES = 3
+
+_AT_MASTER = ("consumer_register_v2", "consumer_heartbeat_v2", "get_partition_meta", "consumer_close")
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    unit: str
+
+
+IDLE_BROKERS = Figure("idle: calls at the brokers", "a second")
+IDLE_MASTER = Figure("idle: calls at the master", "a second")
+IDLE_CPU = Figure("idle: CPU of the driver", "% of a core")
+BUSY_CALLS = Figure("micro-batch: calls at the brokers", "a batch")
+BUSY_DRIVER = Figure("micro-batch: CPU of the driver", "ms")
+BUSY_TASKS = Figure("micro-batch: CPU of the tasks", "ms")
+CHECKPOINT = Figure("micro-batch: offset in the checkpoint", "kB")
+PLAN = Figure("micro-batch: plan that Spark sends to tasks", "kB")
+MEMORY = Figure("memory of the driver's process", "MB more than before")
+FIGURES = (IDLE_BROKERS, IDLE_MASTER, IDLE_CPU, BUSY_CALLS, BUSY_DRIVER, BUSY_TASKS, CHECKPOINT, PLAN, MEMORY)
+
+Measured = dict[str, float]
+
+
+def brokers_for(partitions: int) -> int:
+    return max(1, partitions // _PER_BROKER)
+
+
+def exponents(points: Mapping[int, float]) -> list[float]:
+    """Return the slope between neighbours on logarithmic axes. A figure of 0 has none."""
+    known = [(count, value) for count, value in sorted(points.items()) if value > 0]
+    pairs = itertools.pairwise(known)
+    return [math.log(b / a) / math.log(m / n) for (n, a), (m, b) in pairs]
+
+
+def overall(points: Mapping[int, float]) -> float:
+    """Return the exponent of the largest power of ten: from a tenth of the most partitions to the most."""
+    most = max(points)
+    start = max((count for count in points if count * 10 <= most), default=min(points))
+    found = exponents({count: points[count] for count in (start, most)})
+    return found[0] if found else 0.0
+
+
+# -- servers ---------------------------------------------------------------------------------------------------------
+
+
+def serve(pipe: Connection, partitions: int) -> None:
+    """Answer the questions of `Servers` until the pipe closes."""
+    brokers = brokers_for(partitions)
+    stores = partitions // brokers
+    with EmbeddedTubeMQ(brokers=brokers) as tubemq:
+        tubemq.create_topic(TOPIC, 1, stores)
+        names = (*METHODS, *_AT_MASTER)
+        rules = {name: tubemq.on(name).count() for name in dict.fromkeys(names)}
+        pipe.send(tubemq.master)
+        while True:
+            try:
+                question = pipe.recv()
+            except EOFError:
+                return
+            if question == "send":
+                send_to_all(tubemq, 1, stores, brokers)
+                pipe.send(None)
+            else:
+                pipe.send({name: rule.fired for name, rule in rules.items()})
+
+
+class Servers:
+    """The servers' process, seen from the client."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.master: str = pipe.recv()
+
+    def send_to_all(self) -> None:
+        self._ask("send")
+
+    def calls(self) -> tuple[int, int]:
+        """Return the calls at the brokers and at the master so far."""
+        counts = self._ask("calls")
+        at_master = sum(counts[name] for name in _AT_MASTER)
+        return sum(counts.values()) - at_master, at_master
+
+    def _ask(self, question: str) -> dict[str, int]:
+        self._pipe.send(question)
+        answer: dict[str, int] = self._pipe.recv()
+        return answer
+
+
+@contextmanager
+def servers(partitions: int) -> Iterator[Servers]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there, partitions), daemon=True)
+    process.start()
+    there.close()
+    try:
+        yield Servers(here)
+    finally:
+        here.close()
+        process.join()
+
+
+# -- client ----------------------------------------------------------------------------------------------------------
+
+
+def measure(partitions: int) -> Measured:
+    """Measure one number of partitions. To be called in a process of its own."""
+    with servers(partitions) as tubemq:
+        memory = proc.peak_memory(os.getpid())
+        try:
+            found = {**_busy(tubemq), **_idle(tubemq)}
+            found[MEMORY.name] = proc.peak_memory(os.getpid()) - memory
+        finally:
+            forget_servers()
+        return found
+
+
+@contextmanager
+def streaming(tubemq: Servers, *, asks_always: bool) -> Iterator[Stream]:
+    stream = Stream(tubemq.master, asks_always=asks_always)
+    try:
+        yield stream
+    finally:
+        stream.driver.stop()
+
+
+def _busy(tubemq: Servers) -> Measured:
+    """Measure micro-batches with one message in each partition. The first one has more calls and does not count."""
+    with streaming(tubemq, asks_always=True) as stream:
+        return _batches(tubemq, stream)
+
+
+def _batches(tubemq: Servers, stream: Stream) -> Measured:
+    driver, tasks, calls, offset, plan = [], [], [], 0, 0
+    for _ in range(1 + _BATCHES):
+        tubemq.send_to_all()
+        before, _ = tubemq.calls()
+        begin = time.thread_time()
+        end = stream.driver.latest(stream.start)
+        planned = pickle.dumps(stream.driver.plan(stream.start, end))
+        driver.append(time.thread_time() - begin)
+        offset, plan = len(json.dumps(end.to_json())), len(planned)
+        begin = time.thread_time()
+        read: list[TubeMQInputPartition] = pickle.loads(planned)
+        rows = sum(batch.num_rows for task in read for batch in task.read())
+        tasks.append(time.thread_time() - begin)
+        calls.append(tubemq.calls()[0] - before)
+        stream.start, stream.rows = end, stream.rows + rows
+    return {
+        BUSY_CALLS.name: _middle(calls[1:]),
+        BUSY_DRIVER.name: 1000 * _middle(driver[1:]),
+        BUSY_TASKS.name: 1000 * _middle(tasks[1:]),
+        CHECKPOINT.name: offset / 1000,
+        PLAN.name: plan / 1000,
+    }
+
+
+def _idle(tubemq: Servers) -> Measured:
+    """Ask as Spark does while no messages arrive, with the default intervals."""
+    with streaming(tubemq, asks_always=False) as stream:
+        stream.read()
+        return _questions(tubemq, stream)
+
+
+def _questions(tubemq: Servers, stream: Stream) -> Measured:
+
+    def ask_for(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            stream.ask()
+            time.sleep(_SPARK_ASKS_EVERY)
+
+    ask_for(_SETTLE)
+    before, processor, begin = tubemq.calls(), time.process_time(), time.monotonic()
+    ask_for(_IDLE)
+    seconds, used = time.monotonic() - begin, time.process_time() - processor
+    at_brokers, at_master = (now - then for now, then in zip(tubemq.calls(), before, strict=True))
+    return {
+        IDLE_BROKERS.name: at_brokers / seconds,
+        IDLE_MASTER.name: at_master / seconds,
+        IDLE_CPU.name: 100 * used / seconds,
+    }
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _measure_into(pipe: Connection, partitions: int) -> None:
+    pipe.send(measure(partitions))
+
+
+def in_a_process(partitions: int) -> Measured:
+    """Measure in a new process, whose memory begins small."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_measure_into, args=(there, partitions))
+    process.start()
+    there.close()
+    try:
+        found: Measured = here.recv()
+    except EOFError:
+        raise RuntimeError(f"the measurement of {partitions} partitions failed") from None
+    finally:
+        process.join()
+    return found
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+def layout(partitions: int) -> str:
+    brokers = brokers_for(partitions)
+    return f"{partitions} partitions, {brokers} broker{'s' * (brokers > 1)}"
+
+
+def draw(found: Mapping[int, Measured], target: Path) -> None:
+    """Draw each figure on logarithmic axes, beside a line of linear growth."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(3, 3, figsize=(10, 8), layout="constrained")
+    for axis, one in zip(axes.flat, FIGURES, strict=True):
+        points = [(count, values[one.name]) for count, values in sorted(found.items()) if values[one.name] > 0]
+        if points:
+            axis.loglog(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1, color="#3f51b5")
+            (most, value) = points[-1]
+            axis.loglog([points[0][0], most], [value * points[0][0] / most, value], color="0.75", linewidth=0.8)
+        axis.set_title(f"{one.name}, {one.unit}", fontsize=7.5)
+        axis.tick_params(labelsize=7)
+        axis.grid(True, which="major", color="0.92")
+    figure.supxlabel("partitions, each with a store of its own; a grey line is linear growth", fontsize=8)
+    save(figure, target)
+    pyplot.close(figure)
+
+
+def table(found: Mapping[int, Measured]) -> str:
+    counts = sorted(found)
+    lines = ["| | " + " | ".join(f"{count:,}".replace(",", " ") for count in counts) + " | growth |"]
+    lines.append("|---" * (len(counts) + 2) + "|")
+    for one in FIGURES:
+        points = {count: found[count][one.name] for count in counts}
+        values = " | ".join(f"{results.significant(points[count]):g}" for count in counts)
+        lines.append(f"| {one.name}, {one.unit} | {values} | n^{overall(points):.2f} |")
+    return "\n".join(lines)
+
+
+def publish(text: str, page: Path = PAGE) -> None:
+    """Put the table between the markers of the page. Raise `ValueError` without the markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- figures: begin -->\n")
+    _, end, after = rest.partition("<!-- figures: end -->")
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines '<!-- figures: begin -->' and '<!-- figures: end -->'")
+    page.write_text(f"{before}{begin}\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def too_fast(found: Mapping[int, Measured]) -> list[str]:
+    """Return the figures that grow faster than the number of partitions."""
+    grown = {one.name: overall({count: values[one.name] for count, values in found.items()}) for one in FIGURES}
+    return [f"{name} grows as n^{exponent:.2f}" for name, exponent in grown.items() if exponent > LIMIT]
+
+
+def _store(found: Mapping[int, Measured], seconds: float, date: str) -> None:
+    rows = tuple(
+        Row(Key("scaling", one.name, one.unit, layout(count)), (values[one.name],))
+        for count, values in sorted(found.items())
+        for one in FIGURES
+    )
+    versions = results.versions(("tubemq-spark", "pyspark", "pyarrow", "protobuf"))
+    results.write(
+        PartResult("scaling", date, round(seconds, 1), results.machine(), versions, {"rounds": _BATCHES}, rows),
+        FOLDER,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", default=",".join(map(str, POINTS)), help="numbers of partitions (%(default)s)")
+    parser.add_argument("--store", action="store_true", help="store the figures and draw the plot")
+    given = parser.parse_args()
+    date, begin = results.now(), time.perf_counter()
+    found = {}
+    for count in map(int, given.points.split(",")):
+        found[count] = in_a_process(count)
+        print(
+            f"{layout(count)}: {json.dumps({name: round(value, 3) for name, value in found[count].items()})}",
+            flush=True,
+        )
+    if given.store:
+        _store(found, time.perf_counter() - begin, date)
+        draw(found, PLOT)
+        publish(table(found))
+    print(table(found))
+    for problem in (problems := too_fast(found)):
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
