@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 from tubemq_spark.compression import MAX_PLAIN, decompress, snappy_size
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import MAX_ATTRIBUTES, parse_msg_time
+from tubemq_spark.source.arrow_arrays import numbers
 
 MESSAGE_BYTES = 64  # memory that a message counts besides its body and attributes
 ATTRIBUTE_BYTES = 16  # memory that an attribute counts besides its text
@@ -170,8 +171,8 @@ class _Unpacking:
         if is_paired:
             if len(bodies) % 2:
                 raise ProtocolError("its InLongMsg has a message without its attributes")
-            own = bodies.take(pa.array(range(1, len(bodies), 2), pa.int32())).to_pylist()
-            bodies = bodies.take(pa.array(range(0, len(bodies), 2), pa.int32()))
+            own = bodies.take(numbers(range(1, len(bodies), 2), pa.int32())).to_pylist()
+            bodies = bodies.take(numbers(range(0, len(bodies), 2), pa.int32()))
             self._take(sum(map(self._cost_of_own, own)))
         self._take(len(bodies) * (len(common) + ATTRIBUTE_BYTES * common.count("&") + self._each))
         return _Block(common, bodies, own, join)

@@ -16,9 +16,10 @@ import pyarrow as pa
 from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import ATTRIBUTES_FLAG, NO_ATTRIBUTES, Attributes
 from tubemq_spark.protocol.message_columns import MessageColumns
+from tubemq_spark.source import arrow_arrays
 
 if TYPE_CHECKING:
-    from numpy import int64
+    from numpy import int32, int64
     from numpy.typing import NDArray
 with suppress(ImportError):  # then no reply is read by columns
     import numpy as np
@@ -38,7 +39,7 @@ class Opened(NamedTuple):
 
     def only(self, types: Collection[str]) -> tuple[Opened, pa.Array]:
         """Return the messages of these types, and for each message whether it is one of them."""
-        wanted = pa.array([found.msg_type in types for found in self.distinct], pa.bool_()).take(self.numbers)
+        wanted = arrow_arrays.booleans([found.msg_type in types for found in self.distinct]).take(self.numbers)
         ids, bodies, numbers = (column.filter(wanted) for column in (self.ids, self.bodies, self.numbers))
         return Opened(ids, bodies, self.distinct, numbers), wanted
 
@@ -67,7 +68,7 @@ def open_messages(
     headers, numbers = _headers(parts)
     attributes = np.array([header.count(b",") + 1 for header in headers], np.int64)
     # Also bounds the number of attributes in one header, which `split_payload` limits.
-    memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[numbers.to_numpy()].sum()
+    memory = _OBJECT_BYTES * attributes.sum() + ATTRIBUTE_BYTES * attributes[_indexes(numbers)].sum()
     if memory + sum(reply.size for reply in columns) > most:
         return None
     distinct = []
@@ -76,7 +77,7 @@ def open_messages(
         if found is None:
             return None
         distinct.append(found)
-    ids = pa.array(np.concatenate([reply.ids for reply in columns]))
+    ids = _int64(np.concatenate([reply.ids for reply in columns]))
     bodies = pa.concat_arrays([_slices(reply.data, begin, reply.ends) for reply, begin in parts])
     return Opened(ids, bodies, distinct, numbers)
 
@@ -99,7 +100,7 @@ def _bodies_begin(reply: MessageColumns) -> NDArray[int64] | None:
 def _headers(parts: Sequence[tuple[MessageColumns, NDArray[int64]]]) -> tuple[list[bytes], pa.Array]:
     """Return the distinct headers with their sizes before them, and for each message the number of its header."""
     if not any(reply.flags.any() for reply, _ in parts):
-        return [b""], pa.repeat(pa.scalar(0, pa.int32()), sum(len(reply) for reply, _ in parts))
+        return [b""], arrow_arrays.zeros(sum(len(reply) for reply, _ in parts))
     encoded = pa.concat_arrays([_slices(reply.data, reply.starts, begin) for reply, begin in parts]).dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices
 
@@ -112,10 +113,19 @@ def position_column(batches: Sequence[FetchedBatch]) -> pa.Array:
         if known is None:
             parts.append(pa.nulls(len(batch.messages), pa.int64()))
         elif isinstance(known, range):  # as long as no entry is empty
-            parts.append(pa.array(np.arange(known.start, known.stop, known.step)))
+            parts.append(_int64(np.arange(known.start, known.stop, known.step)))
         else:
-            parts.append(pa.array(known, pa.int64()))
+            parts.append(arrow_arrays.numbers(known, pa.int64()))
     return pa.concat_arrays(parts)
+
+
+def _indexes(numbers: pa.Int32Array) -> NDArray[int32]:
+    # `to_numpy` imports pandas, as `arrow_arrays` explains.
+    return np.frombuffer(numbers.buffers()[1], np.int32, len(numbers), 4 * numbers.offset)
+
+
+def _int64(values: NDArray[int64]) -> pa.Int64Array:
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def _slices(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> pa.BinaryArray:
@@ -124,4 +134,4 @@ def _slices(data: bytes, starts: NDArray[int64], ends: NDArray[int64]) -> pa.Bin
     bounds = np.zeros(max(1, 2 * len(starts)), np.int32)
     bounds[: 2 * len(starts) : 2], bounds[1::2] = starts, ends
     together = pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return together.take(pa.array(np.arange(0, count, 2)))
+    return together.take(_int64(np.arange(0, count, 2)))

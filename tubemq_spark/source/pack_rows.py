@@ -6,14 +6,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain, repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.message import Attributes
+from tubemq_spark.source.arrow_arrays import binaries, maps, numbers, texts
 from tubemq_spark.source.inlong import ATTRIBUTE_BYTES, MESSAGE_BYTES, Head, unpack
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP
@@ -55,7 +55,7 @@ class PackOpener:
             except ProtocolError as error:
                 if not self._is_kept(message_id, str(error)):
                     return ()
-        return [(None, pa.array([pack], pa.binary()))]
+        return [(None, binaries([pack]))]
 
 
 def _size(attributes: Attributes) -> int:
@@ -118,21 +118,29 @@ class PackRows:
         is_corrupt = heads.is_null()
         indexes = pa.Array.from_buffers(pa.int32(), len(self), [None, pa.py_buffer(self._indexes)])
 
-        def of_heads(values: list[Any], kind: pa.DataType) -> pa.Array:
-            return pa.array(values, kind).take(heads)
-
         columns = [
-            pa.concat_arrays(self._bodies) if self._bodies else pa.array([], pa.binary()),
+            pa.concat_arrays(self._bodies) if self._bodies else binaries([]),
             *(column.take(packs) for column in outer),
-            of_heads([head.group for head in self._heads], pa.string()),
-            of_heads([head.stream for head in self._heads], pa.string()),
-            of_heads([head.time for head in self._heads], TIMESTAMP),
-            of_heads([list(head.attributes.items()) for head in self._heads], ATTRIBUTES),
-            pc.if_else(is_corrupt, pa.scalar(None, pa.int32()), indexes),
+            *(column.take(heads) for column in self._of_heads()),
+            pc.if_else(is_corrupt, pa.nulls(len(self), pa.int32()), indexes),
         ]
         return columns, is_corrupt
 
-    def _repeated(self, values: Sequence[int | None]) -> pa.Array:
+    def _of_heads(self) -> list[pa.Array]:
+        """Return the columns from `inlong_group` to `inlong_attributes`, with one element for each head."""
+        return [
+            texts([head.group for head in self._heads]),
+            texts([head.stream for head in self._heads]),
+            numbers([head.time for head in self._heads], TIMESTAMP),
+            maps([head.attributes for head in self._heads], ATTRIBUTES),
+        ]
+
+    def _repeated(self, values: Sequence[int | None]) -> pa.Int32Array:
         """Return the run's value for each row."""
-        ends = pa.array(accumulate(map(len, self._bodies)), pa.int32())
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, pa.int32())))
+        counts = list(map(len, self._bodies))
+        if None in values:
+            return numbers(chain.from_iterable(map(repeat, values, counts)), pa.int32())
+        repeated = array("i")
+        for value, count in zip(values, counts, strict=True):
+            repeated += array("i", [value or 0]) * count
+        return pa.Array.from_buffers(pa.int32(), len(repeated), [None, pa.py_buffer(repeated)])

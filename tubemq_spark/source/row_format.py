@@ -12,7 +12,7 @@ from tubemq_spark.protocol.message import Attributes
 MAX_UNPACKED = 64 << 20
 """Maximum size of a body or pack after decompression, in bytes; the default of option `maxUnpackedBytes`."""
 ROWS = 10_000  # of one Arrow batch, approximately
-BYTES = 8 << 20  # of its bodies and attributes, approximately
+BYTES = 4 << 20  # of its bodies and attributes, approximately
 GATHERED = 4 << 20  # bytes of payloads that make one batch
 ATTRIBUTE_OBJECT_BYTES = 200  # of an attribute as Python objects
 

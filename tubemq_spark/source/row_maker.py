@@ -19,6 +19,7 @@ from tubemq_spark.protocol.fetched_batch import FetchedBatch
 from tubemq_spark.protocol.message import COMPRESSION_KEY, NO_ATTRIBUTES, Attributes, decode_attributes, split_payload
 from tubemq_spark.protocol.message_columns import MessageColumns
 from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.source.arrow_arrays import binaries, booleans, falses, maps, numbers, repeated, texts
 from tubemq_spark.source.message_opener import open_messages, position_column
 from tubemq_spark.source.row_format import ATTRIBUTE_OBJECT_BYTES, BYTES, KEPT, ROWS, RowFormat
 from tubemq_spark.source.schema import ATTRIBUTES, TIMESTAMP, arrow_schema
@@ -96,10 +97,10 @@ class RowMaker:
             *_outer(partition, opened.ids, positions),
         ]
         if self._form.message_format == "inlongmsg":
-            ids, packs = opened.ids.to_pylist(), opened.bodies.to_pylist()
+            ids, packs = opened.ids.to_pylist(), (body.as_py() for body in opened.bodies)
             yield from self._unpacked(partition, ids, packs, opened.attributes(), outer)
         else:
-            yield self._batch([opened.bodies, *outer], pa.repeat(False, len(opened.ids)))
+            yield self._batch([opened.bodies, *outer], falses(len(opened.ids)))
 
     def plain_attributes(self, header: bytes) -> Attributes | None:
         """Return the attributes in a header, None if the body is compressed."""
@@ -125,13 +126,13 @@ class RowMaker:
         ids = [message.messageId for message in messages]
         outer = [
             *_attribute_columns(attributes),
-            *_outer(partition, pa.array(ids, pa.int64()), _column(len(ids), positions or (), pa.int64())),
+            *_outer(partition, numbers(ids, pa.int64()), _numbers_or_null(len(ids), positions)),
         ]
         if self._form.message_format == "inlongmsg":
             yield from self._unpacked(partition, ids, bodies, attributes, outer)
         else:
-            is_corrupt = pa.array([found is KEPT for found in attributes], pa.bool_())
-            yield self._batch([pa.array(bodies, pa.binary()), *outer], is_corrupt)
+            is_corrupt = booleans([found is KEPT for found in attributes])
+            yield self._batch([binaries(bodies), *outer], is_corrupt)
 
     def _unpacked(
         self,
@@ -218,9 +219,9 @@ def _attribute_columns(attributes: Sequence[Attributes]) -> list[pa.Array]:
     if all(found is NO_ATTRIBUTES for found in attributes):
         return _no_attributes(len(attributes))
     return [
-        pa.array([found.own and list(found.own.items()) for found in attributes], ATTRIBUTES),
-        pa.array([found.msg_type for found in attributes], pa.string()),
-        pa.array([found.msg_time for found in attributes], TIMESTAMP),
+        maps([found.own for found in attributes], ATTRIBUTES),
+        texts([found.msg_type for found in attributes]),
+        numbers([found.msg_time for found in attributes], TIMESTAMP),
     ]
 
 
@@ -239,9 +240,9 @@ def _outer(partition: Partition, ids: pa.Array, positions: pa.Array) -> list[pa.
     """Return the columns from `topic` to `message_id`."""
     count = len(ids)
     return [
-        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition.broker_id, pa.int32()), count),
-        pa.repeat(pa.scalar(partition.partition_id, pa.int32()), count),
+        repeated(texts([partition.topic]), count),
+        repeated(numbers([partition.broker_id], pa.int32()), count),
+        repeated(numbers([partition.partition_id], pa.int32()), count),
         positions,
         ids,
     ]
@@ -257,5 +258,5 @@ def _positions(batches: Sequence[FetchedBatch]) -> list[int | None] | None:
     return found
 
 
-def _column(count: int, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, kind) if values else pa.nulls(count, kind)
+def _numbers_or_null(count: int, values: Sequence[int | None] | None) -> pa.Array:
+    return numbers(values, pa.int64()) if values else pa.nulls(count, pa.int64())
