@@ -70,6 +70,7 @@ def test_the_active_master_dies_while_queries_start(cluster: RealCluster) -> Non
         jobs.finish()
         jobs.check()
     print(f"active master killed at the start: {jobs.summary()}")
+    assert jobs.failures == []
 
 
 def test_the_standby_is_listed_first(cluster: RealCluster) -> None:

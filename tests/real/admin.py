@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
@@ -42,8 +43,12 @@ def call(url: str, params: dict[str, object]) -> dict[str, Any]:
     if not str(params["method"]).startswith(_QUERIES):  # user names in a query would select records
         params = {"createUser": _USER, "modifyUser": _USER, "confModAuthToken": AUTH_TOKEN, **params}
     form = urllib.parse.urlencode({key: _text(value) for key, value in params.items()})
-    with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
-        text = reply.read().decode()
+    try:
+        with _OPENER.open(url, form.encode(), timeout=_TIMEOUT) as reply:
+            text = reply.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
     try:
         answer = json.loads(text)
     except ValueError:

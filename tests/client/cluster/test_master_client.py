@@ -264,6 +264,16 @@ def test_the_error_names_all_masters_that_failed(pair: EmbeddedCluster, use_timi
         consumer.register()
 
 
+def test_a_new_client_waits_for_a_standby_that_takes_over(pair: EmbeddedCluster, use_timings: UseTimings) -> None:
+    """The standby's answer proves that the addresses are right."""
+    use_timings(first_contact_timeout=0.0)
+    pair.tubemq.switch_master()
+    pair.tubemq.stop_master(2)
+    with pair.tubemq.on(REGISTER, master=1, nth=3, times=1).run(pair.tubemq.switch_master), session(pair) as consumer:
+        consumer.register()
+        assert clients(pair) == [consumer.client_id]
+
+
 @pytest.mark.parametrize("ends", [True, False], ids=["the old one ends", "the old one stands by"])
 def test_a_session_moves_to_the_next_master_and_registers_there(pair: EmbeddedCluster, ends: bool) -> None:
     closes = pair.tubemq.on(CLOSE, master=2).count()

@@ -14,6 +14,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -29,7 +30,8 @@ from tubemq_spark.client.visit_token import VisitToken, authorization
 from tubemq_spark.errors import ConfigError, ServerError, TransportError
 from tubemq_spark.protocol.auth import master_certificate
 from tubemq_spark.protocol.constants import Method, ServiceType
-from tubemq_spark.protocol.errcode import ErrCode, error_for_code
+from tubemq_spark.protocol.envelope import Failure
+from tubemq_spark.protocol.errcode import ErrCode, error_for_code, is_elsewhere
 from tubemq_spark.protocol.lifecycle import MEMBER, Lifecycle, MemberEvent, MemberState
 from tubemq_spark.protocol.metadata import Address
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
@@ -69,6 +71,7 @@ class MasterClient:
         self._settings = settings
         self._masters = list(settings.masters)  # the one in service first
         self._membership = Lifecycle(f"{client_id} at the master", MemberState.NEW, MEMBER)
+        self._has_met_standby = False
 
     @property
     def address(self) -> Address:
@@ -115,8 +118,10 @@ class MasterClient:
             request = ServerRequest(
                 self.address, ServiceType.MASTER, method, message, f"{what} at the master {self.address}"
             )
+            (outcome,) = send_requests(self._settings, [request])
+            self._has_met_standby |= isinstance(outcome, Failure) and is_elsewhere(outcome)
             try:
-                return unwrap_reply(send_requests(self._settings, [request])[0], kind, request.what)
+                return unwrap_reply(outcome, kind, request.what)
             except TransportError as error:
                 failures.append(str(error))
                 self._masters.append(self._masters.pop(0))
@@ -136,22 +141,29 @@ class MasterClient:
     def retry(self, request: Callable[[], T], *, once: bool = False) -> T:
         """Return what `request` returns. Repeat it while it raises `TransportError`, unless it shall run `once`.
 
-        A client that no master has answered yet gives up early, because the addresses may be wrong.
+        A client that no master has answered yet gives up early, because the addresses may be wrong. A standby that
+        answers proves them right: it becomes active soon after the active master has died.
         """
-        seconds = self._settings.retry_for
-        if self.state is MemberState.NEW and not self._settings.are_proven:
-            seconds = min(self._settings.timings.first_contact_timeout, seconds)
-        masters = ", ".join(map(str, self._settings.masters))
-        retries = Retries(_log, f"asking the master {masters}", 0.0 if once else seconds, clock=self._settings.clock)
+        is_first_contact = self.state is MemberState.NEW and not self._settings.are_proven
+        first_contact = self._settings.timings.first_contact_timeout if is_first_contact else inf
+        retries = self._retries(0.0 if once else first_contact)
         while True:
             try:
                 reply = request()
             except TransportError as error:
+                if is_first_contact and self._has_met_standby and not once:
+                    is_first_contact, retries = False, self._retries(inf)
                 if once or not retries.failed(error):
                     raise
             else:
                 retries.progress()
                 return reply
+
+    def _retries(self, at_most: float) -> Retries:
+        """Return retries for as long as the settings say, but `at_most` seconds."""
+        masters = ", ".join(map(str, self._settings.masters))
+        seconds = min(at_most, self._settings.retry_for)
+        return Retries(_log, f"asking the master {masters}", seconds, clock=self._settings.clock)
 
     def certificate(self) -> pb.MasterCertificateInfo | None:
         """Return the credentials, signed now, for one request; None without credentials."""
@@ -198,11 +210,6 @@ class MasterSession:
     def cluster(self) -> Cluster:
         """All brokers and partitions that masters have listed so far."""
         return self._registry.cluster
-
-    @property
-    def is_forgotten(self) -> bool:
-        """True if no master knows this client at the moment."""
-        return self._master.state is MemberState.FORGOTTEN
 
     @property
     def visit_token(self) -> int:

@@ -107,8 +107,8 @@ class ProducerSessions:
 
     @contextmanager
     def lease(self, settings: ClientSettings) -> Iterator[ProducerSession]:
-        """Yield a session, perhaps a shared one. An unused session is closed after `settings.idle_for`, or when no
-        master answers; at once if `settings.shared_connections` is false."""
+        """Yield a session, perhaps a shared one. An unused session is closed after `settings.idle_for`; at once if
+        `settings.shared_connections` is false. While no master answers, the next user can send without one."""
         with self._lock:
             if settings not in self._entries:
                 self._entries[settings] = SharedSession(settings)
@@ -159,8 +159,8 @@ class ProducerSessions:
             self.close_idle()
 
     def close_idle(self) -> None:
-        """Close the unused sessions that were idle for long, that no master answers to, or that are not shared."""
-        self.close(lambda entry: entry.session.is_forgotten or _is_idle(entry))
+        """Close the unused sessions that were idle for long, or that are not shared."""
+        self.close(_is_idle)
 
     def close(self, chosen: Callable[[SharedSession], bool] = lambda _: True) -> None:
         """Close the unused sessions that are `chosen`."""
