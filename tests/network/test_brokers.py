@@ -36,7 +36,6 @@ def test_one_of_two_brokers_is_killed(cluster: RealCluster) -> None:
         jobs.wait_for_more(200)
         cluster.kill_broker(1)
         jobs.pass_time(seconds(10, 60))
-        jobs.wait_for_more(40)  # of the other broker
         cluster.start_broker(1)
         jobs.wait_for_more(200)
         jobs.finish()
