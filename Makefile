@@ -42,10 +42,11 @@ test-release: $(STAMP) java  ## the contract and the differential tests, on the 
 	@test -d "$$TUBEMQ_SERVER_JARS" || { echo "make test-release: set TUBEMQ_SERVER_JARS to a folder of TubeMQ server jars" >&2; exit 2; }
 	$(PYTEST) tests/contract tests/differential -m "real and not thorough"
 
-faults: $(STAMP) java  ## a fault at every call: all on the embedded server, 100 on 1.2.0, and 100 on the jars in folder TUBEMQ_SERVER_JARS
+faults: $(STAMP) java  ## a fault at every call (all on the embedded server, 100 on real ones), bad networks, dying servers, hostile ones
 	$(PY) -m tests.every_call $(FAULTS)
 	env -u TUBEMQ_SERVER_JARS $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
 	test -z "$$TUBEMQ_SERVER_JARS" || $(PY) -m tests.every_call --server real --sample 100 $(FAULTS)
+	$(PY) -m pytest tests/network tests/spark/test_hostile_servers.py
 
 fuzz: $(STAMP)  ## a million random and damaged inputs for all decoders; FUZZ='--count 10000 --seed 2 --only frames' for others
 	$(PY) -m tests.fuzz $(or $(FUZZ),--count 1000000)

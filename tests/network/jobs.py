@@ -45,6 +45,7 @@ class Jobs:
         self.written: set[bytes] = set()
         self.read: list[MessageKey] = []
         self.longest_pause = 0.0  # seconds between two committed batches of the stream
+        self._last = time.monotonic()  # when the stream committed a batch
         self._cluster = cluster
         self._topic = topic
         self._group = f"g_{uuid.uuid4().hex[:12]}"
@@ -169,7 +170,6 @@ class Jobs:
 
     def _run_query(self) -> None:
         run = Run(self._checkpoint, self._source)
-        last = time.monotonic()
         try:
             while not self._end.is_set():
                 if not run.find_next():
@@ -180,7 +180,7 @@ class Jobs:
                 self._checkpoint.committed += 1
                 self.read += [(row["broker_id"], row["partition"], row["message_id"], row["value"]) for row in rows]
                 now = time.monotonic()
-                self.longest_pause, last = max(self.longest_pause, now - last), now
+                self.longest_pause, self._last = max(self.longest_pause, now - self._last), now
         finally:
             run.stop()
 

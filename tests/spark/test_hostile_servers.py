@@ -166,4 +166,5 @@ def test_a_hostile_server_ends_a_query_soon_and_does_no_harm(
         proxied.calm()
         run_to_the_end(start(spark, proxied, tmp_path, queries))
     assert Counter(message.body for message in tubemq.messages("output")) == Counter(ROWS)
+    print(f"peak memory of a Python process: {memory.highest:.0f} MB")
     assert 0 < memory.highest < MAX_MEMORY
