@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from tests.soak.timetable import Window
 
@@ -23,13 +23,15 @@ class Quantity:
     label: str
     is_count: bool = False
     """Whether a difference of one is no growth: a count of 9 cannot change by less than 11 %."""
+    is_mean: bool = False
+    """Whether the mean is compared instead of the median, for what is zero most of the time."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     quantity: Quantity
     first: float | None
-    """The median of the first window, None if it has too few values."""
+    """The median or mean of the first window, None if it has too few values."""
     last: float | None
 
     @property
@@ -51,11 +53,14 @@ class Comparison:
 
 def compare(samples: Sequence[Sample], quantities: Iterable[Quantity], first: Window, last: Window) -> list[Comparison]:
     return [
-        Comparison(quantity, _median(samples, quantity.name, first), _median(samples, quantity.name, last))
+        Comparison(quantity, _middle(samples, quantity, first), _middle(samples, quantity, last))
         for quantity in quantities
     ]
 
 
-def _median(samples: Sequence[Sample], name: str, window: Window) -> float | None:
+def _middle(samples: Sequence[Sample], quantity: Quantity, window: Window) -> float | None:
+    name = quantity.name
     values = [one[name] for one in samples if window.begin <= one["at"] <= window.end and name in one]
-    return median(values) if len(values) >= FEWEST else None
+    if len(values) < FEWEST:
+        return None
+    return fmean(values) if quantity.is_mean else median(values)

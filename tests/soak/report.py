@@ -80,7 +80,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
     lines = ["| | first window | last window | growth |", "|---|---|---|---|"]
     for one in comparisons:
         unit = f" {one.quantity.unit}" if one.quantity.unit else ""
-        values = ["none" if value is None else f"{value:.0f}{unit}" for value in (one.first, one.last)]
+        values = ["none" if value is None else f"{value:.3g}{unit}" for value in (one.first, one.last)]
         growth = "unknown" if one.growth is None else f"{one.growth:+.1%}".replace("%", " %")
         lines.append(f"| {one.quantity.label} | {' | '.join(values)} | {growth}{'' if one.is_flat else ', NOT FLAT'} |")
     return "\n".join(lines)

@@ -51,7 +51,8 @@ QUANTITIES = (
     ),
     *(Quantity(f"{query}.heap", "MB", f"`{query}`: Java heap after a collection") for query in ("steady", "killed")),
     Quantity("connections", "", "connections to master and brokers", True),
-    Quantity("claims", "", "claims at the brokers", True),
+    # A query holds claims only while it plans and reads a micro-batch, if its trigger has an interval.
+    Quantity("claims", "", "claims at the brokers, mean", is_count=True, is_mean=True),
     Quantity("registrations", "", "consumers registered at the master", True),
     Quantity("steady.checkpoint", "", "`steady`: files of the checkpoint", True),
     Quantity("steady.local", "", "`steady`: files in Spark's local folder", True),

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,18 @@ def test_growth_is_found(quantity: Quantity, first: float, last: float, is_flat:
 def test_the_median_of_a_window_decides() -> None:
     outlier: list[Sample] = [{"at": 950.0, "memory": 10_000.0}, {"at": 500.0, "memory": 20_000.0}]
     assert compared(MEMORY, [*samples("memory", 100, 101), *outlier]).last == 101
+
+
+def test_the_mean_decides_where_most_values_are_zero() -> None:
+    rare: list[Sample] = [
+        {"at": window.begin + n, "claims": 0.0 if n else peak}
+        for window, peak in ((FIRST, 5.0), (LAST, 500.0))
+        for n in range(FEWEST)
+    ]
+    claims = Quantity("claims", "", "claims", is_count=True, is_mean=True)
+    assert (compared(claims, rare).first, compared(claims, rare).last) == (1.0, 100.0)
+    assert not compared(claims, rare).is_flat
+    assert compared(replace(claims, is_mean=False), rare).is_flat
 
 
 @pytest.mark.parametrize("found", [[], samples("memory", 1, 1, FEWEST - 1), samples("memory", 1, 1)[:FEWEST]])
