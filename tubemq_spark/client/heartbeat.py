@@ -92,7 +92,7 @@ class Heartbeat:
             _thread(self._run, key, beat.call, beat.period).start()
             beat.due = _STARTED
         except RuntimeError:  # no more threads now
-            _log.exception("[heartbeat-crashed] a heartbeat failed")
+            _log_crash()
             beat.due += beat.period
 
     def _run(self, key: int, beat: Callable[[], None], period: float) -> None:
@@ -108,7 +108,7 @@ class Heartbeat:
                 )
                 succeeded = False
             except Exception:
-                _log.exception("[heartbeat-crashed] a heartbeat failed")
+                _log_crash()
                 succeeded = False
             if not self._is_kept_for(period, key):
                 return
@@ -124,6 +124,11 @@ class Heartbeat:
 
 def _thread(target: Callable[..., None], *args: object) -> threading.Thread:
     return threading.Thread(target=target, args=args, name="tubemq-heartbeat", daemon=True)
+
+
+def _log_crash() -> None:
+    """Log the error that is being handled."""
+    _log.exception("[heartbeat-crashed] a heartbeat failed")
 
 
 HEARTBEAT = Heartbeat()  # of this process
