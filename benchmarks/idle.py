@@ -25,7 +25,7 @@ OURS = "idle query"
 NOTHING = "idle query of a source that does nothing"
 
 _TOPIC = "bench_idle"
-_SETTLE = 8.0  # seconds: the JVM compiles what runs often
+_SETTLE = 20.0  # seconds: the JVM compiles what runs often
 _WINDOW = 10.0
 
 
