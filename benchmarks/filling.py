@@ -6,9 +6,17 @@ from __future__ import annotations
 from tubemq_spark.client.producer.producer import Producer
 from tubemq_spark.client.settings import ClientSettings
 
+_TOGETHER = 10_000
+
 
 def fill(master: str, topic: str, count: int, body: bytes) -> None:
     """Send ``count`` messages with the same body, evenly to the topic's partitions."""
+    together = [body] * _TOGETHER
     with Producer(ClientSettings.from_options({"tubemq.master": master})) as producer:
-        for _ in range(count):
-            producer.send(topic, body)
+        while count:
+            part = together[:count]
+            taken = producer.send_together(topic, part)
+            if taken < len(part):
+                producer.send(topic, part[taken])
+                taken += 1
+            count -= taken

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
+from PIL import Image
 
 from benchmarks import results
 from benchmarks.results import RATE, Key, Results
@@ -20,6 +21,7 @@ TARGET = Path(__file__).parents[1] / "docs/images/performance.png"
 
 _COLOURS = {"limit": "0.65", "Java": "#7a9cc6", "Spark-Kafka": "#c9a27a"}
 _OURS = "#3f51b5"
+_SHADES = 32  # of the picture
 _PARTS = ("read", "write", "packs")
 
 
@@ -50,6 +52,9 @@ def draw(found: Results, target: Path = TARGET) -> bool:
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=90, metadata={"Software": None})
     pyplot.close(figure)
+    with Image.open(target) as drawn:  # few colours make a small file
+        small = drawn.convert("RGB").quantize(_SHADES)
+    small.save(target, optimize=True)
     return True
 
 
