@@ -62,6 +62,12 @@ LINES: Mapping[str, Line] = {
         "New partitions cannot be claimed yet. The query reads the others and tries again.",
         "If the line repeats, look at the brokers of these partitions.",
     ),
+    "partition-lists-wait": Line(
+        "No master tells which partitions there are. The query reads those that it knows and asks again. At most one "
+        "line a minute.",
+        "Look at the masters. A query cannot start without one.",
+    ),
+    "partition-lists-again": Line("A master answers again after `[partition-lists-wait]`.", _NOTHING),
     "group-moved": Line(
         "Another client moved the group. The driver moves it back to the position of the checkpoint.",
         "Find the other client, and give it a group of its own.",

@@ -96,7 +96,8 @@ class ProtocolError(TubeMQError):
 class TransportError(TubeMQError):
     """The network failed: a connection was refused or closed, or no reply came in time.
 
-    `unserved` are the partitions that could not be reached, if the call was for several.
+    `unserved` are the partitions that could not be reached, if the call was for several. `is_silence` means that the
+    server accepted the connection and did not reply in time.
     """
 
     cause = (
@@ -108,9 +109,10 @@ class TransportError(TubeMQError):
         "outages raise `tubemq.retry.maxElapsedMs`, for slow servers `tubemq.rpc.timeoutMs`."
     )
 
-    def __init__(self, text: str, *, unserved: Collection[Any] = ()) -> None:
+    def __init__(self, text: str, *, unserved: Collection[Any] = (), is_silence: bool = False) -> None:
         super().__init__(text)
         self.unserved = unserved
+        self.is_silence = is_silence
 
 
 class ServerError(TubeMQError):

@@ -10,6 +10,7 @@ import pytest
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.network.jobs import Jobs
+from tests.network.scenarios import seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
@@ -17,7 +18,8 @@ from tubemq_spark.client import forget_servers
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
 USES = ("running", "starting", "standby_first", "none")
-OUTAGE = 20.0  # seconds without a master: some heartbeats fail, and no stream looks for new partitions yet
+OUTAGE = seconds(20, 600)  # seconds without a master
+LOOKS = seconds(5, 30)  # for new partitions; 30 s is the default of metadataIntervalMs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,8 @@ def test_the_standby_is_listed_first(cluster: RealCluster) -> None:
 
 
 def test_known_partitions_are_read_and_written_without_any_master(cluster: RealCluster) -> None:
-    with Jobs(cluster, cluster.master, "masters_none") as jobs:
+    """Heartbeats fail, and the stream looks for new partitions in vain."""
+    with Jobs(cluster, cluster.master, "masters_none", metadataIntervalMs=int(1000 * LOOKS)) as jobs:
         jobs.wait_for_more(200)
         for number in (1, 2):
             cluster.kill_master(number)

@@ -141,6 +141,8 @@ def new_planner(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         def refresh(self) -> None:
             self.cluster = cluster()
 
+        refresh_soon = refresh
+
         def listed(self, *, once: bool = False) -> set[Partition]:
             return set(world.ends)
 

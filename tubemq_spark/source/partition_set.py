@@ -54,6 +54,7 @@ class PartitionSet:
         self._clock, self._timings = options.client.clock, options.client.timings
         self._states: dict[Partition, PartitionState] = {}
         self._refresh = Deadline(options.metadata_interval, self._clock)
+        self._warn_again: Deadline | None = None  # while no master answers
 
     def __getitem__(self, partition: Partition) -> PartitionState:
         return self._states.setdefault(partition, PartitionState())
@@ -102,10 +103,10 @@ class PartitionSet:
 
     def discover(self, known: Positions, claims: DriverClaims) -> dict[Partition, int]:
         """Return the earliest positions of partitions that are new, and claim them. One that its broker does not serve
-        is tried again after the next `metadataIntervalMs`."""
+        is tried again after the next `metadataIntervalMs`, as is a master that does not answer."""
         is_due = self._refresh.passed
         if is_due:
-            self._session.refresh()
+            self._refresh_lists(len(known))
             self._refresh = Deadline(self._options.metadata_interval, self._clock)
         new = [p for p in self.listed() if p not in known and (is_due or self._is(p, Status.PRESENT))]
         if not new or not (new := self._claim_served(new, claims)):
@@ -119,6 +120,28 @@ class PartitionSet:
                 _log.info("%s is there again; reading goes on at %d", partition, before.read_up_to)
                 earliest[partition] = before.read_up_to
         return earliest
+
+    def _refresh_lists(self, known: int) -> None:
+        """Ask the master for the lists. A query that has `known` partitions needs no answer."""
+        if not known:
+            self._session.refresh()
+            return
+        try:
+            self._session.refresh_soon()
+        except TransportError as error:
+            if self._warn_again is None or self._warn_again.passed:
+                _log.warning(
+                    "[partition-lists-wait] the query reads the %d partitions that it knows, and asks for new ones "
+                    "every %g s: %s",
+                    known,
+                    self._options.metadata_interval,
+                    error,
+                )
+                self._warn_again = Deadline(self._timings.next_outage_warning, self._clock)
+        else:
+            if self._warn_again is not None:
+                _log.warning("[partition-lists-again] the master lists partitions again")
+            self._warn_again = None
 
     def _claim_served(self, new: list[Partition], claims: DriverClaims) -> list[Partition]:
         """Return those of the `new` partitions that could be claimed."""

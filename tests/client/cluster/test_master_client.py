@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -272,6 +272,26 @@ def test_a_new_client_waits_for_a_standby_that_takes_over(pair: EmbeddedCluster,
     with pair.tubemq.on(REGISTER, master=1, nth=3, times=1).run(pair.tubemq.switch_master), session(pair) as consumer:
         consumer.register()
         assert clients(pair) == [consumer.client_id]
+
+
+@pytest.mark.parametrize("method", ["producer_register", "producer_heartbeat"])
+def test_a_new_client_goes_on_if_a_reply_is_lost(
+    cluster: EmbeddedCluster, use_timings: UseTimings, method: str
+) -> None:
+    """The server accepted the connection, so its address is right."""
+    use_timings(first_contact_timeout=0.0)
+    quick = replace(messages.settings(cluster), retry_for=PATIENCE, rpc_timeout=0.3)
+    with cluster.tubemq.on(method, times=1).drop_reply() as lost, closing(ProducerSession(quick)) as producer:
+        producer.add_topics(["demo"])
+        assert producer.cluster.partitions("demo") == DEMO
+    assert lost.fired == 1
+
+
+def test_a_new_client_goes_on_while_its_master_hangs(cluster: EmbeddedCluster, use_timings: UseTimings) -> None:
+    use_timings(first_contact_timeout=0.0)
+    with cluster.tubemq.on(REGISTER, times=3).drop_request() as lost, session(cluster, rpc_timeout=0.3) as consumer:
+        consumer.register()
+    assert lost.fired == 3
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["the old one ends", "the old one stands by"])

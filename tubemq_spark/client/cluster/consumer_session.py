@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 from tubemq_spark.client.cluster.cluster_metadata import Cluster
 from tubemq_spark.client.cluster.master_client import HOST, ForgottenError, MasterSession
-from tubemq_spark.client.retries import RetryBackoff
+from tubemq_spark.client.retries import Deadline, RetryBackoff
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError, TubeMQError
+from tubemq_spark.errors import ConfigError, TransportError, TubeMQError
 from tubemq_spark.protocol.constants import UNKNOWN_ID, Method
 from tubemq_spark.protocol.flow_rules import FlowRules
 from tubemq_spark.protocol.lifecycle import MemberState
@@ -62,6 +62,19 @@ class ConsumerSession(MasterSession):
         with self._lock:
             self._master.retry(self._list_partitions)
             return self.cluster
+
+    def refresh_soon(self) -> None:
+        """As `refresh`, for a caller that goes on without an answer: ask each master once at most, and do not wait long
+        for it, above all if no master has answered before. Raise `TransportError` if none answers in that time."""
+        within = self.settings.rpc_timeout
+        if not self._master.is_registered:
+            within = min(self.settings.timings.silent_master_timeout, within)
+        deadline = Deadline(within)
+        with self._locked_within(within), self._master.hurry(deadline.left):
+            try:
+                self._list_partitions(ForgottenError)
+            except ForgottenError:
+                self._list_partitions()  # registers again
 
     def listed(self, *, once: bool = False) -> set[Partition]:
         """Ask again and return only the partitions that the master lists now; `cluster` also has earlier ones.
@@ -127,7 +140,7 @@ class ConsumerSession(MasterSession):
         what = f"registering group {self.group} for {', '.join(self.topics)}"
         self._handle(self._master.ask(Method.CONSUMER_REGISTER_V2, message, pb.RegisterResponseM2CV2, what))
 
-    def _list_partitions(self) -> None:
+    def _list_partitions(self, forgotten: type[TransportError] = TransportError) -> None:
         if not self._master.is_registered:
             self._register()
         message = pb.GetPartMetaRequestC2M(
@@ -138,7 +151,7 @@ class ConsumerSession(MasterSession):
             authInfo=self._master.certificate(),
         )
         what = f"asking for the partitions of {', '.join(self.topics)}"
-        reply = self._master.ask(Method.GET_PARTITION_META, message, pb.GetPartMetaResponseM2C, what)
+        reply = self._master.ask(Method.GET_PARTITION_META, message, pb.GetPartMetaResponseM2C, what, forgotten)
         self._registry.add_brokers(self._master.address, reply.brokerConfigList)
         self._registry.set_topics(self._master.address, reply.topicMetaInfoList, parse_consumer_topic)
 

@@ -180,6 +180,7 @@ def _partitions_for_consumers(settings: ClientSettings, group: str, topic: str, 
             topic,
             error,
         )
+        _answers[settings, topic] = settings.clock.monotonic(), known  # the next batches do not wait for it again
         return known
     try:
         found = frozenset(session.cluster.partitions(topic))

@@ -13,7 +13,8 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TypeVar
 
@@ -22,8 +23,8 @@ from google.protobuf.message import Message
 from tubemq_spark.client.clock import SYSTEM_CLOCK, Clock
 from tubemq_spark.client.cluster.cluster_metadata import Cluster, TopicRegistry
 from tubemq_spark.client.heartbeat import HEARTBEAT
-from tubemq_spark.client.net.rpc import ServerRequest, send_requests, unwrap_reply
-from tubemq_spark.client.retries import Retries
+from tubemq_spark.client.net.rpc import Outcome, ServerRequest, send_requests, unwrap_reply
+from tubemq_spark.client.retries import Deadline, Retries
 from tubemq_spark.client.settings import ClientSettings
 from tubemq_spark.client.tls import warn_of_unverified_names
 from tubemq_spark.client.visit_token import VisitToken, authorization
@@ -71,7 +72,8 @@ class MasterClient:
         self._settings = settings
         self._masters = list(settings.masters)  # the one in service first
         self._membership = Lifecycle(f"{client_id} at the master", MemberState.NEW, MEMBER)
-        self._has_met_standby = False
+        self._has_met_master = settings.are_proven  # any peer that may be a master, though not in service
+        self._answer_by: Deadline | None = None  # see `hurry`
 
     @property
     def address(self) -> Address:
@@ -114,12 +116,12 @@ class MasterClient:
 
     def _ask_in_turn(self, method: Method, message: Message, kind: type[R], what: str) -> R:
         failures = []
-        for _ in self._masters:
+        for number in range(len(self._masters)):
             request = ServerRequest(
                 self.address, ServiceType.MASTER, method, message, f"{what} at the master {self.address}"
             )
-            (outcome,) = send_requests(self._settings, [request])
-            self._has_met_standby |= isinstance(outcome, Failure) and is_elsewhere(outcome)
+            (outcome,) = send_requests(self._settings, [request], self._timeout(len(self._masters) - number))
+            self._has_met_master |= _may_be_master(outcome)
             try:
                 return unwrap_reply(outcome, kind, request.what)
             except TransportError as error:
@@ -141,23 +143,44 @@ class MasterClient:
     def retry(self, request: Callable[[], T], *, once: bool = False) -> T:
         """Return what `request` returns. Repeat it while it raises `TransportError`, unless it shall run `once`.
 
-        A client that no master has answered yet gives up early, because the addresses may be wrong. A standby that
-        answers proves them right: it becomes active soon after the active master has died.
+        A client that no master has answered yet gives up early, because the addresses may be wrong. It goes on if a
+        standby answers, which becomes active soon after the active master has died, or if a server accepts the
+        connection and is silent: then the reply may be lost, or the master hangs.
         """
-        is_first_contact = self.state is MemberState.NEW and not self._settings.are_proven
+        is_first_contact = self._is_first_contact
         first_contact = self._settings.timings.first_contact_timeout if is_first_contact else inf
         retries = self._retries(0.0 if once else first_contact)
         while True:
             try:
                 reply = request()
             except TransportError as error:
-                if is_first_contact and self._has_met_standby and not once:
+                if is_first_contact and not self._is_first_contact and not once:
                     is_first_contact, retries = False, self._retries(inf)
                 if once or not retries.failed(error):
                     raise
             else:
                 retries.progress()
                 return reply
+
+    @contextmanager
+    def hurry(self, seconds: float) -> Iterator[None]:
+        """Let requests within this block take `seconds` altogether. Masters that are not yet asked share the rest."""
+        self._answer_by = Deadline(seconds)  # sockets take real time
+        try:
+            yield
+        finally:
+            self._answer_by = None
+
+    def _timeout(self, masters: int) -> float | None:
+        """Return how long to wait for one of `masters` that are still to be asked."""
+        if self._answer_by is None:
+            return None
+        least = self._settings.timings.min_connect_step
+        return min(self._settings.rpc_timeout, max(least, self._answer_by.left / masters))
+
+    @property
+    def _is_first_contact(self) -> bool:
+        return self.state is MemberState.NEW and not self._has_met_master
 
     def _retries(self, at_most: float) -> Retries:
         """Return retries for as long as the settings say, but `at_most` seconds."""
@@ -183,6 +206,13 @@ class MasterClient:
                 [ServerRequest(self.address, ServiceType.MASTER, method, message, what)],
                 timeout=min(self._settings.timings.master_close_timeout, self._settings.rpc_timeout),
             )
+
+
+def _may_be_master(outcome: Outcome) -> bool:
+    """Return True for the outcome of a request to a standby, or to a server that accepted it and is silent."""
+    if isinstance(outcome, TransportError):
+        return outcome.is_silence
+    return isinstance(outcome, Failure) and is_elsewhere(outcome)
 
 
 def new_client_id(role: str, clock: Clock = SYSTEM_CLOCK) -> str:
@@ -229,7 +259,17 @@ class MasterSession:
                 self._stop_heartbeat = HEARTBEAT.keep(beat, self.settings.timings.heartbeat_period)
 
     def _close(self, method: Method, message: Message) -> None:
-        with self._lock:
-            if self._stop_heartbeat is not None:
-                self._stop_heartbeat()
+        if self._stop_heartbeat is not None:
+            self._stop_heartbeat()
+        with suppress(TransportError), self._locked_within(self.settings.timings.master_close_timeout):
             self._master.close(method, message)
+
+    @contextmanager
+    def _locked_within(self, seconds: float) -> Iterator[None]:
+        """Hold the lock, or raise `TransportError` if another thread waits longer for the master's answer."""
+        if not self._lock.acquire(timeout=seconds):
+            raise TransportError(f"the master {self._master.address} does not answer another request of this client")
+        try:
+            yield
+        finally:
+            self._lock.release()

@@ -262,7 +262,8 @@ class Connection:
                 FRAMINGS.pop(self.address, None)  # the server may have been replaced by another release
                 raise TransportError(
                     f"{self.address} did not answer in time. Check its port and option 'tubemq.rpc.framing' "
-                    f"({self.framing.value} was used), and that the server does not hang"
+                    f"({self.framing.value} was used), and that the server does not hang",
+                    is_silence=True,
                 )
         return self._replies.pop(serial_no)
 
@@ -365,7 +366,8 @@ def connect(
         raise TransportError(
             f"{address} accepts connections but does not answer within {timeout:g} s in either framing. "
             f"Check that it is the {'plain' if tls is None else 'TLS'} port of a TubeMQ master or broker "
-            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)"
+            f"({'8715, 8123' if tls is None else '8716, 8124'} by default)",
+            is_silence=True,
         )
     FRAMINGS[address] = found.framing
     _log.debug("%s speaks the %s framing", address, found.framing.value)

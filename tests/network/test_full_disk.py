@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The disk of a real broker is full for a while, and a stream and a sink run on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.real import RealCluster
+from tests.clusters.servers import needs_tools
+from tests.network.jobs import Jobs
+from tests.network.scenarios import seconds
+from tests.real.topics import FLUSH_SOON, TopicSpec
+from tubemq_spark.client import forget_servers
+
+pytestmark = [pytest.mark.real, pytest.mark.thorough]
+
+SIZE = 64  # megabytes of the file system of broker 1
+TOPIC = "full_disk"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system at the data folder of broker 1."""
+    folder = tmp_path / "data-1"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}m", "tubemq-test", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this test mounts a small file system, which needs root: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def cluster(disk: Path) -> Iterator[RealCluster]:
+    with needs_tools():
+        topics = {TOPIC: TopicSpec(partitions=2, settings=FLUSH_SOON)}
+        cluster = RealCluster(topics=topics, brokers=2, folder=disk.parent)
+    with cluster:
+        yield cluster
+        forget_servers()
+
+
+def fill(disk: Path) -> Path:
+    """Take all that is free, and return the file that does."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return ballast
+
+
+def test_the_disk_of_a_broker_is_full(cluster: RealCluster, disk: Path) -> None:
+    with Jobs(cluster, cluster.master, TOPIC) as jobs:
+        jobs.wait_for_more(200)
+        ballast = fill(disk)
+        begin = len(jobs.read)
+        jobs.pass_time(seconds(30, 120))
+        print(f"read while the disk was full: {len(jobs.read) - begin}; {jobs.failures}")
+        ballast.unlink()
+        jobs.wait_for_more(200)
+        jobs.finish()
+        print(jobs.summary())
+        jobs.check()
+    print(f"disk full: {jobs.summary()}")
