@@ -244,9 +244,9 @@ def sink_options(
             `spark_batch`, `spark_partition` and `spark_row`. Default: false
         effectively_once: for streams: a batch or task that is attempted again sends only the rows that are not stored
             yet; rows are stamped, and carry `spark_digest` as well. Default: false
-        effectively_once_group: the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`) that keep the
-            query's bookmarks at the brokers; no other query may use it, and it must not change. Default: derived from
-            option `checkpointLocation`
+        effectively_once_group: the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`, `…_task_…`) that
+            keep bookmarks and marks of the query at the brokers; no other query may use it, and it must not change.
+            Default: derived from option `checkpointLocation`
         effectively_once_max_offsets: how many messages a task reads at most to find those that an earlier attempt has
             stored. Default: 10000000
         effectively_once_uncertain: what happens if it is unknown what an earlier attempt has stored: the task fails, or

@@ -128,6 +128,35 @@ def generate(name: str, server: str = "embedded") -> History:
     return _with_unlisted(history) if server == "embedded" else history
 
 
+def with_repeated_stages(name: str) -> History:
+    """Return a history in which each failed task is attempted again in another attempt of its stage."""
+    r = random.Random(f"{name}:stages")
+    drawn = generate(name).setting
+    setting = replace(
+        drawn,
+        mode=ONCE,
+        failed_rows="fail",
+        tries=4,
+        tasks=[[40, 40], *([r.choice([3, 10, 30])] * 2 for _ in range(3))],
+    )
+    hows = [how for how in HOWS if how.startswith("kill")] + ["fail_answered"]
+    events = [
+        Event("hook", batch, 0, {"role": "task", "task": task, "attempt": 0, "how": r.choice(hows), "nth": nth})
+        for batch in range(1, 4)
+        for task in range(2)
+        if (nth := r.choice([0, 1, 2, 3, 4, 6, 8, 12]))
+    ]
+    return History(
+        name,
+        setting,
+        (
+            *events,
+            *(Event("stage", batch, 0, {"task": 0}) for batch in range(1, 4)),
+            *(Event("stage", batch, 0, {"task": 1}) for batch in range(1, 4)),
+        ),
+    )
+
+
 def _with_unlisted(history: History) -> History:
     """Give some histories a topic on one broker that is down when new workers first use the topic: the master does not
     list it."""

@@ -168,14 +168,14 @@ class Player:
         waiting = deque((task, 0) for task in range(len(rows)))
         running: dict[Child, tuple[int, int, list[int], float]] = {}
         ended: dict[int, Committed] = {}
-        staged = False
+        repeated: set[int] = set()  # the tasks of which the second attempt is the first one of its stage
         try:
             while len(ended) < len(rows):
                 while waiting and len(running) < setting.width:
                     task, attempt = waiting.popleft()
                     order = generate.order(history, batch, task, self._attempts[batch, task], len(rows[task]))
                     self._attempts[batch, task] += 1
-                    spark_task = Task(self.query, batch, task, attempt, self._run)
+                    spark_task = Task(self.query, batch, task, attempt, self._run, self._attempts.total())
                     hook = self._hook(batch, run, "task", task, attempt)
                     chance = random.Random(f"{history.name}:{self._attempts.total()}")
                     child = self._processes.worker([*running], chance)
@@ -189,7 +189,7 @@ class Player:
                     done = child.outcome()
                     if done is not None and done.error is None:
                         self.calls[batch, "task", task] = done.calls
-                        is_first_try = attempt == 0 and batch != self._first
+                        is_first_try = attempt == 0 and batch != self._first and task not in repeated
                         assert not (is_first_try and done.searches), (
                             f"task {task} of batch {batch} searched for nothing"
                         )
@@ -209,8 +209,10 @@ class Player:
                     self._check_error(batch, done)
                     # Spark counts attempts from 0 again in another attempt of the stage, after lost shuffle files.
                     anew = any(event.args["task"] % len(rows) == task for event in history.at("stage", batch, run))
-                    waiting.append((task, 0 if anew and not attempt and not staged else attempt + 1))
-                    staged = staged or anew
+                    anew = anew and not attempt and task not in repeated
+                    waiting.append((task, 0 if anew else attempt + 1))
+                    if anew:
+                        repeated.add(task)
         finally:
             for child in running:  # Spark cancels the tasks of a failed job
                 self._processes.end(child)

@@ -61,15 +61,14 @@ REGRESSIONS = [
         replace(_ONE_TOPIC, tasks=[[5, 5, 5], [5]]),
         (Event("die", 0, 0, {"at": WRITTEN}), Event("tasks", 0, 1, {"by": -1})),
     ),
-]
-
-# Another attempt of a stage, after lost shuffle files, counts the attempts of its tasks from 0 again. Spark does not
-# tell Python workers which attempt of the stage runs. So a worker that knows an earlier batch assumes the first one.
-NOT_TOLD = History(
-    "another try of the stage",
-    Setting(brokers=1, topics={"a": TopicShape(1, 1)}, tasks=[[2], [4]], mode=ONCE, width=1),
-    (
-        Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "fail_answered", "nth": 2}),
-        Event("stage", 1, 0, {"task": 0}),
+    # Another attempt of a stage, after lost shuffle files, counts the attempts of its tasks from 0 again. Spark does
+    # not tell Python which attempt of the stage runs. A worker that knew an earlier batch assumed the first one.
+    History(
+        "another try of the stage",
+        replace(_ONE_TOPIC, tasks=[[40], [4]], width=1),
+        (
+            Event("hook", 1, 0, {"role": "task", "task": 0, "attempt": 0, "how": "fail_answered", "nth": 2}),
+            Event("stage", 1, 0, {"task": 0}),
+        ),
     ),
-)
+]

@@ -16,11 +16,11 @@ import pytest
 
 from tests.histories.script import TopicShape
 from tests.real.jars import MissingTool
-from tests.sink_histories.generate import OPTIONS, generate, order
+from tests.sink_histories.generate import OPTIONS, generate, order, with_repeated_stages
 from tests.sink_histories.jobs import BAD, OutRow
 from tests.sink_histories.judge import BrokenError, Case, judge
 from tests.sink_histories.play import Committed
-from tests.sink_histories.regressions import NOT_TOLD, REGRESSIONS
+from tests.sink_histories.regressions import REGRESSIONS
 from tests.sink_histories.run import Stage, play_alone
 from tests.sink_histories.script import ONCE, PLAIN, STAMPED, Event, History, Setting
 from tests.sink_histories.world import DEAD, Message
@@ -51,6 +51,14 @@ def test_random_histories_on_embedded_servers(numbers: range) -> None:
             assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
 
 
+@pytest.mark.thorough
+def test_random_histories_with_repeated_stages() -> None:
+    histories = [with_repeated_stages(f"{seed('usual')}:{number}") for number in range(12)]
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        for outcome in pool.map(partial(play_alone, shrinks=True), histories):
+            assert outcome.problem is None, f"{outcome}\n{outcome.history.to_json()}"
+
+
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     with Stage() as stage:
@@ -60,12 +68,6 @@ def stage() -> Iterator[Stage]:
 @pytest.mark.parametrize("history", REGRESSIONS, ids=lambda history: history.name)
 def test_histories_that_failed_once(stage: Stage, history: History) -> None:
     outcome = stage.play(history)
-    assert outcome.problem is None, outcome
-
-
-@pytest.mark.xfail(strict=True, reason="Spark does not tell Python which attempt of a stage it is")
-def test_another_attempt_of_a_stage_is_unknown(stage: Stage) -> None:
-    outcome = stage.play(NOT_TOLD)
     assert outcome.problem is None, outcome
 
 

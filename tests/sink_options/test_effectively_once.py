@@ -59,6 +59,11 @@ class Query:
         self.task = self.task.again()
         return self.write(rows)
 
+    def in_repeated_stage(self, rows: Sequence[Cells] = ROWS) -> Written:
+        """Let Spark attempt the task again, in another attempt of its stage."""
+        self.task = self.task.in_repeated_stage()
+        return self.write(rows)
+
     def replay(self, rows: Sequence[Cells] = ROWS) -> Written:
         """Restart the query, whose first micro-batch is the uncommitted one."""
         self.task = self.task.restarted()
@@ -122,6 +127,17 @@ def test_rows_may_come_in_another_order(cluster: Cluster, demo: str, again: Any)
         assert again(query, mixed).already_stored == (42 if seed else 25)
     assert bodies(cluster, demo) == sorted(row["value"] for row in rows)
     assert len({own(message)["spark_row"] for message in stored_in(cluster, demo)}) == 42
+
+
+@ON_THE_CLIENT
+def test_a_repeated_stage_sends_only_missing_rows(cluster: Cluster, demo: str) -> None:
+    query = Query(cluster, demo)
+    earlier = [{"value": b"earlier %d" % n} for n in range(100)]
+    query.commit(query.write(earlier))
+    query.write(ROWS[:7])
+    for stored in (7, 20):
+        assert query.in_repeated_stage(ROWS[::-1]).already_stored == stored
+    assert bodies(cluster, demo) == sorted([*BODIES, *(row["value"] for row in earlier)])
 
 
 @ON_THE_CLIENT

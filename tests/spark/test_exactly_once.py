@@ -46,6 +46,10 @@ deaths = pytest.mark.parametrize(
 )
 
 
+# The number of random kills of the driver. A kill and the next start take half a minute on a busy machine.
+KILLS = 50 if os.environ.get("TUBEMQ_FULL_TIMES") else 5
+
+
 class Copy:
     """The query, its checkpoint, its output and its receipts."""
 
@@ -193,5 +197,25 @@ def test_each_message_once_whatever_dies(
                 kill(process.pid, chance.choice([None, "java"]))
                 if chance.random() < 0.5:  # else its Python processes may disturb the next run
                     copy.finish(queries)
+    copy.finish(queries)
+    copy.check(producer.sent)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "cluster", ["embedded", pytest.param("real", marks=pytest.mark.real)], indirect=True, ids=["embedded", "real"]
+)
+def test_each_message_once_when_drivers_are_killed_at_random(
+    source: Source, queries: Queries, tmp_path: Path, chance: random.Random
+) -> None:
+    copy = Copy(source, tmp_path)
+    with Producer(source.cluster, copy.topics, pause=0.3) as producer:
+        for number in range(KILLS):
+            with copy.running() as process:
+                copy.wait_for_more_batches(1)
+                time.sleep(chance.expovariate(1))  # within a micro-batch, its commit, or between two
+                kill(process.pid, chance.choice([None, "java"]))
+            print(f"kill {number + 1}: {len(numbers(copy.checkpoint / 'commits'))} micro-batches committed", flush=True)
     copy.finish(queries)
     copy.check(producer.sent)

@@ -80,10 +80,15 @@ class Task:
     partition: int = 0
     attempt: int = 0
     run: str | None = field(default_factory=lambda: str(uuid.uuid4()))
+    attempt_id: int = 0
 
     def again(self) -> Task:
         """Return the next attempt of the task in the same run."""
-        return replace(self, attempt=self.attempt + 1)
+        return replace(self, attempt=self.attempt + 1, attempt_id=self.attempt_id + 1)
+
+    def in_repeated_stage(self) -> Task:
+        """Return the next attempt of the task, in another attempt of its stage."""
+        return replace(self, attempt=0, attempt_id=self.attempt_id + 1)
 
     def restarted(self) -> Task:
         """Return the first attempt of the same task in another run of the query."""
@@ -101,7 +106,10 @@ class Task:
             "spark.jobGroup.id": self.run,
         }
         context = SimpleNamespace(
-            partitionId=lambda: self.partition, attemptNumber=lambda: self.attempt, getLocalProperty=properties.get
+            partitionId=lambda: self.partition,
+            attemptNumber=lambda: self.attempt,
+            taskAttemptId=lambda: self.attempt_id,
+            getLocalProperty=properties.get,
         )
         with mock.patch("tubemq_spark.sink.task_attempts.TaskContext.get", return_value=context):
             yield

@@ -71,6 +71,7 @@ class Timings:
     max_poll_interval: float = 1.0  # between two requests for log ends while a query is idle
 
     # sink: effectively once
+    task_mark_max_age: float = 1.0  # an older proof that no later attempt of the task runs is renewed
     task_settling: float = 3.0  # time in which an earlier attempt has ended; Spark grants a cancelled task 2 s
     broker_away_after: float = 2.0  # silence after which a batch does without a broker
     scan_retry: float = 5.0  # time for retrying a scan within a task, while other rows wait

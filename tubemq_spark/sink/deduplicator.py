@@ -3,7 +3,7 @@
 
 Each message carries a stamp, which names its row, and a digest of the row's content. A task proceeds in four steps:
 
-1. Which earlier attempts may exist? `task_attempts` decides. Most tasks have none and skip to step 3.
+1. Which earlier attempts may exist? `task_attempts` and `task_mark` decide. Most tasks have none and skip to step 3.
 2. What have they stored? `stored_rows_search` reads each topic from the position at which the batch began (the
    bookmark), and adds the rows of the batch to an index (`stored_rows`).
 3. Which rows are sent? `Deduplicator.match` looks each row up in the index by its digest. The task sends only the rows
@@ -37,6 +37,7 @@ from tubemq_spark.protocol.stamp import parse
 from tubemq_spark.sink.stored_rows import StoredRowsOfTask
 from tubemq_spark.sink.stored_rows_search import QueryBookmarks, StoredRowsSearch
 from tubemq_spark.sink.task_attempts import RUN_CACHE, EarlierAttempts, WriteTask, earlier_attempts
+from tubemq_spark.sink.task_mark import TaskMark
 from tubemq_spark.sink.write_plan import WritePlan
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Deduplicator:
         self._main_topic = plan.options.topic
         self._dead_letter_topic = plan.options.dead_letter_topic  # its messages have no stamps; each attempt sends them
         self._earlier = earlier_attempts(task, plan.last_commit)
+        self._mark = TaskMark(session, self._options.group, task, plan.bookmarks)
         self._bookmarks = QueryBookmarks(session, self._options, plan.bookmarks)
         self._search = StoredRowsSearch(
             session, self._options, task, self._bookmarks, plan.made_at, self._report_uncertain
@@ -72,7 +74,13 @@ class Deduplicator:
         return frozenset(self._stored)
 
     def match(self, topic: str, row: int, digest: str) -> tuple[int, RecordMetadata | None]:
-        """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it."""
+        """Return the row number for the stamp, and where the row is stored if an earlier attempt has stored it.
+
+        Raise `FencedError` if a later attempt of the task has begun.
+        """
+        self._mark.check()
+        if not self._stored and self._mark.take():
+            self._earlier = EarlierAttempts.IN_THIS_RUN
         if topic not in self._stored:
             self._stored[topic] = self._stored_in(topic)
         stored = self._stored[topic]
@@ -109,6 +117,10 @@ class Deduplicator:
             return None
         self.earlier_tasks[topic] = frozenset(stored.tasks)
         return stored.of(self._task.partition) if self._task.partition in stored.tasks else None
+
+    def check_attempt(self) -> None:
+        """Raise `FencedError` if a later attempt of the task has begun: rows that are not sent yet are its rows now."""
+        self._mark.check()
 
     def finish(self) -> None:
         """Check, when all rows are stored, that each row of an earlier attempt was a row of this attempt too.
@@ -151,6 +163,7 @@ class Deduplicator:
     ) -> Mapping[object, RecordMetadata]:
         # The bookmark was read before this attempt has sent anything, so its messages are behind the end of that time.
         since = self._bookmarks.known[partition].end if start is None else start
+        self._mark.check()
         found: dict[object, RecordMetadata] = {}
         origin = self._task.origin
         try:

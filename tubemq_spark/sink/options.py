@@ -64,8 +64,8 @@ EFFECTIVELY_ONCE_GROUP = Option(
     "effectivelyOnceGroup",
     _group,
     "a name that begins with a letter and has letters, digits, `_` and `-`, 200 at most, and does not end with `_look`",
-    "the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`) that keep the query's bookmarks at the "
-    "brokers; no other query may use it, and it must not change",
+    "the prefix of the consumer groups (`…_0`, `…_1`, `…_plan`, `…_look_…`, `…_task_…`) that keep bookmarks "
+    "and marks of the query at the brokers; no other query may use it, and it must not change",
     shown_default="derived from option `checkpointLocation`",
 )
 EFFECTIVELY_ONCE_MAX_OFFSETS = Option(

@@ -35,7 +35,8 @@ from tubemq_spark.sink.task_attempts import WriteTask
 
 _log = logging.getLogger(__name__)
 
-_SETTLING_AFTER_FAILURE = 3  # times as long: a broker that hangs is what makes attempts fail
+# Times as long, after an attempt of this run: a broker that hangs is what makes attempts fail.
+_SETTLING_AFTER_FAILURE = 3
 
 
 Bookmarks = Mapping[Partition, Bookmark]
@@ -140,7 +141,7 @@ class StoredRowsSearch:
         self._bookmarks = bookmarks
         # Newer than the claims of all earlier attempts, by one clock, the driver's.
         self._claim = ClaimId(
-            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt << 20
+            f"look-{task.id}-{task.partition}", planned_at, task.batch, task.partition, task.attempt_id << 20
         )
         self._report_uncertain = report_uncertain
         self._first_answer: dict[int, float] = {}  # of each broker in this attempt, on the monotonic clock
@@ -151,7 +152,7 @@ class StoredRowsSearch:
         Raise `ConfigError` if the topic has too many messages to read, `DataLossError` if retention may have removed
         rows, and otherwise as `scan_partition`.
         """
-        ends = self._bookmarks_after_settling(topic)
+        ends = self._bookmarks_after_settling(topic, 1 if of_all_tasks else _SETTLING_AFTER_FAILURE)
         self._bookmarks.known = known = {**ends, **self._bookmarks.known}
         batch, limit = self._task.batch, self._options.max_offsets
         since = {one: known[one].before(batch) for one in ends}
@@ -174,7 +175,7 @@ class StoredRowsSearch:
                 self._report_uncertain(loss)
         return stored
 
-    def _bookmarks_after_settling(self, topic: str) -> Bookmarks:
+    def _bookmarks_after_settling(self, topic: str, times: int) -> Bookmarks:
         """Return the bookmarks of all partitions that an earlier attempt can know.
 
         They are read when the brokers have handled what earlier attempts sent: some time after each broker has answered
@@ -184,7 +185,7 @@ class StoredRowsSearch:
         settings = self._session.settings
         now = settings.clock.monotonic()
         last = max((self._first_answer.setdefault(one.broker_id, now) for one in answered), default=now)
-        settling = settings.timings.task_settling * (_SETTLING_AFTER_FAILURE if self._task.attempt else 1)
+        settling = settings.timings.task_settling * times
         settings.clock.sleep(max(0.0, last + settling - now))
         return self._bookmarks.read_topic(topic, refresh=True, skip_away=False)
 

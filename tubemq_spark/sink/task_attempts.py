@@ -10,6 +10,8 @@ batch of its run. Two sources prove that a batch is not the first one of its run
   Without such a folder, the file is in the user's own folder within the system's temporary folder. A missing or old
   note only makes the next batch search for attempts that do not exist.
 * What this worker process has seen of the run.
+
+If Spark repeats a stage, attempts have number 0 again. `task_mark` finds the earlier ones.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ class WriteTask(NamedTuple):
     """An attempt of a task.
 
     `id` is the id of the streaming query or batch write, None outside Spark. `run` is the id of the query's run.
-    `partition` is the task's number within the batch. `attempt` counts from 0. For batch writes, `batch` is 0 and `run`
-    None.
+    `partition` is the task's number within the batch. `attempt` counts from 0, and again from 0 if Spark repeats the
+    stage. `attempt_id` grows with each attempt of the Spark application. For batch writes, `batch` is 0 and `run` None.
     """
 
     id: str | None
@@ -51,6 +53,7 @@ class WriteTask(NamedTuple):
     partition: int
     attempt: int
     run: str | None
+    attempt_id: int = 0
 
     @property
     def origin(self) -> Origin:
@@ -65,11 +68,11 @@ def this_task(write_id: str | None = None) -> WriteTask:
     context = TaskContext.get()
     if context is None:
         return WriteTask(write_id, 0, 0, 0, None)
-    partition, attempt = context.partitionId(), context.attemptNumber()
+    partition, attempt, attempt_id = context.partitionId(), context.attemptNumber(), context.taskAttemptId()
     if write_id is not None:  # within foreachBatch, the properties are those of the stream around it
-        return WriteTask(write_id, 0, partition, attempt, None)
+        return WriteTask(write_id, 0, partition, attempt, None, attempt_id)
     query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
-    return WriteTask(query, int(batch or 0), partition, attempt, run)
+    return WriteTask(query, int(batch or 0), partition, attempt, run, attempt_id)
 
 
 class EarlierAttempts(Enum):

@@ -155,6 +155,20 @@ def move_bookmarks(
     _register(session, begins, None, within)
 
 
+def exchange_position(
+    session: ProducerSession, group: str, partition: Partition, position: int | None, *, within: float
+) -> int | None:
+    """Return the position of `group`, and then move the group to `position`; None leaves it.
+
+    A new group is at the beginning of the store. Return None if the broker does not answer within so many seconds.
+    Raise `AuthError`, `ServerError`.
+    """
+    read = _Registration(partition, group, ReadStatus.NORMAL)
+    wanted = [read] if position is None else [read, _Registration(partition, group, ReadStatus.NORMAL, position)]
+    found = _register(session, wanted, None, within)
+    return found[read].group if all(one in found for one in wanted) else None
+
+
 def _register(
     session: ProducerSession, wanted: Sequence[_Registration], retry_for: float | None, within: float | None
 ) -> dict[_Registration, GroupPosition]:

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows attempts of a task to each other, also if Spark repeats the stage.
+
+Spark repeats a stage that could not read its shuffle files. Then attempts of its tasks have number 0 again, and Spark
+does not tell Python which attempt of the stage runs. Attempts of the earlier stage may still run.
+
+So each attempt that has rows leaves a mark at a broker before its first message: a position of the group
+`<base>_task_<n>`, in which nobody reads. The plan of the batch decides where the mark of a task is and which positions
+are marks of this batch: all attempts of the stage have the same plan. An attempt that finds a mark replaces it by
+another one, and searches for rows. The attempt that has left the first mark then finds another one, and stops.
+
+Positions are clamped to those of the store, so a store that has received less than `_SLOTS` messages takes no marks.
+An old position is no mark: the number of a position in the index, modulo the number of slots, tells batch and attempt.
+An old mark may be taken for one of this batch by chance. Then the task searches in vain.
+
+Marks are an additional proof. If a broker does not answer or refuses the group, or a crash has removed its latest
+positions, the task goes on as if it had found none.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from zlib import crc32
+
+from tubemq_spark.client.cluster.producer_session import ProducerSession
+from tubemq_spark.client.consumer.bookmarks import Bookmark, exchange_position
+from tubemq_spark.errors import FencedError, TubeMQError
+from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
+from tubemq_spark.protocol.metadata import Partition
+from tubemq_spark.sink.task_attempts import WriteTask
+
+_log = logging.getLogger(__name__)
+
+_SLOTS = 16  # positions before the end, at least; `_MARKS` of them belong to a batch
+_MOST_SLOTS = 4096
+_MARKS = 4
+
+
+class TaskMark:
+    """The mark of one attempt of a task of a stream."""
+
+    def __init__(
+        self, session: ProducerSession, base: str, task: WriteTask, planned: Mapping[Partition, Bookmark]
+    ) -> None:
+        """`base` is the name of the query's groups, `planned` the bookmarks of the plan."""
+        self._session = session
+        self._task = task
+        self._clock = session.settings.clock
+        self._mark: int | None = None  # None if it is unknown whether the broker has it
+        self._proven_at = 0.0
+        places = sorted(one for one, bookmark in planned.items() if bookmark.end >= _SLOTS * UNIT)
+        self._place = places[task.partition % len(places)] if places else None
+        self._group = f"{base}_task_{task.partition // len(places)}" if places else ""
+        self._marks = _marks_before(planned[self._place].end, task) if self._place is not None else []
+
+    def take(self) -> bool:
+        """Leave the mark. Return True if it replaces that of an earlier attempt."""
+        if self._place is None:
+            return False
+        self._proven_at = self._clock.monotonic()
+        first, *others = self._marks
+        found = self._exchange(first)
+        if found not in self._marks:
+            self._mark = None if found is None else first
+            return False
+        _log.info("task partition %d of batch %d has an earlier attempt", self._task.partition, self._task.batch)
+        mark = random.choice([one for one in others if one != found])
+        self._mark = None if self._exchange(mark) is None else mark
+        return True
+
+    def check(self) -> None:
+        """Raise `FencedError` if another attempt has replaced the mark. Ask the broker if the last proof is too old."""
+        if self._mark is None:
+            return
+        now = self._clock.monotonic()
+        if now - self._proven_at < self._session.settings.timings.task_mark_max_age:
+            return
+        self._proven_at = now
+        found = self._exchange(None)
+        if found != self._mark and found in self._marks:
+            raise FencedError(
+                f"task partition {self._task.partition} of batch {self._task.batch}: Spark has begun another attempt "
+                "of this task, which stores the remaining rows. Nothing is to be done if that attempt goes on",
+                holder="",
+            )
+
+    def _exchange(self, position: int | None) -> int | None:
+        assert self._place is not None
+        try:
+            within = self._session.settings.timings.broker_away_after
+            return exchange_position(self._session, self._group, self._place, position, within=within)
+        except TubeMQError as error:
+            _log.info("the task leaves no mark, so a repeated stage would not find its rows: %s", error)
+            return None
+
+
+def _marks_before(end: int, task: WriteTask) -> list[int]:
+    """Return the positions that are marks of the task's batch and run, the last ones before `end`."""
+    slots = min(_MOST_SLOTS, 1 << (end // UNIT).bit_length() - 1)
+    batch = (crc32((task.run or "").encode()) + task.batch) % (slots // _MARKS)
+    last = end // UNIT
+    return [(last - (last - batch * _MARKS - number) % slots) * UNIT for number in range(_MARKS)]
