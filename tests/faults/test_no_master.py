@@ -14,9 +14,11 @@ from tests.faults.engine import PATIENT, fill, settings
 from tests.faults.unanswered import unanswered
 from tests.real.topics import TopicSpec
 from tests.waiting import wait_until
-from tests.without_spark.sink import Task, Writing, schema
+from tests.without_spark.sink import Task, Writing, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.source import Stream, where
 from tubemq_spark.client.cluster.consumer_session import ConsumerSession
+from tubemq_spark.client.cluster.session_pool import SESSIONS
+from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -108,6 +110,20 @@ def test_a_sink_plans_writes_and_commits_to_the_partitions_that_it_knows(
         stored = [one.body for one in cluster.tubemq.messages("pair")]
         assert sorted(stored) == sorted(b"row %d" % number for number in range(batches + 1))
         assert 0 < told(caplog, "partitions-maybe-old") <= OUTAGE / 30
+
+
+def test_a_new_process_commits_a_batch_without_any_master_and_plans_none(
+    tubemq: EmbeddedTubeMQ, use_timings: UseTimings
+) -> None:
+    """Spark commits in a process that may have asked no master before. The rows are stored by then."""
+    use_timings(first_contact_timeout=0.0)
+    given = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "one"}
+    written = [run_task(plan_stream(given, schema()), [{"value": b"row"}], schema(), Task())]
+    tubemq.stop_master()
+    SESSIONS.close()
+    commit_stream(given, schema(), written, 0)
+    with pytest.raises(TransportError, match=r"no master answered.*tubemq\.master"):
+        plan_stream(given, schema())
 
 
 def test_a_session_that_waits_for_a_silent_master_can_be_closed(

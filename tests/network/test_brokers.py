@@ -10,14 +10,16 @@ import pytest
 from tests.clusters.real import RealCluster
 from tests.clusters.servers import needs_tools
 from tests.network.jobs import Jobs
-from tests.network.scenarios import seconds
+from tests.network.scenarios import FULL_TIMES, seconds
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.errors import DataLossError
 
 pytestmark = [pytest.mark.real, pytest.mark.thorough]
 
-USES = ("killed", "hangs", "stops", "loses")
+USES = ("killed", "hangs", "hangs_long", "stops", "loses")
+RETRY_FOR = 60.0  # seconds, the default of tubemq.retry.maxElapsedMs
+LONG = 300.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,24 @@ def test_a_broker_hangs(cluster: RealCluster) -> None:
         jobs.check()
     print(f"broker hangs for {pause:g} s: {jobs.summary()}")
     assert jobs.failures == []
+
+
+@pytest.mark.skipif(not FULL_TIMES, reason="takes 6 minutes: set TUBEMQ_FULL_TIMES to 1")
+def test_a_broker_hangs_for_longer_than_queries_retry(cluster: RealCluster) -> None:
+    """The stream fails and begins again until the broker is back. The sink writes to the other one."""
+    with Jobs(cluster, cluster.master, "brokers_hangs_long") as jobs:
+        jobs.wait_for_more(200)
+        cluster.pause_broker(1)
+        before = len(jobs.written)
+        jobs.pass_time(LONG)
+        written = len(jobs.written) - before
+        cluster.resume_broker(1)
+        jobs.wait_for_more(200)
+        jobs.finish()
+        jobs.check()
+    print(f"broker hangs for {LONG:g} s: {jobs.summary()}; meanwhile {written} rows written")
+    assert written
+    assert len(jobs.failures) <= LONG / RETRY_FOR
 
 
 def test_a_broker_stops_in_order(cluster: RealCluster) -> None:

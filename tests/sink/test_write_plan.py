@@ -63,7 +63,7 @@ def test_a_task_is_patient_with_the_master_that_the_driver_has_met(
     use_timings(first_contact_timeout=0.0)
     lost = cluster.tubemq.on("producer_register", times=1).close_connection()
     with pytest.raises(TransportError, match="no master answered"):
-        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)
+        plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False).for_tasks()
     assert lost.fired == 1
 
     planned = pickle.loads(pickle.dumps(plan_write(raw(cluster, topic="demo"), SCHEMA, overwrite=False)))

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.sink.options import EFFECTIVELY_ONCE, SinkOptions
 from tubemq_spark.sink.receipts import check_folder
 from tubemq_spark.sink.schema import check_columns, columns_read
@@ -34,13 +34,17 @@ class WritePlan:
     bookmarks: Bookmarks = field(default_factory=dict, repr=False)
     made_at: int = 0
     last_commit: CommitNote | None = None
+    no_answer: TransportError | None = field(default=None, compare=False, repr=False)
+    """Why the topics of a stream are not known to exist. Its tasks need to know, the commit of a batch does not."""
 
     def for_tasks(self) -> WritePlan:
         """Return the plan with the bookmarks and the last commit, if the options say `effectivelyOnce`.
 
         To be called once for each attempt of a batch, before its tasks begin. Raise as `plan_write`, and
-        `TransportError` if a broker does not answer.
+        `TransportError` if no master or a broker does not answer.
         """
+        if self.no_answer is not None:
+            raise self.no_answer
         once = self.options.effectively_once
         if once is None or self.made_at:
             return self
@@ -57,7 +61,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
     """Return the plan of a write with the options `raw`; `write_id` is that of a batch write.
 
     Raise `ConfigError` for options, columns, a mode or a topic that cannot be used, `AuthError`, and `TransportError`
-    if no master answers or all brokers of a topic are down.
+    if no master answers or all brokers of a topic are down; for a stream, `WritePlan.for_tasks` raises that.
     """
     if overwrite:
         raise ConfigError("TubeMQ only appends: write with mode('append'), or stream with outputMode('append')")
@@ -73,6 +77,11 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
     if topics:
         with SESSIONS.lease(options.client) as session:
-            add_topics(session, topics)
+            try:
+                add_topics(session, topics)
+            except TransportError as error:
+                if write_id is not None:
+                    raise
+                return WritePlan(options, no_answer=error)
         options = replace(options, client=replace(options.client, are_proven=True))
     return WritePlan(options, write_id)
