@@ -41,6 +41,10 @@ LINES: Mapping[str, Line] = {
         "The master does not answer, so the sink uses the partitions of a topic that it knows.",
         "Look at the masters.",
     ),
+    "partitions-of-driver": Line(
+        "No master answers a new Python process of the sink, so it uses the partitions that the driver knows.",
+        "Look at the masters.",
+    ),
     "flow-rule-ignored": Line(
         "The cluster's flow rule for the group cannot be parsed, so the source reads without it.",
         "Correct the rule at the master.",

@@ -126,6 +126,27 @@ def test_a_new_process_commits_a_batch_without_any_master_and_plans_none(
         plan_stream(given, schema())
 
 
+@pytest.mark.parametrize("once", [True, False], ids=["effectively once", "at least once"])
+def test_a_new_process_writes_to_the_partitions_that_the_driver_knows(
+    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture, once: bool
+) -> None:
+    """It registers when a master is back."""
+    given = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "pair"}
+    if once:
+        given |= {"effectivelyonce": "true", "effectivelyoncegroup": "g"}
+    task, columns = Task(), schema()
+    commit_stream(given, columns, [run_task(plan_stream(given, columns), [{"value": b"1"}], columns, task)], 0)
+    writer = plan_stream(given, columns)
+    tubemq.stop_master()
+    SESSIONS.close()
+    written = run_task(writer, [{"value": b"2"}, {"value": b"3"}], columns, task.next())
+    commit_stream(given, columns, [written], 1)
+    assert told(caplog, "partitions-of-driver") == 1
+    tubemq.start_master()
+    commit_stream(given, columns, [run_task(plan_stream(given, columns), [{"value": b"4"}], columns, task.next())], 2)
+    assert sorted(message.body for message in tubemq.messages("pair")) == [b"1", b"2", b"3", b"4"]
+
+
 def test_a_session_that_waits_for_a_silent_master_can_be_closed(
     tubemq: EmbeddedTubeMQ, use_timings: UseTimings
 ) -> None:

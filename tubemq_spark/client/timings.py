@@ -26,6 +26,7 @@ class Timings:
     heartbeat_period: float = 8.0  # servers forget clients and claims after 30 s
     first_contact_timeout: float = 3.0  # of a session's first request, so that a wrong address fails early
     silent_master_timeout: float = 1.0  # of a request that can wait, to masters that did not answer before
+    known_topics_timeout: float = 3.0  # of asking the master for topics whose partitions the driver knows
     master_close_timeout: float = 2.0  # a client that closes does not wait longer for its master
     topic_lists_fill_up: float = 5.0  # time in which a topic must appear in the lists of a new session
     deployed_topic_max_pause: float = 2.0  # between two requests that ask whether a missing topic has appeared

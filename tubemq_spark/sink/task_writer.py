@@ -128,6 +128,8 @@ class TaskWriter:
         """Send the rows of all `parts`, and return when they are stored; raise as `write_batches`."""
         options = self._plan.options
         with SESSIONS.lease(options.client) as session:
+            if self._plan.known is not None:
+                session.add_known_topics(self._plan.known)
             if options.effectively_once is not None:
                 self._deduplicator = Deduplicator(session, self._task, self._plan)
             with Producer(

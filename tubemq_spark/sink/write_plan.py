@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql.types import StructType
 
+from tubemq_spark.client.cluster.cluster_metadata import KnownTopics
 from tubemq_spark.client.cluster.deployed_topics import add_topics
 from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import ConfigError, TransportError
@@ -34,6 +35,8 @@ class WritePlan:
     bookmarks: Bookmarks = field(default_factory=dict, repr=False)
     made_at: int = 0
     last_commit: CommitNote | None = None
+    known: KnownTopics | None = field(default=None, compare=False, repr=False)
+    """The topics of the options, for tasks that get no answer of a master."""
     no_answer: TransportError | None = field(default=None, compare=False, repr=False)
     """Why the topics of a stream are not known to exist. Its tasks need to know, the commit of a batch does not."""
 
@@ -75,6 +78,7 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
     if options.receipts is not None:
         check_folder(options.receipts)
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
+    known = None
     if topics:
         with SESSIONS.lease(options.client) as session:
             try:
@@ -83,5 +87,6 @@ def plan_write(raw: Mapping[str, str], schema: StructType, overwrite: bool, writ
                 if write_id is not None:
                     raise
                 return WritePlan(options, no_answer=error)
+            known = session.known(topics)
         options = replace(options, client=replace(options.client, are_proven=True))
-    return WritePlan(options, write_id)
+    return WritePlan(options, write_id, known=known)

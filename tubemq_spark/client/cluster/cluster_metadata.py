@@ -76,6 +76,17 @@ class Cluster:
         return [topic for topic in topics if not self.partitions(topic)]
 
 
+@dataclass(frozen=True)
+class KnownTopics:
+    """What one producer's session knows of `topics`, as plain values for a session in another process."""
+
+    topics: frozenset[str]
+    cluster: Cluster
+    listed: Mapping[tuple[str, int], TopicOnBroker]
+    max_message_size: int
+    visit_token: int
+
+
 class TopicRegistry:
     """`cluster` is the union of all lists, `listed` the last list of topics alone, by (topic, broker id)."""
 
@@ -105,6 +116,11 @@ class TopicRegistry:
         # In this order: a thread that sees the new cluster must also see the new list.
         self.listed = listed
         self.cluster = cluster
+
+    def adopt(self, known: KnownTopics) -> None:
+        """Add what another session knows."""
+        self.listed = {**known.listed, **self.listed}
+        self.cluster = known.cluster.with_more(self.cluster.brokers, self.cluster.layouts.values())
 
     def forget_unlisted(self) -> None:
         """Drop the partitions that the last list does not have."""

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
-from tubemq_spark.client.cluster.cluster_metadata import Cluster
+from tubemq_spark.client.cluster.cluster_metadata import Cluster, KnownTopics
 from tubemq_spark.client.cluster.master_client import HOST, MasterSession
 from tubemq_spark.client.retries import Deadline, delays
 from tubemq_spark.client.settings import ClientSettings
-from tubemq_spark.errors import ConfigError
+from tubemq_spark.errors import ConfigError, TransportError
 from tubemq_spark.protocol.constants import DEFAULT_MAX_MESSAGE_SIZE, UNKNOWN_ID, Method
 from tubemq_spark.protocol.lifecycle import MemberState
 from tubemq_spark.protocol.metadata import Address, Partition, parse_producer_topic
 from tubemq_spark.protocol.pb import MasterService_pb2 as pb
+
+_log = logging.getLogger(__name__)
 
 
 class NotListedError(ConfigError):
@@ -63,6 +66,44 @@ class ProducerSession(MasterSession):
                 self._topics -= frozenset(missing)
             if missing:
                 raise NotListedError(self._master.address, missing)
+        self._start_heartbeat(self._heartbeat)
+
+    def known(self, topics: Iterable[str]) -> KnownTopics:
+        """Return what this session knows of added topics."""
+        wanted = frozenset(topics)
+        cluster = self.cluster
+        layouts = {key: layout for key, layout in cluster.layouts.items() if layout.topic in wanted}
+        listed = {key: layout for key, layout in self._registry.listed.items() if layout.topic in wanted}
+        return KnownTopics(wanted, Cluster(cluster.brokers, layouts), listed, self.max_message_size, self.visit_token)
+
+    def add_known_topics(self, known: KnownTopics) -> None:
+        """Declare topics of which another session has told. Ask each master once for their partitions, and use what
+        the other session knew if none answers soon. Start the heartbeat.
+
+        Topics that the answer lacks are not added. Raises as `add_topics`, except `TransportError`.
+        """
+        if known.topics <= self._topics and not self.cluster.missing(known.topics):
+            return
+        within = min(self.settings.timings.known_topics_timeout, self.settings.rpc_timeout)
+        try:
+            with self._locked_within(within), self._master.hurry(within):
+                self._topics |= known.topics
+                try:
+                    self._list_topics()
+                finally:
+                    self._topics -= frozenset(self.cluster.missing(known.topics))
+        except TransportError as error:
+            _log.warning(
+                "[partitions-of-driver] topic %s: using the partitions that the driver knows, because no master "
+                "answers: %s",
+                ", ".join(sorted(known.topics)),
+                error,
+            )
+            with self._lock:
+                self._registry.adopt(known)
+                self._topics |= known.topics
+                self.max_message_size = known.max_message_size
+                self.token.value = known.visit_token
         self._start_heartbeat(self._heartbeat)
 
     def find_partition(self, partition: Partition) -> bool:
