@@ -100,7 +100,7 @@ bench: $(VENV)/.bench java  ## measure against limits, the Java client and Spark
 soak: $(VENV)/.bench java  ## an hour of queries on a real TubeMQ under faults; SOAK="--minutes 180" for longer
 	$(PY) -m tests.soak $(SOAK)
 
-cluster: $(STAMP) java  ## the wheel on a standalone Spark cluster with two workers, and a real TubeMQ
+cluster: $(STAMP) java  ## the wheel on a standalone Spark cluster and a real TubeMQ; CLUSTER="--manager yarn" for YARN
 	$(PY) -m tests.spark_cluster $(CLUSTER)
 
 real-tubemq: $(STAMP) java  ## bring up a real TubeMQ, print its address and a PySpark line to paste

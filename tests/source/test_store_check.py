@@ -54,7 +54,7 @@ def found(at: int, entry: int | None) -> ProbeResult:
 def test_a_range_reaches_from_the_least_start_to_the_greatest_end_of_a_store() -> None:
     other = Partition(2, "t", 0)
     begin, ends = {A: 28, B: 56, other: 0}, {A: 84, B: 140, other: 28}
-    ranges = store_ranges(begin, ends, {A: 140, B: 168, other: 28}, {STORE: (taken(0),), other.store: ()})
+    ranges = list(store_ranges(begin, ends, {A: 140, B: 168, other: 28}, {STORE: (taken(0),), other.store: ()}))
     assert ranges == [
         StoreRange(STORE, [A, B], 28, 140, 168, (taken(0),)),
         StoreRange(other.store, [other], 0, 28, 28, ()),

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark program of a scenario. It uses only the installed wheel and pyspark, and prints what it found as JSON.
+"""The Spark program of a scenario. It uses only the installed wheel and pyspark, and writes what it found as JSON into
+a file of its folder, because its output may be in a container.
 
-application.py '{"scenario": "batch", "spark": "spark://…", "tubemq": "host:port", "topic": "…", "folder": "…", …}'
+application.py FILE, with {"scenario": "batch", "spark": "spark://…", "tubemq": "host:port", "folder": "…", …} in it.
+It is a file, because YARN takes two braces in an argument for its own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType
 
+TOLD = "told.txt"
 RESULT = "RESULT "
 IDLE = "no executor is left"
 _PATIENCE = 240.0  # seconds
@@ -45,6 +48,10 @@ class Application:
             builder = builder.config(name, value)
         self.spark = builder.getOrCreate()
         self.spark.sparkContext.setLogLevel("ERROR")
+
+    def tell(self, line: str) -> None:
+        with open(self._folder / TOLD, "a", encoding="utf-8") as told:
+            told.write(f"{line}\n")
 
     # -- frames -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +168,7 @@ class Application:
         wait_for(lambda: has(half), "the first half")
         most = self._executors()
         wait_for(lambda: self._executors() == 0, IDLE)
-        print(IDLE, flush=True)
+        self.tell(IDLE)
         wait_for(lambda: self._executors() > 0, "executors for the second half")
         wait_for(lambda: has(count), "the second half")
         query.stop()
@@ -216,10 +223,10 @@ def wait_for(is_so: Callable[[], bool], what: str) -> None:
 
 
 def main() -> None:
-    given = json.loads(sys.argv[1])
+    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     application = Application(given)
     found = getattr(application, given["program"])()
-    print(RESULT + json.dumps(found), flush=True)
+    application.tell(RESULT + json.dumps(found))
     application.spark.stop()
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.real.jars import MissingTool, tool
-from tests.spark_cluster.application import RESULT
 from tests.spark_cluster.scenarios import SCENARIOS, Scenario
+from tests.spark_cluster.trial import result_in
 from tests.spark_home import spark_home
 from tubemq_spark.testing import EmbeddedTubeMQ
 
@@ -74,13 +74,14 @@ def test_local_cluster(name: str, tmp_path: Path) -> None:
             "count": scenario.count,
             "config": dict(scenario.config),
         }
+        argument = tmp_path / "given.json"
+        argument.write_text(json.dumps(given), encoding="utf-8")
         ran = subprocess.run(
-            [sys.executable, "-m", "tests.spark_cluster.application", json.dumps(given)],
+            [sys.executable, "-m", "tests.spark_cluster.application", str(argument)],
             env={**os.environ, "SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
         )
         assert ran.returncode == 0, ran.stderr[-5000:]
         stored = [int(message.body) for message in tubemq.messages(scenario.output)] if scenario.copies else []
-    (told,) = [line for line in ran.stdout.splitlines() if line.startswith(RESULT)]
-    assert scenario.problems(json.loads(told.removeprefix(RESULT)), stored) == []
+    assert scenario.problems(result_in(tmp_path), stored) == []

@@ -84,14 +84,14 @@ class StoreRange:
 
 def store_ranges(
     begin: Positions, ends: Positions, log_ends: Positions, fingerprints: Fingerprints
-) -> list[StoreRange]:
-    """Return the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
+) -> Iterator[StoreRange]:
+    """Yield the ranges of all stores, made of the partitions that both `begin` and `ends` have."""
     stores: defaultdict[Store, dict[int, Partition]] = defaultdict(dict)
     for partition in begin:
         if partition in ends:
             stores[partition.store][partition.partition_id] = partition
-    return [
-        StoreRange(
+    for store, partitions in stores.items():
+        yield StoreRange(
             store,
             list(partitions.values()),
             min(begin[partition] for partition in partitions.values()),
@@ -99,8 +99,6 @@ def store_ranges(
             max(log_ends[partition] for partition in partitions.values()),
             tuple(one for one in fingerprints.get(store, ()) if one.partition_id in partitions),
         )
-        for store, partitions in stores.items()
-    ]
 
 
 def ids_between(begin: Positions, ends: Positions, fingerprints: Fingerprints) -> dict[Partition, KnownIds]:

@@ -11,8 +11,9 @@ Probing the old fingerprints and taking the new ones is one write for each broke
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tubemq_spark.client.consumer.probe import PartitionPosition, Prober, ProbeResult
 from tubemq_spark.client.consumer.time_search import run_searches
@@ -20,12 +21,16 @@ from tubemq_spark.client.retries import RetryBackoff
 from tubemq_spark.errors import TransportError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.index_search import Search
-from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, span_between, thinned
+from tubemq_spark.protocol.log_fingerprint import Fingerprint, Fingerprints, IdSpan, Store, span_between, thinned
 from tubemq_spark.protocol.metadata import Partition
 from tubemq_spark.source.offset import Positions
 from tubemq_spark.source.store_check import FingerprintState, Results, StoreCheck, StoreRange, store_ranges
 
 _log = logging.getLogger(__name__)
+
+# A check of a store makes some twenty objects. If all stores were checked together, they would outlive Python's young
+# garbage collections, and more full ones would follow, which visit all objects of the process.
+_STORES_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,27 @@ class TruncationCheck:
         Stores from which the batch reads nothing are checked only with `idle_too`. The partitions in `empty` have no
         message in the batch, nor behind it.
         """
-        batches = [
+        batches = (
             batch
             for batch in store_ranges(begin, ends, log_ends, fingerprints)
             if idle_too or any(begin[partition] != ends[partition] for partition in batch.partitions)
-        ]
+        )
         found = dict(fingerprints)
         resume_at: dict[Partition, int] = {}
+        while several := list(islice(batches, _STORES_AT_ONCE)):
+            self._check(several, begin, log_ends, empty, found, resume_at)
+        return resume_at, {store: marks for store, marks in found.items() if marks}
+
+    def _check(
+        self,
+        batches: Sequence[StoreRange],
+        begin: Positions,
+        log_ends: Positions,
+        empty: Collection[Partition],
+        found: dict[Store, tuple[Fingerprint, ...]],
+        resume_at: dict[Partition, int],
+    ) -> None:
+        """Check some stores. Put their fingerprints into `found`, and where truncated ones go on into `resume_at`."""
         now = max(0, int(self.prober.session.settings.clock.time()))  # a fingerprint has no negative time
         results: dict[PartitionPosition, ProbeResult] = {}
         checks = self._store_checks(batches, results, now)
@@ -80,7 +99,6 @@ class TruncationCheck:
                 resume_at |= goes_on
             elif check.needs_fingerprints:
                 found[batch.store] = thinned([*found.get(batch.store, ()), *check.new_fingerprints()], now)
-        return resume_at, {store: several for store, several in found.items() if several}
 
     def lost_since(
         self, ends: Positions, fingerprints: Fingerprints, partitions: Iterable[Partition]
@@ -92,7 +110,8 @@ class TruncationCheck:
         stores = {partition.store for partition in partitions}
         position = self.prober.claims.position
         log_ends = {partition: position(partition).end for partition in ends if partition.store in stores}
-        batches = store_ranges({partition: ends[partition] for partition in log_ends}, ends, log_ends, fingerprints)
+        begin = {partition: ends[partition] for partition in log_ends}
+        batches = list(store_ranges(begin, ends, log_ends, fingerprints))
         results = self.prober.probe(batch.place(batch.newest) for batch in batches if batch.newest is not None)
         lost: dict[Partition, int] = {}
         for batch in batches:
