@@ -3,6 +3,7 @@
 and each fault, and the ledger of all messages is checked each time.
 
 `source` and `sink` play the two queries, with the engines of `tests.histories` and `tests.sink_histories`. `trials`
-names the faults and what follows from them, `run` plays many, and `table` counts the outcomes for docs/reliability.md.
+names the faults and what follows from them, `run` plays many, `kept` continues an interrupted run, and `table` counts
+the outcomes for docs/reliability.md.
 `python -m tests.every_call` prints that table.
 """

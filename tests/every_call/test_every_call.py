@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.every_call.hook import DRIVER, TASK
+from tests.every_call.kept import Kept
 from tests.every_call.run import play_embedded, sample
 from tests.every_call.sink import SinkStage
 from tests.every_call.source import SourceStage, history, with_fault
@@ -175,3 +176,19 @@ def test_the_table_goes_between_its_markers(tmp_path: Path) -> None:
     assert page.read_text() == "# A\n\n<!-- every call: embedded -->\n\nnew\n\n<!-- end -->\n\nB\n"
     with pytest.raises(ValueError, match="real 9"):
         write(page, "real 9", "new")
+
+
+def test_kept_results_are_not_played_again(tmp_path: Path) -> None:
+    results = [
+        Result(trial(), NEXT_RUN, ["TransportError"]),
+        Result(trial("commit_offset"), BROKEN, (), "a row came twice"),
+    ]
+    kept = Kept(tmp_path / "results")
+    for result in results:
+        kept.add(result)
+        kept.add(result)
+    again = Kept(tmp_path / "results")
+    assert [str(again.result(one.trial)) for one in results] == list(map(str, results))
+    assert [again.result(one.trial).errors for one in results] == [["TransportError"], []]  # type: ignore[union-attr]
+    assert again.result(trial("register")) is Kept(None).result(trial()) is None
+    assert len((tmp_path / "results").read_text().splitlines()) == 2
