@@ -26,10 +26,10 @@ from tubemq_spark.protocol.envelope import (
     decode_request,
     encode_reply,
     encode_request,
-    read_varint,
 )
 from tubemq_spark.protocol.frame import Frame, FrameDecoder
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+from tubemq_spark.protocol.varint import read_varint
 
 _MOST_LENGTHS = (
     MAX_FRAME_MAX_LIST_SIZE * 4 + RPC_MAX_BUFFER_SIZE

@@ -23,6 +23,7 @@ from tubemq_spark.errors import ProtocolError
 from tubemq_spark.peer_text import shown
 from tubemq_spark.protocol.constants import PROTOCOL_VERSION
 from tubemq_spark.protocol.pb import RPC_pb2 as rpc_pb
+from tubemq_spark.protocol.varint import read_varint, varint
 
 MAX_FIELDS = 100_000
 """The maximum of top-level fields in a message. The largest reply of a broker has 12 000 messages."""
@@ -53,18 +54,6 @@ def check_fields(kind: str, data: bytes) -> None:
                     at += 4
     except IndexError:
         return  # it ends within a field, which the parser reports
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and the index behind it."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80 or shift > 63:
-            return number, at
-        shift += 7
 
 
 def missing_in(message: Message) -> list[str]:
@@ -141,8 +130,8 @@ def encode_request(request: Request) -> bytes:
 @lru_cache(maxsize=4096)
 def _request_head(service_type: int, method: int, timeout_ms: int, size: int) -> bytes:
     """Return the request without its `size` bytes of data, its last field. Cached because every message needs it."""
-    call = _call_head(method, timeout_ms) + _varint(size)
-    return b"".join((_service_head(service_type), _varint(len(call) + size), call))
+    call = _call_head(method, timeout_ms) + varint(size)
+    return b"".join((_service_head(service_type), varint(len(call) + size), call))
 
 
 @lru_cache
@@ -170,8 +159,8 @@ def encode_reply(reply: Response | Failure) -> bytes:
     if isinstance(reply, Response):
         # Built by hand because the servers of `testing` do this for every message. The data is the body's last field.
         head = _answer_head(reply.method)
-        size = _varint(len(reply.data))
-        return b"".join((_SUCCESS, _varint(len(head) + len(size) + len(reply.data)), head, size, reply.data))
+        size = varint(len(reply.data))
+        return b"".join((_SUCCESS, varint(len(head) + len(size) + len(reply.data)), head, size, reply.data))
     status = rpc_pb.ResponseHeader.FATAL if reply.fatal else rpc_pb.ResponseHeader.ERROR
     head = _reply_head(status)
     return head + _delimited(rpc_pb.RspExceptionBody(exceptionName=reply.exception_name, stackTrace=reply.text))
@@ -213,7 +202,7 @@ def _short_answer_head(method: int, size: int) -> bytes:
     """
     head = _answer_head(method)
     left = size - len(_SUCCESS) - 1  # bytes of the RspResponseBody
-    return b"".join((_SUCCESS, _varint(max(left, 0)), head, _varint(max(left - len(head) - 1, 0))))
+    return b"".join((_SUCCESS, varint(max(left, 0)), head, varint(max(left - len(head) - 1, 0))))
 
 
 def _long_answer(body: bytes, method: int) -> bytes | None:
@@ -241,19 +230,10 @@ def _text(value: str | bytes) -> str:
 
 def _delimited(message: Message) -> bytes:
     data = message.SerializeToString()
-    return _varint(len(data)) + data
+    return varint(len(data)) + data
 
 
 @lru_cache(maxsize=1024)
-def _varint(number: int) -> bytes:
-    head = bytearray()
-    while number > 0x7F:
-        head.append(number & 0x7F | 0x80)
-        number >>= 7
-    head.append(number)
-    return bytes(head)
-
-
 def _reply_head(status: rpc_pb.ResponseHeader.Status) -> bytes:
     return _delimited(rpc_pb.RpcConnHeader(flag=_RESPONSE_FLAG)) + _delimited(
         rpc_pb.ResponseHeader(status=status, protocolVer=PROTOCOL_VERSION)

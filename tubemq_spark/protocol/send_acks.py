@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from tubemq_spark.errors import ProtocolError
 from tubemq_spark.protocol.constants import Framing, Method
-from tubemq_spark.protocol.envelope import Response, decode_reply, encode_reply, parse, read_varint
+from tubemq_spark.protocol.envelope import Response, decode_reply, encode_reply, parse
 from tubemq_spark.protocol.errcode import ErrCode
 from tubemq_spark.protocol.frame import encode_frame
 from tubemq_spark.protocol.pb import BrokerService_pb2 as broker_pb
+from tubemq_spark.protocol.varint import read_varint
 
 _SERIAL_NO = slice(4, 8)  # in a frame
 _SIZE = slice(8, 16)  # the number of blocks, which is one, and the size of the block

@@ -44,6 +44,8 @@ _MIN_RATE = 16 * 1024  # bytes a second; the request timeout applies to a peer t
 _READ_SIZE = 1 << 18
 _WRITE_SIZE = 1 << 18
 _DROP_UNSENT = struct.pack("ii", 1, 0)  # SO_LINGER on, for 0 seconds
+# epoll would need a descriptor and three more system calls.
+_SelectorForOneWait: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _TLS_ALERT = b"\x15\x03"  # the first bytes of the record in which a TLS server reports an error
 
 
@@ -386,7 +388,7 @@ def _first_answered(probes: dict[Connection, int], deadline: Deadline) -> Connec
 
 def wait_for_any(connections: Iterable[Connection], seconds: float) -> None:
     """Wait up to `seconds` until one of `connections` can read, or can write what is queued; `flush` does either."""
-    with selectors.DefaultSelector() as selector:
+    with _SelectorForOneWait() as selector:
         for connection in connections:
             selector.register(connection._stream.socket, connection._stream.wanted_events)
         selector.select(seconds)
