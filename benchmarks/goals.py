@@ -103,6 +103,8 @@ def _of_driver() -> Iterable[Goal]:
     )
     for what, bound in (("nothing new", 35), ("batch planned", 150), ("stream end, all have news", 300)):
         yield _at_most(f"1000 partitions on the driver: {what}, ms", bound, Key("driver", what, MILLISECONDS))
+    each = "read of one message in each of 1000 partitions"
+    yield _at_most(f"Spark batch {each}, ms", 2000, Key("growth", each, MILLISECONDS))
     for what in ("messages of 1 KiB", "messages of 1 MiB", "packs"):
         yield _at_most(f"peak memory of a worker that reads {what}, MB", 200, Key("memory", what, MEMORY))
     yield _at_most("idle query, 10 brokers, 30 partitions, % of a core", 4, Key("idle", "idle query", CORE))

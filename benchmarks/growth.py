@@ -9,11 +9,13 @@ from pyspark.sql import SparkSession
 
 from benchmarks.filling import fill
 from benchmarks.parts import Part
-from benchmarks.results import Key
+from benchmarks.results import MILLISECONDS, Key
 from benchmarks.rounds import Recorder, Runner, Sample, alternate
 from benchmarks.sizes import Scale
 from benchmarks.spark import Meter, drain_batch, spark_session
 from tests.real.cluster import RealTubeMQ, TopicSpec
+from tubemq_spark.client.producer.producer import Producer
+from tubemq_spark.client.settings import ClientSettings
 
 # More than 100 stores would need more direct memory than the tests' broker gets.
 PARTITIONS: Mapping[int, TopicSpec] = {
@@ -24,7 +26,9 @@ PARTITIONS: Mapping[int, TopicSpec] = {
 }
 BODIES = {10: 300_000, 100: 300_000, 1024: 150_000, 10_240: 15_000, 102_400: 1_500, 1 << 20: 150}  # messages by bytes
 TASKS = (1, 2, 3, 4)
+EACH = "read of one message in each of 1000 partitions"
 
+_EACH_TOPIC = "bench_each"
 _SMALL = 100  # bytes
 _MESSAGES = 300_000
 _ROUNDS = 2
@@ -45,6 +49,7 @@ def measure(scale: Scale, record: Recorder) -> None:
     topics = {f"bench_partitions_{count}": spec for count, spec in PARTITIONS.items()}
     topics |= {f"bench_body_{size}": TopicSpec(partitions=1) for size in BODIES}
     topics["bench_tasks"] = TopicSpec(partitions=1, stores=4)
+    topics[_EACH_TOPIC] = PARTITIONS[1000]
     rounds = min(scale.rounds, _ROUNDS)
     count = scale.count(_MESSAGES)
     with RealTubeMQ(topics=topics, quick_start=False) as tubemq:
@@ -53,6 +58,12 @@ def measure(scale: Scale, record: Recorder) -> None:
         bodies = {size: max(3, round(messages * min(1.0, scale.scale))) for size, messages in BODIES.items()}
         for size, messages in bodies.items():
             fill(tubemq.master, f"bench_body_{size}", messages, b"g" * size)
+        with Producer(ClientSettings.from_options({"tubemq.master": tubemq.master})) as producer:
+            spec = topics[_EACH_TOPIC]
+            each = [10_000 * store + number for store in range(spec.stores) for number in range(spec.partitions)]
+            for partition_id in each:
+                producer.send(_EACH_TOPIC, b"g" * _SMALL, target=(1, partition_id))
+            producer.flush()
         for topic in topics:
             tubemq.wait_flushed(topic)
         with spark_session() as spark:
@@ -61,6 +72,9 @@ def measure(scale: Scale, record: Recorder) -> None:
             ]
             for name, samples in alternate(runners, rounds).items():
                 record.add_samples(name, samples, size=_SMALL)
+            reader = _reader(spark, tubemq.master, _EACH_TOPIC, len(each), EACH)
+            samples = alternate([reader], scale.rounds)[EACH]
+            record.add(EACH, MILLISECONDS, [one.seconds * 1000 for one in samples])
             runners = [
                 _reader(spark, tubemq.master, f"bench_body_{size}", messages, str(size))
                 for size, messages in bodies.items()
@@ -89,6 +103,7 @@ PART = Part(
     3,
     (
         *(Key("growth", partitions(count), size=_SMALL) for count in PARTITIONS),
+        Key("growth", EACH, MILLISECONDS),
         *(Key("growth", BODY, size=size) for size in BODIES),
         *(Key("growth", tasks(count), size=_SMALL) for count in TASKS),
     ),

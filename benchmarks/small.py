@@ -26,11 +26,11 @@ TOPIC = "bench_small"
 STORES = (0, 10_000, 20_000)  # ids of the partitions, one for each store
 
 _ROWS = 30
-_WARM_UP, _BATCHES, _TRIES = 3, 8, 40
+_WARM_UP, _BATCHES, _TRIES = 10, 10, 60
 
 
 def measure(scale: Scale, record: Recorder) -> None:
-    durations: dict[str, list[float]] = {OURS: [], NOTHING: []}
+    rounds: list[dict[str, list[float]]] = []
     with (
         RealTubeMQ(topics={TOPIC: LAYOUTS[OWN]}, quick_start=False) as tubemq,
         spark_session() as spark,
@@ -38,19 +38,20 @@ def measure(scale: Scale, record: Recorder) -> None:
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
     ):
         spark.dataSource.register(NothingSource)
-        for number in range(scale.rounds):
+        for number in range(1 + scale.rounds):
             options = {
                 "tubemq.master": tubemq.master,
                 "subscribe": TOPIC,
                 "tubemq.group": f"small_{number}",
                 "headsIntervalMs": "0",  # else `processAllAvailable` may return before the rows
             }
-            durations[OURS] += batches(spark, "tubemq", options, partial(send_rows, producer))
+            ours = batches(spark, "tubemq", options, partial(send_rows, producer))
             offered = Path(folder, str(number))
             offered.touch()
-            durations[NOTHING] += batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
-    for name, values in durations.items():
-        record.add(name, MILLISECONDS, values)
+            nothing = batches(spark, "nothing", {"file": str(offered)}, partial(offer_rows, offered))
+            rounds.append({OURS: ours, NOTHING: nothing})
+    for name in (OURS, NOTHING):  # without the first round, in which the JVM compiles
+        record.add(name, MILLISECONDS, [value for durations in rounds[1:] for value in durations[name]])
 
 
 def send_rows(producer: Producer) -> None:

@@ -4,6 +4,8 @@
 It offers rows without reading them from anywhere, in 3 input partitions. Option ``file``: the file's size is the number
 of rows offered, so a program offers more by appending bytes. Options ``rate`` and ``since``: so many rows per second
 since a moment (seconds since 1970). Without options it never has a row.
+
+Spark passes each question more data if a source takes read limits, as ours does, so this one takes them too.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class _NothingReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"rows": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802 - Spark's name; without limits
+    def latestOffset(self, start: Any, limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
         if self._file is not None:
             return {"rows": os.path.getsize(self._file)}
         return {"rows": max(0, int((time.time() - self._since) * self._rate)) if self._rate else 0}
