@@ -81,6 +81,13 @@ class Jobs:
         wait_until(lambda: self._has_failed() or len(self.read) >= enough, f"{count} more rows", patience)
         self._raise()
 
+    def wait_for_rows_of(self, broker: int, patience: float = 240.0) -> None:
+        """Wait until the stream has read a row of this broker."""
+        wait_until(
+            lambda: self._has_failed() or any(key[0] == broker for key in self.read), f"a row of {broker}", patience
+        )
+        self._raise()
+
     def finish(self, patience: float = 240.0) -> None:
         """Write no more rows, and wait until the stream has read all that the brokers store."""
         self._no_more_rows.set()
