@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two-way TLS with real servers. One-way TLS is not possible: release 1.2.0 ends at the first connection."""
+"""TLS with real servers. With one-way TLS they end at the first connection, so they get a corrected class for it."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.certificates import Authority, Certificate, trusting
 from tests.faults.engine import Query, write
 from tests.interop.java_client import JavaStores
+from tests.real import jars
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import Framing, MissingTool
 from tests.real.topics import TopicSpec
@@ -31,8 +34,12 @@ FRAMING: Framing = "standard" if os.environ.get("TUBEMQ_SERVER_JARS") else "pref
 class TlsTubeMQ(RealTubeMQ):
     """One master and one broker with a TLS port each. They trust what the key stores `stores` trust."""
 
-    def __init__(self, stores: JavaStores) -> None:
+    def __init__(self, stores: JavaStores, *, is_two_way: bool) -> None:
         super().__init__(topics={"pair": TopicSpec(partitions=2)}, framing=FRAMING)
+        self._is_two_way = is_two_way
+        if not is_two_way:
+            corrected, _, _ = jars.compile_java(Path(__file__).with_name("TSSLEngineUtil.java")).partition(os.pathsep)
+            self._class_path = os.pathsep.join([corrected, self._class_path])
         self.tls_ports = {"master": self._ports.free(), "broker-1": self._ports.free()}
         self._stores = stores
 
@@ -48,21 +55,22 @@ class TlsTubeMQ(RealTubeMQ):
                 "tlsPort": self.tls_ports[name],
                 "tlsKeyStorePath": self._stores.own,
                 "tlsKeyStorePassword": self._stores.password,
-                "tlsTwoWayAuthEnable": "true",
-                "tlsTrustStorePath": self._stores.trusted,
-                "tlsTrustStorePassword": self._stores.password,
+                "tlsTwoWayAuthEnable": str(self._is_two_way).lower(),
             }
+            if self._is_two_way:
+                section |= {
+                    "tlsTrustStorePath": self._stores.trusted,
+                    "tlsTrustStorePassword": self._stores.password,
+                }
             with (self._folder / arguments[-1]).open("a") as file:
                 file.write("\n".join(["", "[tlsSetting]", *(f"{key}={value}" for key, value in section.items())]))
         super()._java_start(name, heap, main_class, *arguments)
 
 
-@pytest.fixture(scope="module")
-def tubemq(
-    authority: Authority, server_cert: Certificate, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TlsTubeMQ]:
+@contextmanager
+def running(authority: Authority, server: Certificate, folder: Path, *, is_two_way: bool) -> Iterator[TlsTubeMQ]:
     try:
-        cluster = TlsTubeMQ(authority.java_stores(server_cert, tmp_path_factory.mktemp("java")))
+        cluster = TlsTubeMQ(authority.java_stores(server, folder), is_two_way=is_two_way)
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise
@@ -72,12 +80,20 @@ def tubemq(
         forget_servers()
 
 
+@pytest.fixture(scope="module")
+def tubemq(
+    authority: Authority, server_cert: Certificate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TlsTubeMQ]:
+    with running(authority, server_cert, tmp_path_factory.mktemp("java"), is_two_way=True) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def tls(authority: Authority, client_cert: Certificate) -> TlsSettings:
     return trusting(authority, client_cert)
 
 
-def test_rows_are_written_and_read_over_tls(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
+def assert_rows_are_written_and_read(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
     rows = [b"row %d" % number for number in range(2000)] + [bytes([number]) * 900_000 for number in range(20)]
     master = Address("127.0.0.1", tubemq.tls_ports["master"])
     client = {"masters": (master,), "tls": tls, "rpc_timeout": TIMEOUT, "retry_for": TIMEOUT, "framing": None}
@@ -85,6 +101,18 @@ def test_rows_are_written_and_read_over_tls(tubemq: TlsTubeMQ, tls: TlsSettings)
     query = Query(tubemq, "pair", **client)  # type: ignore[arg-type]
     query.run()
     assert Counter(row.body for given in query.rows.values() for row in given) == Counter(rows)
+
+
+def test_rows_are_written_and_read_over_tls(tubemq: TlsTubeMQ, tls: TlsSettings) -> None:
+    assert_rows_are_written_and_read(tubemq, tls)
+
+
+@pytest.mark.thorough
+def test_rows_are_written_and_read_over_one_way_tls(
+    authority: Authority, server_cert: Certificate, client_cert: Certificate, tmp_path: Path
+) -> None:
+    with running(authority, server_cert, tmp_path, is_two_way=False) as tubemq:
+        assert_rows_are_written_and_read(tubemq, trusting(authority))
 
 
 @pytest.mark.parametrize("server", ["master", "broker-1"])

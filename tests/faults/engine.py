@@ -107,6 +107,10 @@ class Query:
         client = replace(self._options.client, retry_for=PATIENT, rpc_timeout=UNHURRIED)
         self._options = replace(self._options, client=client)
 
+    def filter(self, topic: str, *types: str) -> None:
+        """Read only messages of these types."""
+        self._options = replace(self._options, filters={topic: types} if types else {})
+
     @property
     def ends(self) -> Mapping[Partition, int]:
         """The end positions of the last committed batch."""

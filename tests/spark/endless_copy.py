@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A query from topics into a topic, in a process of its own that tests kill.
 
-python -m tests.spark.endless_copy '{"source": {…}, "columns": ["value", …], "sink": {…}, "java": "-XX:…"}'
+python -m tests.spark.endless_copy '{"source": {…}, "columns": ["value", …], "sink": {…}, "java": "", "reuse": true}'
 
 A query that ends is started again. Each line on standard input stops it; the end of the input ends the program.
 """
@@ -21,6 +21,7 @@ def main() -> None:
         SparkSession.builder.master("local[2,4]")  # up to four attempts of a task
         .config("spark.ui.enabled", "false")
         .config("spark.driver.extraJavaOptions", given["java"])
+        .config("spark.python.worker.reuse", str(given["reuse"]).lower())
         .getOrCreate()
     )
     frame = spark.readStream.format("tubemq").options(**given["source"]).load().selectExpr(*given["columns"])

@@ -71,13 +71,15 @@ class Copy:
         }
 
     @contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the query in a session of its own, and kill the whole session at the end."""
+    def running(self, *, reuse: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the query in a session of its own, and kill the whole session at the end. Without `reuse`, each task has
+        Python processes of its own."""
         given = {
             "source": self.source.options(*self.topics, startingOffsets="earliest"),
             "columns": COLUMNS,
             "sink": self.sink,
             "java": quick_start(),
+            "reuse": reuse,
         }
         command = [sys.executable, "-m", "tests.spark.endless_copy", json.dumps(given)]
         with open(self.said, "ab") as said:
@@ -217,5 +219,18 @@ def test_each_message_once_when_drivers_are_killed_at_random(
                 time.sleep(chance.expovariate(1))  # within a micro-batch, its commit, or between two
                 kill(process.pid, chance.choice([None, "java"]))
             print(f"kill {number + 1}: {len(numbers(copy.checkpoint / 'commits'))} micro-batches committed", flush=True)
+    copy.finish(queries)
+    copy.check(producer.sent)
+
+
+@pytest.mark.thorough
+def test_each_message_once_if_spark_reuses_no_worker(
+    source: Source, queries: Queries, tmp_path: Path, chance: random.Random
+) -> None:
+    copy = Copy(source, tmp_path)
+    with Producer(source.cluster, copy.topics, pause=0.3) as producer, copy.running(reuse=False) as process:
+        for _ in range(3):
+            copy.wait_for_more_batches(1)
+            kill_a_worker(process.pid, chance)
     copy.finish(queries)
     copy.check(producer.sent)

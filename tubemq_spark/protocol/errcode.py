@@ -98,7 +98,8 @@ _ADVICE: Mapping[int, str] = {
     ErrCode.TOPIC_NOT_DEPLOYED: "check the topic's name, or create it on the cluster",
     ErrCode.CERTIFICATE_FAILURE: "check options 'tubemq.user' and 'tubemq.password', and the clock of this machine",
     ErrCode.CONSUME_GROUP_FORBIDDEN: "authorise the group for the topic on the cluster",
-    ErrCode.CONSUME_CONTENT_FORBIDDEN: "authorise the group for these filters on the cluster",
+    ErrCode.CONSUME_CONTENT_FORBIDDEN: "set option 'filters' to message types that the group may read, or "
+    "authorise the group for these types on the cluster",
 }
 
 _VISIT_TOKEN_ADVICE = (
