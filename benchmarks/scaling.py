@@ -13,6 +13,7 @@ figure grows faster.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import math
@@ -39,12 +40,13 @@ PAGE = Path(__file__).parents[1] / "docs/scaling.md"
 FOLDER = results.FOLDER / "scaling"
 PLOT = PAGE.parent / "images/scaling.png"
 POINTS = (10, 30, 100, 300, 1000, 3000, 10_000)
-LIMIT = 1.2  # of an exponent; above 1, because Python's full garbage collections begin between 1000 and 3000 partitions
+LIMIT = 1.1  # of an exponent; above 1, because measurements vary
 _PER_BROKER = 100  # partitions
 _IDLE = 20.0  # seconds
 _SETTLE = 12.0  # seconds until an idle query polls once a second
 _SPARK_ASKS_EVERY = 0.012  # seconds
-_BATCHES = 3
+_MEASURED = 10_000  # partitions in all batches together, but
+_BATCHES = (6, 20)  # not fewer than that, so that each store has all its fingerprints, and not more
 
 _AT_MASTER = ("consumer_register_v2", "consumer_heartbeat_v2", "get_partition_meta", "consumer_close")
 
@@ -64,13 +66,20 @@ BUSY_TASKS = Figure("micro-batch: CPU of the tasks", "ms")
 CHECKPOINT = Figure("micro-batch: offset in the checkpoint", "kB")
 PLAN = Figure("micro-batch: plan that Spark sends to tasks", "kB")
 MEMORY = Figure("memory of the driver's process", "MB more than before")
+COLLECTOR = Figure("micro-batch: garbage collections in it", "ms")
 FIGURES = (IDLE_BROKERS, IDLE_MASTER, IDLE_CPU, BUSY_CALLS, BUSY_DRIVER, BUSY_TASKS, CHECKPOINT, PLAN, MEMORY)
+LISTED = (*FIGURES[:5], COLLECTOR, *FIGURES[5:])
 
 Measured = dict[str, float]
 
 
 def brokers_for(partitions: int) -> int:
     return max(1, partitions // _PER_BROKER)
+
+
+def batches_for(partitions: int) -> int:
+    fewest, most = _BATCHES
+    return min(max(fewest, _MEASURED // partitions), most)
 
 
 def exponents(points: Mapping[int, float]) -> list[float]:
@@ -156,7 +165,7 @@ def measure(partitions: int) -> Measured:
     with servers(partitions) as tubemq:
         memory = proc.peak_memory(os.getpid())
         try:
-            found = {**_busy(tubemq), **_idle(tubemq)}
+            found = {**_busy(tubemq, batches_for(partitions)), **_idle(tubemq)}
             found[MEMORY.name] = proc.peak_memory(os.getpid()) - memory
         finally:
             forget_servers()
@@ -172,20 +181,46 @@ def streaming(tubemq: Servers, *, asks_always: bool) -> Iterator[Stream]:
         stream.driver.stop()
 
 
-def _busy(tubemq: Servers) -> Measured:
+class Collector:
+    """Counts the CPU time of Python's garbage collections, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._begin = 0.0
+
+    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._begin = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self._begin
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        gc.callbacks.append(self)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self)
+
+
+def _busy(tubemq: Servers, batches: int) -> Measured:
     """Measure micro-batches with one message in each partition. The first one has more calls and does not count."""
     with streaming(tubemq, asks_always=True) as stream:
-        return _batches(tubemq, stream)
+        return _batches(tubemq, stream, batches)
 
 
-def _batches(tubemq: Servers, stream: Stream) -> Measured:
+def _batches(tubemq: Servers, stream: Stream, batches: int) -> Measured:
     driver, tasks, calls, offset, plan = [], [], [], 0, 0
-    for _ in range(1 + _BATCHES):
+    collector = Collector()
+    for number in range(1 + batches):
         tubemq.send_to_all()
         before, _ = tubemq.calls()
+        if number == 1:
+            collector.seconds = 0.0
         begin = time.thread_time()
-        end = stream.driver.latest(stream.start)
-        planned = pickle.dumps(stream.driver.plan(stream.start, end))
+        with collector.counting():
+            end = stream.driver.latest(stream.start)
+            planned = pickle.dumps(stream.driver.plan(stream.start, end))
         driver.append(time.thread_time() - begin)
         offset, plan = len(json.dumps(end.to_json())), len(planned)
         begin = time.thread_time()
@@ -196,8 +231,10 @@ def _batches(tubemq: Servers, stream: Stream) -> Measured:
         stream.start, stream.rows = end, stream.rows + rows
     return {
         BUSY_CALLS.name: _middle(calls[1:]),
-        BUSY_DRIVER.name: 1000 * _middle(driver[1:]),
-        BUSY_TASKS.name: 1000 * _middle(tasks[1:]),
+        # Means, because full garbage collections happen in few of the batches.
+        BUSY_DRIVER.name: 1000 * sum(driver[1:]) / batches,
+        COLLECTOR.name: 1000 * collector.seconds / batches,
+        BUSY_TASKS.name: 1000 * sum(tasks[1:]) / batches,
         CHECKPOINT.name: offset / 1000,
         PLAN.name: plan / 1000,
     }
@@ -288,7 +325,7 @@ def table(found: Mapping[int, Measured]) -> str:
     counts = sorted(found)
     lines = ["| | " + " | ".join(f"{count:,}".replace(",", " ") for count in counts) + " | growth |"]
     lines.append("|---" * (len(counts) + 2) + "|")
-    for one in FIGURES:
+    for one in LISTED:
         points = {count: found[count][one.name] for count in counts}
         values = " | ".join(f"{results.significant(points[count]):g}" for count in counts)
         lines.append(f"| {one.name}, {one.unit} | {values} | n^{overall(points):.2f} |")
@@ -314,11 +351,11 @@ def _store(found: Mapping[int, Measured], seconds: float, date: str) -> None:
     rows = tuple(
         Row(Key("scaling", one.name, one.unit, layout(count)), (values[one.name],))
         for count, values in sorted(found.items())
-        for one in FIGURES
+        for one in LISTED
     )
     versions = results.versions(("tubemq-spark", "pyspark", "pyarrow", "protobuf"))
     results.write(
-        PartResult("scaling", date, round(seconds, 1), results.machine(), versions, {"rounds": _BATCHES}, rows),
+        PartResult("scaling", date, round(seconds, 1), results.machine(), versions, {"batches": list(_BATCHES)}, rows),
         FOLDER,
     )
 

@@ -25,7 +25,7 @@ from tubemq_spark.client.consumer.loss_policy import LossPolicy
 from tubemq_spark.errors import DataLossError, PositionMovedError
 from tubemq_spark.protocol.constants import INDEX_MSG_UNIT_SIZE as UNIT
 from tubemq_spark.protocol.metadata import Partition
-from tubemq_spark.source import store_check
+from tubemq_spark.source import store_check, truncation_check
 from tubemq_spark.source.input_partition import TubeMQInputPartition
 from tubemq_spark.source.micro_batch_planner import MicroBatchPlanner
 from tubemq_spark.testing import EmbeddedTubeMQ, ServerConfig
@@ -38,6 +38,12 @@ TURNS = [
 ]  # near a turn
 SOLE = Partition(1, "one", 0)
 PLACES = [("one", 0), ("pair", 0), ("pair", 1)]
+
+
+@pytest.fixture(autouse=True)
+def one_store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the check divide the stores as it does with many."""
+    monkeypatch.setattr(truncation_check, "_STORES_AT_ONCE", 1)
 
 
 @pytest.fixture(params=[RISING, pytest.param(FALLING, marks=pytest.mark.thorough)], ids=["rising", "falling"])
