@@ -16,11 +16,13 @@ from tests.real.jars import MissingTool, tool
 from tests.spark_cluster.scenarios import SCENARIOS, Scenario
 from tests.spark_cluster.trial import result_in
 from tests.spark_home import spark_home
+from tests.spark_jvm import quick_start
 from tubemq_spark.testing import EmbeddedTubeMQ
 
 BY_NAME = {one.name: one for one in SCENARIOS}
 ROWS = Scenario("rows", "read_batch", "", times=2, count=4)
 COPIES = Scenario("copies", "write", "", times=None, copies=True, count=4)
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 EXACT = {"rows": 8, "distinct": 4, "sum": 12}
 
 
@@ -49,8 +51,7 @@ def test_wrong_copies_are_a_problem(stored: list[int], told: str) -> None:
     assert COPIES.problems({}, stored) == [f"the output topic has {told}"]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["streamJoin", "copy"])
+@pytest.mark.parametrize("name", ["copy", pytest.param("streamJoin", marks=pytest.mark.thorough)])
 def test_local_cluster(name: str, tmp_path: Path) -> None:
     """Executors are processes of their own here, as on a cluster."""
     try:
@@ -59,7 +60,7 @@ def test_local_cluster(name: str, tmp_path: Path) -> None:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"Spark needs Java: {error}")
-    scenario = BY_NAME[name]
+    scenario = replace(BY_NAME[name], count=1500)
     with EmbeddedTubeMQ(dict.fromkeys(scenario.topics, 3)) as tubemq:
         for number in range(scenario.count):
             tubemq.send(scenario.input, b"%d" % number, number % 3)
@@ -72,7 +73,7 @@ def test_local_cluster(name: str, tmp_path: Path) -> None:
             "output": scenario.output,
             "folder": str(tmp_path),
             "count": scenario.count,
-            "config": dict(scenario.config),
+            "config": {**scenario.config, **dict.fromkeys(_JAVA_OPTIONS, quick_start())},
         }
         argument = tmp_path / "given.json"
         argument.write_text(json.dumps(given), encoding="utf-8")

@@ -122,7 +122,7 @@ def _call(url: str, params: Mapping[str, object], *, redirects: int = 1) -> Answ
         raise
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for JSON that is nested too deeply
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address") from None
     if not isinstance(answer, dict):
         raise AdminError(f"{url} does not answer as TubeMQ's HTTP API does. Check the address")

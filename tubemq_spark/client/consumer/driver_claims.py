@@ -236,9 +236,8 @@ class DriverClaims:
         """Update the store ends of all held partitions, but those claimed after `older_than` on the monotonic clock.
 
         Partitions of one store have one end, so the driver asks one of them, another one each time; heartbeats watch
-        the others. After an unexpected answer, and once a minute, it asks all. It claims a partition again if the
-        broker forgot the claim, and moves a group back that another client moved. Raise as `take` does.
-        """
+        the others. After an unexpected answer, and once a minute, it asks all. It claims partitions again that the
+        broker forgot, and moves a group back that another client moved. Raise as `take` does."""
         now = self._settings.clock.monotonic()
         held = [p for p, claim in self._claims.items() if claim.is_held and claim.claimed_at < older_than]
         checked = self._partitions_to_check(held, now)
