@@ -128,9 +128,10 @@ def test_a_new_process_commits_a_batch_without_any_master_and_plans_none(
 
 @pytest.mark.parametrize("once", [True, False], ids=["effectively once", "at least once"])
 def test_a_new_process_writes_to_the_partitions_that_the_driver_knows(
-    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture, once: bool
+    tubemq: EmbeddedTubeMQ, caplog: pytest.LogCaptureFixture, use_timings: UseTimings, once: bool
 ) -> None:
     """It registers when a master is back."""
+    use_timings(task_settling=0.0)
     given = {"tubemq.master": tubemq.master, "tubemq.rpc.framing": "standard", "topic": "pair"}
     if once:
         given |= {"effectivelyonce": "true", "effectivelyoncegroup": "g"}
