@@ -20,7 +20,8 @@ PAGE = ROOT / "docs" / "delivery.md"
 TITLE = "# Delivery guarantees"
 INTRODUCTION = (
     "What the source and the sink promise, and what they do not. The lines in small print name the tests that prove "
-    "each promise."
+    "each promise. [What nobody promises](reliability.md#what-is-not-promised) and [what TubeMQ itself can "
+    "lose](reliability.md#what-tubemq-itself-can-lose) have a table and a list in [Reliability](reliability.md)."
 )
 
 _HEADING = re.compile(r"#{2,3} [A-Z][A-Za-z -]+")
