@@ -56,7 +56,10 @@ def shares(spark: SparkSession, source: str, options: Mapping[str, str], scale: 
             for _ in range(windows):
                 begin, used = time.perf_counter(), proc.tree_cpu_seconds(root)
                 time.sleep(scale.seconds(_WINDOW))
-                found.append(100 * (proc.tree_cpu_seconds(root) - used) / (time.perf_counter() - begin))
+                seconds = time.perf_counter() - begin
+                # Spark ends workers that are idle for a minute: what they used before must not be subtracted.
+                now = proc.tree_cpu_seconds(root)
+                found.append(100 * sum(max(0.0, now[pid] - used.get(pid, 0.0)) for pid in now) / seconds)
             if not query.isActive:
                 raise RuntimeError(f"the idle query of {source} ended: {query.exception()}")
         finally:

@@ -35,12 +35,9 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def tree_cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and of its descendants, those that have ended included.
-
-    The CPU time of a process that has ended counts for its parent.
-    """
-    return sum(sum(map(int, fields[11:15])) / _TICK for fields in map(_stat, tree(root)) if fields)
+def tree_cpu_seconds(root: int) -> dict[int, float]:
+    """Return the CPU time of a process and of each of its descendants, by process."""
+    return {pid: cpu_seconds(pid) for pid in tree(root)}
 
 
 def task_workers(root: int) -> Iterator[int]:
