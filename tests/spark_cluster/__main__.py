@@ -28,7 +28,8 @@ from tests.spark_cluster.trial import Trial
 from tests.spark_cluster.yarn import Yarn
 from tubemq_spark.client import forget_servers
 
-_ENVIRONMENT = Environment("cluster", "pyspark==4.3.*", "protobuf", "pyarrow", needs=(3, 11))
+# A scenario disturbs tasks with `mapInArrow`, for which Spark wants pandas.
+_ENVIRONMENT = Environment("cluster", "pyspark==4.3.*", "protobuf", "pyarrow", ("pandas>=2.2,<3",), needs=(3, 11))
 _MANAGERS: dict[str, type[SparkCluster]] = {"standalone": StandaloneSpark, "yarn": Yarn}
 
 

@@ -9,22 +9,36 @@ It is a file, because YARN takes two braces in an argument for its own.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType
+
+from tubemq_spark.datasource import TubeMQDataSource
 
 TOLD = "told.txt"
 RESULT = "RESULT "
 IDLE = "no executor is left"
 _PATIENCE = 240.0  # seconds
+_POSITION = 28  # bytes of the index for each message
+
+# The moments of the scenario with a repeated stage, as files.
+STORED = "stored"  # tasks 0 and 1 have stored some rows
+KILLED = "killed"  # task 1 has killed its executor
+STORED_AGAIN = "stored-again"  # the second attempt of task 0 has stored rows
+ENDED = "ended"  # the first attempt of task 0 has ended
 
 Found = dict[str, Any]
 
@@ -70,9 +84,11 @@ class Application:
 
     def copy(self, frame: DataFrame) -> Found:
         """Write the frame to the output topic with `effectivelyOnce`, until nothing is left."""
-        writer = frame.select("value").writeStream.format("tubemq")
+        return self._run(self._to_topic(frame))
+
+    def _to_topic(self, frame: DataFrame, **options: str) -> DataStreamWriter:
         sink = {"tubemq.master": self._given["tubemq"], "topic": self._given["output"], "effectivelyOnce": "true"}
-        return self._run(writer.options(**sink))
+        return frame.select("value").writeStream.format("tubemq").options(**sink, **options)
 
     def rows_of(self, frame: DataFrame) -> Found:
         """Write a stream to files until nothing is left, and return what the files have."""
@@ -84,8 +100,11 @@ class Application:
     def _to_files(self, frame: DataFrame) -> DataStreamWriter:
         return frame.select("value").writeStream.format("parquet").option("path", str(self._folder / "rows"))
 
+    def _start(self, writer: DataStreamWriter) -> StreamingQuery:
+        return writer.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(availableNow=True).start()
+
     def _run(self, writer: DataStreamWriter) -> Found:
-        query = writer.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(availableNow=True).start()
+        query = self._start(writer)
         assert query.awaitTermination(int(_PATIENCE)), query.status
         return {"batches": len(list((self._folder / "checkpoint" / "commits").glob("[0-9]*")))}
 
@@ -150,6 +169,68 @@ class Application:
     def _stream_that_hangs(self, hang: Any) -> Found:
         return self.rows_of(self.stream().select(hang("value").alias("value")))
 
+    def repeat_stage(self) -> Found:
+        """Spark repeats the stage that writes the second micro-batch, because an executor dies with its shuffle files.
+
+        The first attempts of tasks 0 and 1 give out a part of their rows and wait. When these are stored, task 1 kills
+        its executor. Then the remaining tasks cannot fetch their rows, and Spark repeats the stage, in which the
+        attempts have number 0 again. When the second attempt of task 0 has stored rows, the first one goes on. It must
+        end before the stage does.
+        """
+        wait_for(lambda: self._executors() == 2, "both executors")  # each is to have shuffle files
+        half = self._given["count"] // 2
+        frame = self.stream(maxOffsetsPerTrigger=str(half)).select("value").repartition(_WRITERS, "value")
+        written = frame.mapInArrow(disturbed(self._folder, batch=1), "value BINARY")
+        each_at_once = {"tubemq.producer.maxInFlightBytes": "1"}
+        query = self._start(self._to_topic(written, **each_at_once))
+
+        def parts(name: str) -> int:
+            """Return how many rows the first attempts of both tasks have given out; too many if it is unknown."""
+            told = [self._folder / f"{name}-{task}" for task in range(2)]
+            return sum(int(one.read_text() or half) if one.exists() else half for one in told)
+
+        def reach(is_so: Callable[[], bool], moment: str) -> None:
+            wait_for(lambda: not query.isActive or is_so(), moment)
+            if (problem := query.exception()) is not None:
+                raise problem
+            (self._folder / moment).touch()
+
+        reach(lambda: self._stored() >= half + parts("surely"), STORED)
+        reach(lambda: self._stored() > half + parts("at-most"), STORED_AGAIN)
+        reach(lambda: self._end_of_first_attempt(query) is not None, ENDED)
+        assert query.awaitTermination(int(_PATIENCE)), query.status
+        end = self._end_of_first_attempt(query)
+        return {"repeated": end is not None, "fenced": end is not None and "FencedError" in end}
+
+    def _stored(self) -> int:
+        """Return how many messages the output topic has. Its partitions share a store on each broker."""
+        options = {**self.options(), "subscribe": self._given["output"], "tubemq.group": "watchers"}
+        source = TubeMQDataSource({**options, "startingoffsets": "earliest", "headsintervalms": "0"})
+        reader = source.streamReader(source.schema())
+        try:
+            ends = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["offsets"][self._given["output"]]
+        finally:
+            reader.stop()
+        return sum({key.split(":")[0]: int(end) for key, end in ends.items()}.values()) // _POSITION
+
+    def _end_of_first_attempt(self, query: StreamingQuery) -> str | None:
+        """Return how task 0 of the first attempt of the repeated stage that writes has ended: its error, or its status.
+
+        None if Spark has repeated no stage, or the task runs.
+        """
+        context = self.spark.sparkContext
+        tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query.runId))]
+        infos = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        repeated = [info.stageId for info in infos if info is not None and info.currentAttemptId > 0]
+        if not repeated:
+            return None
+        tasks = store.taskList(max(repeated), 0, 100)  # the stage that writes comes after the one that reads
+        (first,) = [one for one in map(tasks.apply, range(tasks.size())) if one.index() == 0]
+        if first.errorMessage().isDefined():
+            return str(first.errorMessage().get())
+        return None if first.status() == "RUNNING" else str(first.status())
+
     def scale(self) -> Found:
         """Wait until the idle query has no executor; then rows arrive, and Spark starts executors again."""
         query = (
@@ -213,6 +294,52 @@ def hanging(folder: Path) -> Any:
 
     seen: list[int] = []
     return hang
+
+
+_WRITERS = 4  # tasks of the repeated stage
+
+
+def disturbed(folder: Path, batch: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function of tasks that returns their rows, and disturbs one micro-batch: see `repeat_stage`."""
+
+    def wait(moment: str) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not (folder / moment).exists():
+            assert time.monotonic() < deadline, moment
+            time.sleep(0.05)
+
+    def kill_executor() -> None:
+        daemon = os.getppid()
+        executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        assert "CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_text()
+        os.kill(executor, signal.SIGKILL)
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = list(batches)
+        context = TaskContext.get()
+        assert context is not None
+        task = context.partitionId()
+        if context.getLocalProperty("streaming.sql.batchId") != str(batch):
+            yield from given
+            return
+        is_first = not (folder / KILLED).exists()
+        values = pa.Table.from_batches(given)
+        part, step = len(values) // 2, 5
+        for start in range(0, part, step):  # what is between the processes of a task may keep the last ones
+            yield from values.slice(start, min(step, part - start)).to_batches()
+        if is_first:
+            (folder / f"at-most-{task}").write_text(str(part))
+            (folder / f"surely-{task}").write_text(str(part - 2 * step))
+            wait(STORED)
+            if task == 1:
+                (folder / KILLED).touch()
+                kill_executor()
+            wait(STORED_AGAIN)
+        elif task == _WRITERS - 1:
+            wait(ENDED)
+        yield from values.slice(part).to_batches()
+
+    return rows
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:

@@ -20,6 +20,11 @@ _SPECULATION = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "1s",
 }
+# Each row reaches the sink when it is given out.
+_UNBUFFERED = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "16",
+}
 _DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
@@ -99,6 +104,16 @@ SCENARIOS = (
         copies=True,
         count=1200,
         kills="writes",
+    ),
+    Scenario(
+        "repeatedStage",
+        "repeat_stage",
+        "a stage that writes with `effectivelyOnce` is repeated",
+        times=None,
+        copies=True,
+        count=600,
+        needs=("repeated", "fenced"),
+        config=_UNBUFFERED,
     ),
     Scenario("wide", "read_and_copy", "200 partitions: batch read, and a copy", copies=True, topic=_WIDE),
     Scenario(

@@ -53,14 +53,23 @@ def test_wrong_copies_are_a_problem(stored: list[int], told: str) -> None:
 
 @pytest.mark.parametrize("name", ["copy", pytest.param("streamJoin", marks=pytest.mark.thorough)])
 def test_local_cluster(name: str, tmp_path: Path) -> None:
-    """Executors are processes of their own here, as on a cluster."""
+    assert problems_of(name, tmp_path) == []
+
+
+@pytest.mark.thorough
+def test_each_row_is_stored_once_if_spark_repeats_a_stage(tmp_path: Path) -> None:
+    assert problems_of("repeatedStage", tmp_path) == []
+
+
+def problems_of(name: str, tmp_path: Path) -> list[str]:
+    """Run a scenario on `local-cluster`, where executors are processes of their own, as on a cluster."""
     try:
         tool("java")
     except MissingTool as error:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"Spark needs Java: {error}")
-    scenario = replace(BY_NAME[name], count=1500)
+    scenario = replace(BY_NAME[name], count=min(1500, BY_NAME[name].count))
     with EmbeddedTubeMQ(dict.fromkeys(scenario.topics, 3)) as tubemq:
         for number in range(scenario.count):
             tubemq.send(scenario.input, b"%d" % number, number % 3)
@@ -85,4 +94,4 @@ def test_local_cluster(name: str, tmp_path: Path) -> None:
         )
         assert ran.returncode == 0, ran.stderr[-5000:]
         stored = [int(message.body) for message in tubemq.messages(scenario.output)] if scenario.copies else []
-    assert scenario.problems(result_in(tmp_path), stored) == []
+    return scenario.problems(result_in(tmp_path), stored)
