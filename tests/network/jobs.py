@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests import messages
 from tests.clusters import Cluster
 from tests.reading import group_position, read
 from tests.waiting import wait_until
-from tests.without_spark.sink import commit_stream, plan_stream, run_task, schema
+from tests.without_spark.sink import Task, commit_stream, plan_stream, run_task, schema
 from tests.without_spark.sink import options as sink_options
 from tests.without_spark.source import Checkpoint, Run
 from tubemq_spark.errors import DataLossError, TubeMQError
@@ -37,9 +38,10 @@ class Jobs:
     """A sink and a stream on `topic`, each in a thread, that reach the cluster at `master`; a context manager.
 
     A query that fails is started again from its checkpoint, as an operator would do. `failures` are the errors.
+    The sink waits for `pause` seconds between two micro-batches.
     """
 
-    def __init__(self, cluster: Cluster, master: str, topic: str, **options: object) -> None:
+    def __init__(self, cluster: Cluster, master: str, topic: str, pause: float = _PAUSE, **options: object) -> None:
         self.failures: list[TubeMQError] = []
         self.losses: list[DataLossError] = []
         self.written: set[bytes] = set()
@@ -48,12 +50,14 @@ class Jobs:
         self._last = time.monotonic()  # when the stream committed a batch
         self._cluster = cluster
         self._topic = topic
-        self._group = f"g_{uuid.uuid4().hex[:12]}"
+        self._pause = pause
+        # With 'effectivelyOnce' a task has to know its query and its batch.
+        self._task = Task() if "effectivelyOnce" in options else None
         common = {"tubemq.master": master, "tubemq.rpc.framing": cluster.framing, **options}
         self._sink = {**sink_options(cluster, topic, tubemq_retry_maxElapsedMs=None), **_texts(common)}
         self._source = _texts({
-            **common, "tubemq.group": self._group, "subscribe": topic, "startingOffsets": "earliest",
-            "headsIntervalMs": 0,
+            "tubemq.group": f"g_{uuid.uuid4().hex[:12]}", "subscribe": topic, "startingOffsets": "earliest",
+            "headsIntervalMs": 0, **common,
         })  # fmt: skip
         self._checkpoint = Checkpoint()
         self._numbers = itertools.count()
@@ -153,7 +157,7 @@ class Jobs:
     def _write(self) -> None:
         columns = schema()
         for batch in itertools.count():
-            if self._no_more_rows.wait(_PAUSE):
+            if self._no_more_rows.wait(self._pause):
                 return
             rows = [{"value": f"{next(self._numbers)} ".encode().ljust(_SIZE, b".")} for _ in range(_ROWS)]
             while not self._try(lambda: self._write_batch(rows, columns, batch)):  # noqa: B023
@@ -163,11 +167,13 @@ class Jobs:
     def _write_batch(self, rows: list[Any], columns: Any, batch: int) -> None:
         writer = plan_stream(self._sink, columns)
         for attempt in range(_ATTEMPTS):
+            task = None if self._task is None else replace(self._task, batch=batch, attempt=attempt)
             try:
-                written = run_task(writer, rows, columns, None, size=_ROWS)
+                written = run_task(writer, rows, columns, task, size=_ROWS)
                 break
             except TubeMQError:
                 if attempt == _ATTEMPTS - 1:
+                    self._task = None if self._task is None else self._task.restarted()
                     raise
         commit_stream(self._sink, columns, [written], batch)
 

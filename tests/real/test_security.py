@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 
 from tests.clocks import SkippingClock
-from tests.faults.engine import Query, write
+from tests.faults.engine import Query, settings, write
+from tests.network.jobs import Jobs, MessageKey
+from tests.network.scenarios import seconds
 from tests.real.cluster import RealTubeMQ
 from tests.real.jars import MissingTool
-from tests.real.topics import TopicSpec
+from tests.real.topics import FLUSH_SOON, TopicSpec
+from tests.without_spark.sink import read_back
 from tubemq_spark.client import forget_servers
+from tubemq_spark.client.cluster.session_pool import SESSIONS
 from tubemq_spark.errors import AuthError, TubeMQError
 from tubemq_spark.protocol.auth import Credentials
 
@@ -26,6 +30,8 @@ pytestmark = [pytest.mark.real, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 USER = {"credentials": Credentials("ann", "secret"), "retry_for": 10.0}
 VISIT = {"visitName": "visitor", "visitPassword": "opens"}
+# The master replaces the token after 4/5 of this time, and 3 minutes are the least that it accepts.
+TOKENS = {"startVisitTokenCheck": "true", "visitTokenValidPeriodMs": "180000"}
 ROWS = [b"row %d" % number for number in range(50)]
 _numbers = count()
 
@@ -36,8 +42,8 @@ def tubemq() -> Iterator[RealTubeMQ]:
     master = {f"start{role}{check}": "true" for role in switches for check in ("Authenticate", "Authorize")}
     try:
         cluster = RealTubeMQ(
-            topics={"pair": TopicSpec(partitions=2)},
-            master_options={**master, "startVisitTokenCheck": "true", "needBrokerVisitAuth": "true", **VISIT},
+            topics={"pair": TopicSpec(partitions=2), "long": TopicSpec(partitions=2, settings=FLUSH_SOON)},
+            master_options={**master, **TOKENS, "needBrokerVisitAuth": "true", **VISIT},
             broker_options={"visitMasterAuth": "true", "visitTokenCheckInValidTimeMs": "60000", **VISIT},
         )
     except MissingTool as error:
@@ -99,8 +105,8 @@ def test_refused_credentials_are_explained(tubemq: RealTubeMQ, group: str, case:
     assert_one_sentence(caught.value, CREDENTIALS)
 
 
-def authorise(tubemq: RealTubeMQ, group: str) -> None:
-    tubemq.admin(method="admin_add_authorized_consumergroup_info", topicName="pair", groupName=group)
+def authorise(tubemq: RealTubeMQ, group: str, topic: str = "pair") -> None:
+    tubemq.admin(method="admin_add_authorized_consumergroup_info", topicName=topic, groupName=group)
 
 
 def revoke(tubemq: RealTubeMQ, group: str) -> None:
@@ -166,3 +172,43 @@ def test_a_filter_that_is_not_allowed_is_explained(tubemq: RealTubeMQ, group: st
     with pytest.raises(AuthError) as caught:
         query.run()
     assert_one_sentence(caught.value, FILTERS)
+
+
+class JobsOfAUser(Jobs):
+    """The stored messages are read with the user's rights."""
+
+    def stored(self) -> set[MessageKey]:
+        rows = read_back(self._cluster, self._topic, tubemq_group="ledger", **LOGIN)
+        return {(row["broker_id"], row["partition"], row["message_id"], row["value"]) for row in rows}
+
+
+LOGIN = {"tubemq_user": "ann", "tubemq_password": "secret"}
+ROTATIONS = int(seconds(1, 3))  # 144 s each, at least
+
+
+@pytest.mark.timeout(300 + 200 * ROTATIONS)
+def test_queries_go_on_while_tokens_rotate(tubemq: RealTubeMQ) -> None:
+    """Only the groups of the two queries and of the ledger may read the topic."""
+    own = ["0", "1", "plan", "task_0", "look_long", *(f"look_{number}" for number in range(8))]
+    for group in ["ledger", "copies", *(f"once_{name}" for name in own)]:
+        authorise(tubemq, group, "long")
+    tubemq.admin(method="admin_set_topic_authorize_control", topicName="long", isEnable=True)
+    options = {"tubemq.group": "copies", "effectivelyOnce": "true", "effectivelyOnceGroup": "once"}
+    login = {name.replace("_", "."): value for name, value in LOGIN.items()}
+    client = settings(tubemq, **USER)  # type: ignore[arg-type]  # its address is asked for
+    with (
+        JobsOfAUser(tubemq, tubemq.master, "long", pause=1.0, **login, **options) as jobs,  # type: ignore[arg-type]
+        SESSIONS.lease(client) as session,
+    ):
+        session.add_topics(["long"])  # registers it, so that its heartbeats bring the tokens
+        tokens = {session.visit_token}
+        while len(tokens) <= ROTATIONS:
+            jobs.pass_time(1.0)
+            tokens.add(session.visit_token)
+        jobs.wait_for_more(400)
+        jobs.finish()
+        jobs.check()
+        stored = Counter(body for *_, body in jobs.stored())
+    print(f"{len(tokens) - 1} rotations: {jobs.summary()}")
+    assert jobs.failures == []
+    assert stored == Counter(jobs.written)

@@ -111,7 +111,8 @@ class Task:
             taskAttemptId=lambda: self.attempt_id,
             getLocalProperty=properties.get,
         )
-        with mock.patch("tubemq_spark.sink.task_attempts.TaskContext.get", return_value=context):
+        # Of the sink alone: another thread may run tasks of the source.
+        with mock.patch("tubemq_spark.sink.task_attempts.TaskContext", SimpleNamespace(get=lambda: context)):
             yield
 
 
