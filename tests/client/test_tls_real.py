@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority, Certificate, trusting
+from tests.clusters.servers import needs_tools
 from tests.faults.engine import Query, write
 from tests.interop.java_client import JavaStores
 from tests.real import jars
 from tests.real.cluster import RealTubeMQ
-from tests.real.jars import Framing, MissingTool
+from tests.real.jars import Framing
 from tests.real.topics import TopicSpec
 from tubemq_spark.client import forget_servers
 from tubemq_spark.client.net.connection import connect
@@ -69,12 +70,8 @@ class TlsTubeMQ(RealTubeMQ):
 
 @contextmanager
 def running(authority: Authority, server: Certificate, folder: Path, *, is_two_way: bool) -> Iterator[TlsTubeMQ]:
-    try:
+    with needs_tools():
         cluster = TlsTubeMQ(authority.java_stores(server, folder), is_two_way=is_two_way)
-    except MissingTool as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
     with cluster:
         yield cluster
         forget_servers()

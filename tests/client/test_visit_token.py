@@ -5,7 +5,6 @@ that is started again knows no token of an earlier master, and refuses them afte
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from tests.clusters.servers import needs_tools
 from tests.faults.engine import options, rows_of, settings
 from tests.real.cluster import RealTubeMQ
-from tests.real.jars import MissingTool
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.waiting import wait_until
 from tubemq_spark.client import forget_servers
@@ -40,16 +39,12 @@ CALM = {"retry_for": 30.0, "rpc_timeout": 10.0}
 
 @pytest.fixture
 def tubemq() -> Iterator[RealTubeMQ]:
-    try:
+    with needs_tools():
         cluster = RealTubeMQ(
             topics={name: TopicSpec(partitions=1, settings=FLUSH_SOON) for name in ("one", "two")},
             master_options={"startVisitTokenCheck": "true"},
             broker_options={"visitTokenCheckInValidTimeMs": "60000"},  # the least
         )
-    except MissingTool as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
     with cluster:
         yield cluster
         forget_servers()
