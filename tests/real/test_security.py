@@ -4,7 +4,6 @@ says what to do."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.clocks import SkippingClock
+from tests.clusters.servers import needs_tools
 from tests.faults.engine import Query, settings, write
 from tests.network.jobs import Jobs, MessageKey
 from tests.network.scenarios import seconds
 from tests.real.cluster import RealTubeMQ
-from tests.real.jars import MissingTool
 from tests.real.topics import FLUSH_SOON, TopicSpec
 from tests.without_spark.sink import read_back
 from tubemq_spark.client import forget_servers
@@ -40,16 +39,12 @@ _numbers = count()
 def tubemq() -> Iterator[RealTubeMQ]:
     switches = ["Produce", "Consume"]
     master = {f"start{role}{check}": "true" for role in switches for check in ("Authenticate", "Authorize")}
-    try:
+    with needs_tools():
         cluster = RealTubeMQ(
             topics={"pair": TopicSpec(partitions=2), "long": TopicSpec(partitions=2, settings=FLUSH_SOON)},
             master_options={**master, **TOKENS, "needBrokerVisitAuth": "true", **VISIT},
             broker_options={"visitMasterAuth": "true", "visitTokenCheckInValidTimeMs": "60000", **VISIT},
         )
-    except MissingTool as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"a real TubeMQ needs Java and Maven: {error}")
     with cluster:
         yield cluster
         forget_servers()
