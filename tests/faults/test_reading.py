@@ -238,13 +238,14 @@ CODES = [
     ],
     *[case for n in (427, 428, 430) for case in fatal(ConfigError, n, "consumer_register_v2")],
     *fatal(ConfigError, 431, "consumer_register_v2", advice="; check the topic's name, or create it on the cluster"),
-    *[
-        case
-        for n, what in [(450, "the topic"), (455, "these filters")]
-        for case in fatal(
-            AuthError, n, "consumer_register_v2", advice=f"; authorise the group for {what} on the cluster"
-        )
-    ],
+    *fatal(AuthError, 450, "consumer_register_v2", advice="; authorise the group for the topic on the cluster"),
+    *fatal(
+        AuthError,
+        455,
+        "consumer_register_v2",
+        advice="; set option 'filters' to message types that the group may read, or authorise the group for these "
+        "types on the cluster",
+    ),
     Case("consumer_register_v2", code(201), None, NOT_READY),
     Case("get_partition_meta", code(411), None, LOST_MEMBER),
     *[Case("consumer_close", code(n), None, None) for n in (400, 411, 415)],

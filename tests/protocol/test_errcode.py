@@ -85,7 +85,7 @@ def test_an_unknown_code_fails_and_is_shown(code: int) -> None:
         (ErrCode.TOPIC_NOT_DEPLOYED, ConfigError, "check the topic's name"),
         (ErrCode.CERTIFICATE_FAILURE, AuthError, "'tubemq.user'"),
         (ErrCode.CONSUME_GROUP_FORBIDDEN, AuthError, "authorise the group"),
-        (ErrCode.CONSUME_CONTENT_FORBIDDEN, AuthError, "these filters"),
+        (ErrCode.CONSUME_CONTENT_FORBIDDEN, AuthError, "set option 'filters'"),
         (ErrCode.BAD_REQUEST, ServerError, ""),
         (ErrCode.INTERNAL_SERVER_ERROR, ServerError, ""),
     ],
