@@ -35,8 +35,7 @@ class Cluster:
     layouts: Mapping[tuple[str, int], TopicOnBroker] = field(default_factory=dict)
 
     def with_more(self, brokers: Mapping[int, Broker], layouts: Iterable[TopicOnBroker]) -> Cluster:
-        """Return the union, `self` if it is the same: its lists of partitions need not be made again. Newer values
-        replace older ones, but a topic never loses partitions on a broker.
+        """Return the union. Newer values replace older ones, but a topic never loses partitions on a broker.
 
         Raise `ProtocolError` if the union has more brokers or partitions than a cluster can have.
         """
@@ -46,8 +45,6 @@ class Cluster:
             if known is None or layout.stores * layout.partitions >= known.stores * known.partitions:
                 merged[layout.topic, layout.broker_id] = layout
         known_brokers = {**self.brokers, **brokers}
-        if (known_brokers, merged) == (self.brokers, self.layouts):
-            return self
         check_brokers(len(known_brokers), "; ".join(map(str, list(brokers.values())[:1])))
         check_sizes(merged.values())
         return Cluster(known_brokers, merged)
